@@ -1,0 +1,1 @@
+"""Exactly-once dataflow jobs on Spark between Kafka queues: what users import."""

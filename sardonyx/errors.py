@@ -1,0 +1,160 @@
+"""Every error a user can meet: a stable code, one sentence, the cause, and what to do about it.
+
+One class hierarchy, sorted by whose fault it is, so that a caller can catch what it can mend. An error travels between
+processes as a :class:`Failure` (plain data) and comes back as :class:`JobFailed` with the same code.
+
+Codes are listed, with their meaning, in ``docs/errors.md``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The wire form of an error: what is stored in ZooKeeper and shown by ``job show``.
+
+    ``traceback`` is the user's own traceback where there is one; it is shown before everything else.
+    """
+
+    code: str
+    message: str
+    cause: str = ""
+    fix: str = ""
+    traceback: str = ""
+    where: dict[str, str] = {}
+
+
+class SardonyxError(Exception):
+    """Root of all errors of Sardonyx.
+
+    Args:
+        code: stable identifier such as ``SX-JOB-CYCLE``; never reused with another meaning.
+        message: one sentence that says what is wrong.
+        cause: why, as far as it is known; one or two sentences.
+        fix: what the user can do about it.
+        traceback: the user's own traceback, if user code raised.
+        where: what it is about (job, task, peer, topic, partition, offset, path ...).
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        cause: str = "",
+        fix: str = "",
+        traceback: str = "",
+        where: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.cause = cause
+        self.fix = fix
+        self.traceback = traceback
+        self.where = {key: str(value) for key, value in (where or {}).items()}
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.message}"]
+        if self.cause:
+            lines.append(f"  cause: {self.cause}")
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+    def to_failure(self) -> Failure:
+        """This error as plain data, for ZooKeeper and for ``--json``."""
+        return Failure(self.code, self.message, self.cause, self.fix, self.traceback, self.where)
+
+    @property
+    def problems(self) -> list[SardonyxError]:
+        """The single errors inside this one; itself, unless it is a collection."""
+        return [self]
+
+
+class JobInvalid(SardonyxError):
+    """The job as written cannot run. Holds every problem found, not just the first."""
+
+    def __init__(self, problems: Iterable[SardonyxError]) -> None:
+        found = list(problems)
+        first = found[0]
+        super().__init__(
+            first.code,
+            first.message if len(found) == 1 else f"{first.message} (and {len(found) - 1} more)",
+            cause=first.cause,
+            fix=first.fix,
+            traceback=first.traceback,
+            where=first.where,
+        )
+        self._problems = found
+
+    @property
+    def problems(self) -> list[SardonyxError]:
+        return list(self._problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self._problems)
+
+
+class SpecUnreadable(SardonyxError):
+    """The file that should describe a job is missing, raises, or holds no job."""
+
+
+class SetupError(SardonyxError):
+    """Something the machine or the cluster must provide is missing: Java, ZooKeeper, Kafka, a setting."""
+
+
+class InputError(SardonyxError):
+    """A job's input does not hold what the job says it holds."""
+
+
+class OutputError(SardonyxError):
+    """A job's result cannot be written where the job says."""
+
+
+class FunctionError(SardonyxError):
+    """The user's function raised, could not be imported, or returned something that is not a batch of records."""
+
+
+class JobFailed(SardonyxError):
+    """A job ended as failed; carries the code and the first traceback of what failed it."""
+
+    @classmethod
+    def from_failure(cls, failure: Failure) -> JobFailed:
+        return cls(
+            failure.code,
+            failure.message,
+            cause=failure.cause,
+            fix=failure.fix,
+            traceback=failure.traceback,
+            where=failure.where,
+        )
+
+
+class Interrupted(SardonyxError):
+    """Waiting ended before what was waited for came: timed out or killed."""
+
+
+class InternalError(SardonyxError):
+    """A rule of Sardonyx itself was broken. Always a bug; always stops what was going on."""
+
+
+def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) -> Failure:
+    """Any exception as a :class:`Failure`; one that is not ours becomes ``SX-UNEXPECTED`` with its traceback."""
+    if isinstance(error, SardonyxError):
+        failure = error.to_failure()
+    else:
+        failure = Failure(
+            "SX-UNEXPECTED",
+            f"{type(error).__name__}: {error}",
+            traceback="".join(tracebacks.format_exception(error)),
+            fix="this is not an error that Sardonyx knows; please report it with this traceback",
+        )
+    if where:
+        failure = msgspec.structs.replace(failure, where={**{k: str(v) for k, v in where.items()}, **failure.where})
+    return failure

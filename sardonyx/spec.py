@@ -1,0 +1,84 @@
+"""A job as data: what travels from the client through ZooKeeper to coordinator and peers.
+
+The typed builder (:mod:`sardonyx.job`) and YAML or TOML files give the same :class:`JobSpec`, which is validated in one
+place (:mod:`sardonyx.validation`). Nothing here imports kazoo, Kafka or Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+TaskType = Literal["input", "function", "output"]
+Consumption = Literal["concurrent", "sequential"]
+
+DEFAULT_BATCH_SIZE = 50_000
+"""Rows a micro-batch aims at: large enough that Spark's floor of about 0.05 s a batch is small beside the work."""
+
+DEFAULT_BATCH_TIMEOUT = "100 ms"
+"""How long a reader waits for a batch to fill once it holds its first row."""
+
+DEFAULT_PARTITIONS = 8
+"""Partitions of every internal link, and so the most peers that can share one task."""
+
+
+class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What happens to a record that makes the task's function raise.
+
+    ``fail`` ends the job with the first traceback; ``skip`` leaves the record out, counts it and shows the count.
+    """
+
+    then: Literal["fail", "skip"] = "fail"
+
+
+class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One entry of a job's catalog."""
+
+    name: str
+    type: TaskType
+    medium: str | None = None
+    """Input and output: ``kafka``, ``files``, ``generator``, ``blackhole``."""
+    options: dict[str, Any] = {}
+    """The medium's own options, as the functions in :mod:`sardonyx.media` make them."""
+    fn: str | None = None
+    """``module:function``; must stand on a function task, may stand on an input or output."""
+    params: dict[str, Any] = {}
+    """Keyword arguments for ``fn``: plain JSON data."""
+    consumption: Consumption = "concurrent"
+    min_peers: int = 1
+    """The task is not begun before so many virtual peers are free for it."""
+    max_peers: int | None = None
+    batch_size: int = DEFAULT_BATCH_SIZE
+    batch_timeout: str = DEFAULT_BATCH_TIMEOUT
+    on_error: OnError = OnError()
+    doc: str = ""
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A whole job. ``workflow`` holds the edges (from, to) between the names in ``catalog``."""
+
+    name: str
+    workflow: list[tuple[str, str]]
+    catalog: list[TaskSpec]
+    partitions: int = DEFAULT_PARTITIONS
+    failure_limit: int = 3
+    """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
+    code: str | None = None
+    """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
+
+    def task(self, name: str) -> TaskSpec:
+        for task in self.catalog:
+            if task.name == name:
+                return task
+        raise KeyError(name)
+
+
+def encode_spec(spec: JobSpec) -> bytes:
+    """A spec as JSON bytes, keys in a fixed order: equal specs give equal bytes."""
+    return msgspec.json.encode(spec, order="deterministic")
+
+
+def decode_spec(data: bytes) -> JobSpec:
+    """The reverse of :func:`encode_spec`. Raises ``msgspec.ValidationError`` on anything else."""
+    return msgspec.json.decode(data, type=JobSpec)

@@ -1,0 +1,42 @@
+"""Durations and sizes as people write them: "10 s", "64 MiB". Pure."""
+
+from __future__ import annotations
+
+import re
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {
+    "B": 1,
+    "kB": 1000,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def seconds(text: str | float) -> float:
+    """A duration in seconds from "250 ms", "10 s", "5 min", "2 h", "1 d" or a bare number of seconds.
+
+    Raises ``ValueError`` with the units that exist.
+    """
+    return _quantity(text, _SECONDS, "s", 'a duration such as "250 ms" or "10 s"')
+
+
+def size(text: str | int) -> int:
+    """A size in bytes from "900 KB", "64 MiB" or a bare number of bytes.
+
+    Raises ``ValueError`` with the units that exist.
+    """
+    return int(_quantity(text, _BYTES, "B", 'a size such as "900 KB" or "64 MiB"'))
+
+
+def _quantity(text: str | float, units: dict[str, float] | dict[str, int], bare: str, wanted: str) -> float:
+    match = _QUANTITY.fullmatch(str(text))
+    unit = (match[2] or bare) if match else ""
+    if match is None or unit not in units:
+        raise ValueError(f"{text!r} is not {wanted}; units are {', '.join(units)}")
+    return float(match[1]) * units[unit]
