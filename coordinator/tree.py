@@ -1,0 +1,506 @@
+"""The tree in ZooKeeper: reads, writes, requests and transactions. The only module that talks kazoo for them.
+
+kazoo's defaults are not safe for us, and each of its traps is closed here once:
+
+- a transaction's ``commit()`` does not raise when the transaction fails: :meth:`Tree.commit` looks at every result;
+- a create that is sent again after a lost reply makes a second node: :meth:`Tree.request` searches before it repeats,
+  and :meth:`Tree.create` recognises its own node;
+- after an expired session kazoo goes on in a new one, in which what we owned is gone: a tree is one session, and every
+  call after its end raises :class:`SessionLost` (unless it was opened with ``survive_expiry``);
+- a reply can fail to come for ever: every call has a deadline.
+
+All paths are relative to the deployment's root. A tree may be used by many threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, WatchedEvent
+
+from coordinator import layout
+from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
+from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Check, Operation, SetIf, weight
+from sardonyx.config import Settings
+from sardonyx.errors import InternalError, SardonyxError, SetupError
+
+WINDOW = 1000
+"""Reads under way at a time in :meth:`Tree.read_many`."""
+
+_LOST_REPLY = (ConnectionLoss, OperationTimeoutError, KazooTimeoutError)
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "ignore_expire": False}
+
+Watch = Callable[[WatchedEvent], None]
+"""Called once, in kazoo's thread, when what was read has changed or the session has: it may only signal."""
+
+log = structlog.get_logger()
+
+
+class Deposed(SardonyxError):
+    """Another coordinator has taken the epoch; nothing of the transaction was done."""
+
+
+class TransactionFailed(InternalError):
+    """An operation of a transaction was refused, and so the whole of it. ``reason`` is kazoo's error."""
+
+    def __init__(self, operation: object, reason: Exception) -> None:
+        self.operation = operation
+        self.reason = reason
+        path = getattr(operation, "path", "?")
+        super().__init__(
+            "SX-INTERNAL-TRANSACTION",
+            f"ZooKeeper refused a transaction: {type(operation).__name__} {path}: {type(reason).__name__}",
+            cause="the tree is not as the coordinator left it; somebody else writes to it, or this is a bug",
+            fix="if nobody edited the tree by hand, please report it with the coordinator's log",
+            where={"path": path},
+        )
+
+
+class OutcomeUnknown(SardonyxError):
+    """The reply to a write was lost: it may have been done or not."""
+
+
+class SessionLost(SardonyxError):
+    """The ZooKeeper session ended: what it owned is gone, and its owner must stop."""
+
+
+class ZooKeeperAway(SetupError):
+    """ZooKeeper did not answer for as long as we may wait."""
+
+
+class Tree:
+    """One session with ZooKeeper, and the tree of one deployment. Made by :meth:`connect`."""
+
+    def __init__(self, client: KazooClient, settings: Settings, *, survive_expiry: bool = False) -> None:
+        self.client = client
+        self.root = layout.root(settings.deployment)
+        self.hosts = str(settings.zookeeper.hosts)
+        self.patience = max(settings.zookeeper.connect_timeout, settings.zookeeper.session_timeout)
+        """Seconds that a call waits for ZooKeeper before it raises."""
+        self.session_timeout = settings.zookeeper.session_timeout
+        """Seconds after which ZooKeeper ends a silent session, as negotiated with the server."""
+        self.last_answer = time.monotonic()
+        """When the latest request that was answered had been *sent*, by the monotonic clock: the session lived then."""
+        self._survive_expiry = survive_expiry
+        self._connected = threading.Event()
+        self._lost = False
+        self._note_negotiated_timeout()
+        client.add_listener(self._on_state)
+
+    @classmethod
+    def connect(
+        cls,
+        settings: Settings,
+        *,
+        listener: Callable[[str], None] | None = None,
+        survive_expiry: bool = False,
+    ) -> Tree:
+        """Open a session, and make the deployment's top nodes if nobody has yet.
+
+        Args:
+            settings: address, timeouts, credentials and deployment.
+            listener: called with ``CONNECTED``, ``SUSPENDED`` or ``LOST`` on the connection's own thread; it must
+                return at once and must not call ZooKeeper.
+            survive_expiry: go on in a new session when this one expires. For clients and tools that own nothing;
+                coordinators and peers must stop instead.
+
+        Raises:
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-ADDRESS``, ``SX-ZOOKEEPER-UNREACHABLE``,
+                ``SX-ZOOKEEPER-DENIED`` or ``SX-ZOOKEEPER-CHROOT``.
+        """
+        settings.require("zookeeper")
+        hosts, waits = settings.zookeeper.hosts, settings.zookeeper.connect_timeout
+        try:
+            client = KazooClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
+        except ValueError as error:
+            raise SetupError(
+                "SX-ZOOKEEPER-ADDRESS",
+                f"{hosts!r} is no ZooKeeper address",
+                cause=str(error),
+                fix='write it as "host:port" or "host:port,host:port"',
+            ) from error
+        tree = cls(client, settings, survive_expiry=survive_expiry)
+        if listener is not None:
+            client.add_listener(listener)
+        client.start_async()
+        try:
+            if not tree._connected.wait(waits):
+                raise SetupError(
+                    "SX-ZOOKEEPER-UNREACHABLE",
+                    f"ZooKeeper cannot be reached at {hosts}",
+                    cause=f"no connection within {waits:g} s",
+                    fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
+                    where={"zookeeper": hosts},
+                )
+            tree._make_top()
+        except BaseException:
+            tree.close()
+            raise
+        return tree
+
+    def close(self) -> None:
+        """End the session; its ephemeral nodes vanish at once."""
+        self.client.stop()
+        self.client.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session stands and is connected now, as far as this side knows."""
+        return self._connected.is_set() and (self._survive_expiry or not self._lost)
+
+    def path(self, path: str) -> str:
+        """The whole path in ZooKeeper of a path below the deployment's root."""
+        return self.root + path
+
+    # Reading
+
+    def read(self, path: str, watch: Watch | None = None) -> bytes | None:
+        """A node's data; None if there is no such node. A watch also tells when the node appears."""
+        found = self.read_version(path, watch)
+        return None if found is None else found[0]
+
+    def read_version(self, path: str, watch: Watch | None = None) -> tuple[bytes, int] | None:
+        """Like :meth:`read`, with the version for :class:`SetIf` and :class:`Check`."""
+        while True:
+            try:
+                data, stat = self._ask(lambda: self._get(path, watch))
+                return bytes(data), int(stat.version)
+            except NoNodeError:
+                # Only "exists" leaves a watch on a node that is not there.
+                if watch is None or self._ask(lambda: self.client.exists_async(self.path(path), watch=watch)) is None:
+                    return None
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """The data of many nodes, asked for without waiting between; those that are not there are left out."""
+        wanted = list(paths)
+        found: dict[str, bytes] = {}
+        for at in range(0, len(wanted), WINDOW):
+            window = wanted[at : at + WINDOW]
+            answers = [(path, self._get(path)) for path in window]
+            for path, answer in answers:
+                try:
+                    data, _ = self._ask(partial(self._get, path), first=answer)
+                except NoNodeError:
+                    continue
+                found[path] = bytes(data)
+        return found
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names of a node's children, sorted; none if there is no such node."""
+        while True:
+            try:
+                return sorted(self._ask(lambda: self.client.get_children_async(self.path(path), watch=watch)))
+            except NoNodeError:
+                if watch is None or self._ask(lambda: self.client.exists_async(self.path(path), watch=watch)) is None:
+                    return []
+
+    def sync(self) -> None:
+        """Let the server that we read from catch up with all writes that were done before: for reads that decide."""
+        self._ask(lambda: self.client.sync_async(self.root))
+
+    # Writing by one's own right (the coordinator writes by `commit`)
+
+    def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> bool:
+        """Make a node. False if it stood already; True also if it was we who had made it and only the reply was lost."""
+        self._fits(path, data, HARD_LIMIT)
+        repeated = False
+
+        def send() -> Any:
+            return self.client.create_async(self.path(path), data, ephemeral=ephemeral)
+
+        def again() -> None:
+            nonlocal repeated
+            repeated = True
+
+        try:
+            self._ask(send, on_lost_reply=again)
+            return True
+        except NodeExistsError:
+            return repeated and self._is_ours(path, data, ephemeral=ephemeral)
+
+    def delete(self, path: str) -> None:
+        """Remove a node that has no children; nothing happens if it is not there."""
+        try:
+            self._ask(lambda: self.client.delete_async(self.path(path)))
+        except NoNodeError:
+            return
+
+    def request(self, event: Request) -> None:
+        """Put an event into the inbox: once, also when the reply is lost and it has to be sent again.
+
+        Its name holds a fresh uuid. After a lost reply the inbox is searched for it before the request is sent again; a
+        request that the leader has taken meanwhile is recognised by the leader, which keeps the uuids in its log.
+
+        Raises:
+            SardonyxError: ``SX-REQUEST-TOO-LARGE``: over 64 KiB.
+            ZooKeeperAway: ZooKeeper did not answer in time; the request may be taken or not.
+            SessionLost: the session ended; the request may be taken or not.
+        """
+        data = encode_event(event)
+        if len(data) > ENTRY_LIMIT:
+            raise SardonyxError(
+                "SX-REQUEST-TOO-LARGE",
+                f"the request {kind_of(event)!r} has {len(data):,} bytes; {ENTRY_LIMIT:,} is the most",
+                cause="ZooKeeper keeps small things; every request goes into the replayable log",
+                fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
+            )
+        prefix = layout.inbox_prefix(kind_of(event), uuid.uuid4().hex)
+        name = prefix.rpartition("/")[2]
+        replies_lost = 0
+
+        def send() -> Any:
+            return self.client.create_async(self.path(prefix), data, sequence=True)
+
+        def searched() -> bool:
+            nonlocal replies_lost
+            replies_lost += 1
+            self.sync()
+            return any(child.startswith(name) for child in self.children(layout.INBOX))
+
+        self._ask(send, unless=searched)
+        if replies_lost:
+            log.info("request sent in spite of a lost connection", request=name, replies_lost=replies_lost)
+
+    # Transactions
+
+    def commit(self, operations: Iterable[Operation], *, epoch_version: int | None = None) -> None:
+        """Do all operations in one ZooKeeper transaction, or none of them.
+
+        Args:
+            operations: in this order.
+            epoch_version: the version of ``/epoch`` that the writer leads under; it comes first in the transaction.
+
+        Raises:
+            Deposed: ``/epoch`` has another version.
+            TransactionFailed: an operation was refused (it says which); nothing was done.
+            OutcomeUnknown: the reply was lost. Whoever leads must stop leading; its successor finds out.
+            SessionLost: the session had ended before.
+        """
+        wanted = list(operations)
+        if epoch_version is not None:
+            wanted.insert(0, Check(layout.EPOCH, epoch_version))
+        size = sum(map(weight, wanted))
+        if size > HARD_LIMIT:
+            raise InternalError(
+                "SX-INTERNAL-TRANSACTION-SIZE",
+                f"a transaction of {len(wanted)} operations has {size:,} bytes; {HARD_LIMIT:,} is the most",
+                cause="ZooKeeper drops connections that send more than 1 MiB",
+                where={"first": wanted[-1].path},
+            )
+        transaction = self.client.transaction()
+        for operation in wanted:
+            self._add(transaction, operation)
+        self._alive()
+        sent = time.monotonic()
+        try:
+            results = transaction.commit_async().get(timeout=self.session_timeout)
+        except _LOST_REPLY as error:
+            raise OutcomeUnknown(
+                "SX-ZOOKEEPER-OUTCOME-UNKNOWN",
+                f"the connection to ZooKeeper at {self.hosts} broke during a write",
+                cause="the write may have been done or not",
+                fix="nothing: the next leader finds out from the log",
+            ) from error
+        except KazooException as error:
+            raise self._translated(error) from error
+        self._answered(sent)
+        self._inspect(wanted, results, fenced=epoch_version is not None)
+
+    def _add(self, transaction: Any, operation: Operation) -> None:
+        path = self.path(operation.path)
+        if isinstance(operation, Create):
+            transaction.create(path, operation.data)
+        elif isinstance(operation, SetIf):
+            transaction.set_data(path, operation.data, operation.version)
+        elif isinstance(operation, Set):
+            transaction.set_data(path, operation.data)
+        elif isinstance(operation, Delete):
+            transaction.delete(path)
+        else:
+            transaction.check(path, operation.version)
+
+    def _inspect(self, operations: list[Operation], results: list[Any], *, fenced: bool) -> None:
+        errors = [(at, result) for at, result in enumerate(results) if isinstance(result, Exception)]
+        if not errors and len(results) == len(operations):
+            return
+        # Operations before the one that failed were rolled back; those behind it were never tried.
+        told = [(at, e) for at, e in errors if not isinstance(e, (RolledBackError, RuntimeInconsistency))]
+        if not told:
+            raise InternalError("SX-INTERNAL-TRANSACTION", f"ZooKeeper answered a transaction with {results!r}")
+        at, reason = told[0]
+        if isinstance(reason, NoAuthError):
+            raise self._translated(reason) from reason
+        if fenced and at == 0 and isinstance(reason, (BadVersionError, NoNodeError)):
+            raise Deposed(
+                "SX-COORDINATOR-DEPOSED",
+                "another coordinator leads now",
+                cause="this one was paused or cut off for longer than its ZooKeeper session lives",
+                fix="nothing: it stands for election again",
+            )
+        raise TransactionFailed(operations[at], reason)
+
+    # Underneath
+
+    def _get(self, path: str, watch: Watch | None = None) -> Any:
+        return self.client.get_async(self.path(path), watch=watch)
+
+    def _ask(
+        self,
+        call: Callable[[], Any],
+        *,
+        first: Any = None,
+        on_lost_reply: Callable[[], None] = lambda: None,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """The answer to a call, which is sent again after a lost reply until ``patience`` ends.
+
+        ``first`` is the call if it is under way already; after a lost reply ``on_lost_reply`` runs, and if ``unless``
+        says that the call was done after all, None is the answer.
+        """
+        until = time.monotonic() + self.patience
+        while True:
+            self._alive()
+            sent = time.monotonic()
+            try:
+                answer = (first if first is not None else call()).get(timeout=max(until - sent, 0.001))
+            except _LOST_REPLY as error:
+                # `unless` asks ZooKeeper itself, so it waits for the connection as long as it may.
+                if not self._connected.wait(max(until - time.monotonic(), 0)) or time.monotonic() >= until:
+                    raise self._away() from error
+                on_lost_reply()
+                if unless():
+                    return None
+            except (NoNodeError, NodeExistsError):
+                self._answered(sent)
+                raise
+            except SessionExpiredError as error:
+                if not self._survive_expiry or isinstance(error, ConnectionClosedError):
+                    raise self._translated(error) from error
+                if not self._connected.wait(max(until - time.monotonic(), 0)):
+                    raise self._away() from error
+                on_lost_reply()
+                if unless():
+                    return None
+            except KazooException as error:
+                raise self._translated(error) from error
+            else:
+                self._answered(sent)
+                return answer
+            first = None
+
+    def _answered(self, sent: float) -> None:
+        self.last_answer = max(self.last_answer, sent)
+
+    def _alive(self) -> None:
+        if self._lost and not self._survive_expiry:
+            raise self._session_lost()
+
+    def _session_lost(self) -> SessionLost:
+        return SessionLost(
+            "SX-ZOOKEEPER-SESSION-LOST",
+            f"the session with ZooKeeper at {self.hosts} has ended",
+            cause=f"ZooKeeper heard nothing from this process for {self.session_timeout:g} s, or it was closed",
+            fix="nothing: whoever owned it starts afresh; raise zookeeper.session_timeout if it happens often",
+        )
+
+    def _away(self) -> ZooKeeperAway:
+        return ZooKeeperAway(
+            "SX-ZOOKEEPER-AWAY",
+            f"ZooKeeper at {self.hosts} does not answer",
+            cause=f"no answer within {self.patience:g} s; a write that was under way may have been done or not",
+            fix="check that ZooKeeper runs and can be reached; then try again",
+            where={"zookeeper": self.hosts},
+        )
+
+    def _translated(self, error: Exception) -> SardonyxError:
+        """A kazoo error as one of ours."""
+        if isinstance(error, SessionExpiredError):  # also: the connection was closed by us
+            return self._session_lost()
+        if isinstance(error, (NoAuthError, AuthFailedError)):
+            return SetupError(
+                "SX-ZOOKEEPER-DENIED",
+                f"ZooKeeper at {self.hosts} denies access to {self.root}",
+                cause="the credentials are missing, wrong, or not those that the deployment was made with",
+                fix="set zookeeper.auth as for the other processes of this deployment, or choose another deployment",
+                where={"zookeeper": self.hosts, "root": self.root},
+            )
+        return SetupError(
+            "SX-ZOOKEEPER-REFUSED",
+            f"ZooKeeper at {self.hosts} refused a request: {type(error).__name__} {error}".rstrip(),
+            fix="look into ZooKeeper's own log",
+            where={"zookeeper": self.hosts},
+        )
+
+    def _is_ours(self, path: str, data: bytes, *, ephemeral: bool) -> bool:
+        try:
+            found, stat = self._ask(lambda: self._get(path))
+        except NoNodeError:
+            return False
+        session = self.client.client_id
+        return found == data and (not ephemeral or (session is not None and stat.ephemeralOwner == session[0]))
+
+    def _fits(self, path: str, data: bytes, limit: int) -> None:
+        if len(data) > limit:
+            raise InternalError("SX-INTERNAL-NODE-SIZE", f"{path}: {len(data):,} bytes; {limit:,} is the most")
+
+    def _make_top(self) -> None:
+        """The nodes that stand from the first start on, each made by whoever comes first."""
+        if set(self.children("")) >= {path.removeprefix("/") for path in layout.TOP}:
+            return
+        levels = ["/" + "/".join(self.root.split("/")[1:depth]) for depth in (2, 3)]
+        if self.client.chroot:
+            levels.insert(0, "/")
+        for level in [*levels, *map(self.path, layout.TOP)]:
+            try:
+                self._ask(partial(self.client.create_async, level))
+            except NodeExistsError:
+                continue
+            except NoNodeError as error:
+                raise SetupError(
+                    "SX-ZOOKEEPER-CHROOT",
+                    f"the path {self.client.chroot} does not exist in ZooKeeper",
+                    fix=f"create it, or leave it out of the address {self.hosts}",
+                ) from error
+
+    def _on_state(self, state: str) -> None:
+        """On the connection's own thread: may only note."""
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            return
+        self._connected.clear()
+        if state == KazooState.LOST:
+            self._lost = True
+
+    def _note_negotiated_timeout(self) -> None:
+        """Kazoo keeps the timeout that the server granted to itself; the deadlines of owners are made of it."""
+        connection = self.client._connection  # noqa: SLF001
+        connect = connection._connect  # noqa: SLF001
+
+        def noting(*args: Any) -> Any:
+            read_timeout, connect_timeout = connect(*args)
+            self.session_timeout = read_timeout * 1.5 / 1000  # kazoo's read timeout is 2/3 of it
+            return read_timeout, connect_timeout
+
+        connection._connect = noting  # noqa: SLF001
