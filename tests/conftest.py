@@ -1,0 +1,43 @@
+"""What all tests share: the seed, the switch to rewrite golden files, and an environment without our settings in it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+SERVICES = Path(__file__).parent / "services"
+SEED = int(os.environ.get("SARDONYX_SEED") or random.SystemRandom().randrange(2**32))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the golden output of scenario files anew")
+
+
+def pytest_configure() -> None:
+    for name in [name for name in os.environ if name.startswith("SARDONYX__")]:
+        del os.environ[name]  # settings of whoever runs the tests are not the tests'
+
+
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (set SARDONYX_SEED={SEED} to run with it again)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVICES in item.path.parents:
+            item.add_marker(pytest.mark.services)
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of this session, printed in its header."""
+    return SEED
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Chance that can be had again: from the session's seed and the test's name."""
+    return random.Random(f"{seed}/{request.node.nodeid}")

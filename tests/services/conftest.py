@@ -1,0 +1,59 @@
+"""Real services for the tests in this folder: started once a session, or any cluster that is named in the environment."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from sardonyx.config import Settings, load_settings
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the tests find ZooKeeper and Kafka."""
+
+    zookeeper: str
+    kafka: str
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Cluster]:
+    """ZooKeeper and Kafka for the whole session.
+
+    ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name a cluster to use; both or neither.
+    """
+    given = os.environ.get("SARDONYX_TEST_ZOOKEEPER"), os.environ.get("SARDONYX_TEST_KAFKA")
+    if given[0] and given[1]:
+        yield Cluster(given[0], given[1])
+        return
+    assert not any(given), "set both SARDONYX_TEST_ZOOKEEPER and SARDONYX_TEST_KAFKA, or none"
+    from sardonyx.embedded import embedded_services
+
+    with embedded_services() as started:
+        yield Cluster(started.zookeeper, started.kafka)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(services: Cluster) -> str:
+    """``host:port`` of ZooKeeper."""
+    return services.zookeeper
+
+
+@pytest.fixture(scope="session")
+def kafka(services: Cluster) -> str:
+    """``host:port`` of Kafka."""
+    return services.kafka
+
+
+@pytest.fixture
+def settings(services: Cluster) -> Settings:
+    """Settings for these services, with a deployment of their own: no test sees another's nodes, topics and groups."""
+    return load_settings(
+        deployment=f"t{uuid.uuid4().hex[:10]}",
+        zookeeper={"hosts": services.zookeeper},
+        kafka={"bootstrap_servers": services.kafka},
+    )
