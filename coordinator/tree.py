@@ -146,7 +146,7 @@ class Tree:
             client.add_listener(listener)
         client.start_async()
         try:
-            if not tree._connected.wait(waits):
+            if not tree.wait_connected(waits):
                 raise SetupError(
                     "SX-ZOOKEEPER-UNREACHABLE",
                     f"ZooKeeper cannot be reached at {hosts}",
@@ -169,6 +169,10 @@ class Tree:
     def connected(self) -> bool:
         """Whether the session stands and is connected now, as far as this side knows."""
         return self._connected.is_set() and (self._survive_expiry or not self._lost)
+
+    def wait_connected(self, timeout: float) -> bool:
+        """Wait until the connection stands, at most so many seconds. Whether it does."""
+        return self._connected.wait(max(timeout, 0))
 
     def path(self, path: str) -> str:
         """The whole path in ZooKeeper of a path below the deployment's root."""
@@ -230,12 +234,12 @@ class Tree:
         def send() -> Any:
             return self.client.create_async(self.path(path), data, ephemeral=ephemeral)
 
-        def again() -> None:
+        def note() -> None:
             nonlocal repeated
             repeated = True
 
         try:
-            self._ask(send, on_lost_reply=again)
+            self._ask(send, instead=note)
             return True
         except NodeExistsError:
             return repeated and self._is_ours(path, data, ephemeral=ephemeral)
@@ -266,22 +270,29 @@ class Tree:
                 cause="ZooKeeper keeps small things; every request goes into the replayable log",
                 fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
             )
-        prefix = layout.inbox_prefix(kind_of(event), uuid.uuid4().hex)
-        name = prefix.rpartition("/")[2]
+        self.create_sequential(layout.inbox_prefix(kind_of(event), uuid.uuid4().hex), data)
+
+    def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
+        """Make a node whose name ends in the next number of its parent; gives the name. One node, whatever gets lost.
+
+        ``prefix`` is a path that no other call uses (it holds a uuid): that is how a node is found whose reply was lost.
+        """
+        parent, _, start = prefix.rpartition("/")
         replies_lost = 0
 
         def send() -> Any:
-            return self.client.create_async(self.path(prefix), data, sequence=True)
+            return self.client.create_async(self.path(prefix), data, ephemeral=ephemeral, sequence=True)
 
-        def searched() -> bool:
+        def search() -> str | None:
             nonlocal replies_lost
             replies_lost += 1
             self.sync()
-            return any(child.startswith(name) for child in self.children(layout.INBOX))
+            return next((f"{parent}/{child}" for child in self.children(parent) if child.startswith(start)), None)
 
-        self._ask(send, unless=searched)
+        made = str(self._ask(send, instead=search))
         if replies_lost:
-            log.info("request sent in spite of a lost connection", request=name, replies_lost=replies_lost)
+            log.info("node created in spite of a lost connection", node=start, replies_lost=replies_lost)
+        return made.rpartition("/")[2]
 
     # Transactions
 
@@ -371,13 +382,12 @@ class Tree:
         call: Callable[[], Any],
         *,
         first: Any = None,
-        on_lost_reply: Callable[[], None] = lambda: None,
-        unless: Callable[[], bool] = lambda: False,
+        instead: Callable[[], Any] = lambda: None,
     ) -> Any:
         """The answer to a call, which is sent again after a lost reply until ``patience`` ends.
 
-        ``first`` is the call if it is under way already; after a lost reply ``on_lost_reply`` runs, and if ``unless``
-        says that the call was done after all, None is the answer.
+        ``first`` is the call if it is under way already. After a lost reply ``instead`` is asked whether the call was done
+        after all: what it gives, if not None, is the answer.
         """
         until = time.monotonic() + self.patience
         while True:
@@ -385,24 +395,18 @@ class Tree:
             sent = time.monotonic()
             try:
                 answer = (first if first is not None else call()).get(timeout=max(until - sent, 0.001))
-            except _LOST_REPLY as error:
-                # `unless` asks ZooKeeper itself, so it waits for the connection as long as it may.
-                if not self._connected.wait(max(until - time.monotonic(), 0)) or time.monotonic() >= until:
-                    raise self._away() from error
-                on_lost_reply()
-                if unless():
-                    return None
             except (NoNodeError, NodeExistsError):
                 self._answered(sent)
                 raise
-            except SessionExpiredError as error:
-                if not self._survive_expiry or isinstance(error, ConnectionClosedError):
-                    raise self._translated(error) from error
-                if not self._connected.wait(max(until - time.monotonic(), 0)):
+            except (*_LOST_REPLY, SessionExpiredError) as error:
+                closed = isinstance(error, ConnectionClosedError)
+                if closed or (isinstance(error, SessionExpiredError) and not self._survive_expiry):
+                    raise self._session_lost() from error
+                if not self.wait_connected(until - time.monotonic()) or time.monotonic() >= until:
                     raise self._away() from error
-                on_lost_reply()
-                if unless():
-                    return None
+                done = instead()
+                if done is not None:
+                    return done
             except KazooException as error:
                 raise self._translated(error) from error
             else:

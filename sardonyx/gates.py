@@ -1,0 +1,44 @@
+"""Named points in the code at which a fault test lets a real process die or stop. Pure, and nothing at all by default.
+
+``SARDONYX_GATE="after-append:3:kill"`` kills this process with SIGKILL when it passes the point ``after-append`` for the third
+time; ``stop`` instead of ``kill`` sends SIGSTOP, the long pause out of which a process wakes up believing that it still
+owns what it owned. Points are named where they stand: ``gate("after-append")``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+VARIABLE = "SARDONYX_GATE"
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+class Gates:
+    """Counts how often a point is passed, and does what the value of ``SARDONYX_GATE`` says.
+
+    Raises ``ValueError`` for a value that is not ``point:count:action``.
+    """
+
+    def __init__(self, value: str) -> None:
+        self._point, _, rest = value.partition(":")
+        count, _, action = rest.partition(":")
+        if value and not (self._point and count.isdigit() and action in _SIGNALS):
+            raise ValueError(f'{VARIABLE}={value!r} must be "point:count:action", with action kill or stop')
+        self._signal = _SIGNALS.get(action)
+        self._left = int(count or 0)
+        self._lock = threading.Lock()
+
+    def __call__(self, point: str) -> None:
+        """Pass the point of that name."""
+        if self._signal is None or point != self._point:
+            return
+        with self._lock:
+            self._left -= 1
+            now = self._left == 0
+        if now:
+            os.kill(os.getpid(), self._signal)
+
+
+gate = Gates(os.environ.get(VARIABLE, ""))
