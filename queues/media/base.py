@@ -57,7 +57,10 @@ class Output(Protocol):
         ...
 
     def seal(self, entries: Sequence[bytes]) -> None:
-        """The task has ended; ``entries`` are all that were ever committed. Publish what is left, remove what no commit lists. Idempotent."""
+        """The task has ended; ``entries`` are all that were ever committed.
+
+        Publish what is left, remove what no commit lists. Idempotent.
+        """
         ...
 
 

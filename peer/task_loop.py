@@ -1,0 +1,332 @@
+"""The exactly-once batch: read, apply, commit, and what to do when any of it goes wrong.
+
+A batch goes through eight steps, here and in :meth:`TaskLoop.step`:
+
+1. read: rows up to ``batch_size``, or what came within ``batch_timeout``; positions per partition.
+2. take out sentinels; vote, drop or keep each.
+3. check that ZooKeeper is connected and the state node still grants this assignment, and that the group still gives us the
+   partitions; if not, drop the batch.
+4. apply the function as a Spark micro-batch, the group served and the next batch read meanwhile.
+5. begin the transaction; write the results to every way out, and sentinels that records have overtaken.
+6. send the positions to the transaction, with who we are in the group at this moment.
+7. commit. Nothing is visible before it, everything is after it. What was written aside is published.
+8. a retriable error: the call is repeated; an abortable one: back to the committed positions, read again; anything
+   else: a new producer and a new consumer, which learn from the broker what was committed.
+
+What must be durable first: splits before what is read from them; staged files before the transaction that lists them; the
+drained positions before "seal?"; the sentinels before "complete!".
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from coordinator.events import Completed, Counts, Exhausted, TaskFailed
+from coordinator.tree import SessionLost, Tree
+from peer.grant import Grant, GrantGone
+from peer.work import Result, Work
+from queues.outlets import sentinel_message
+from queues.positions import Partition, Position, add, total
+from queues.reader import ROWS_HEADER, Batch, Reader, ReaderLost
+from queues.transaction import Outgoing, ProducerLost, TransactionAborted, TransactionalWriter
+from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError, failure_of
+from sardonyx.gates import gate
+from sardonyx.units import seconds
+from sentinel import rules
+from sentinel.vote import Votes
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_TICK = 0.05
+"""Seconds between looks at the grant while there is nothing to do."""
+
+_ASK_AGAIN = 0.25
+"""Seconds between questions to the broker about partitions that others hold."""
+
+_REBUILDS = 5
+"""New producers and consumers in a row, without a commit between, before the task is given up."""
+
+
+class BatchDropped(Exception):
+    """Partitions of the batch went to somebody else; its records are read again by whoever holds them."""
+
+
+class TaskLoop:
+    """One virtual peer's work on one assignment, from the first batch to the seal.
+
+    Args:
+        work: the task, ready to run.
+        grant: what the coordinator allows; asked before every commit.
+        tree: where votes and requests go.
+    """
+
+    def __init__(self, work: Work, grant: Grant, tree: Tree) -> None:
+        self._work = work
+        self._grant = grant
+        self._tree = tree
+        self._votes = Votes(tree, work.assignment.job)
+        self._patience = seconds(work.stage.task.batch_timeout)
+        self._size = work.stage.task.batch_size
+        self._told = False
+        self._sealed = False
+        self._asked_at = 0.0
+        self._rebuilds = 0
+        self._started = time.monotonic()
+        self._workers = ThreadPoolExecutor(1, thread_name_prefix=f"batch-{work.peer}")
+        self._reader: Reader
+        self._writer: TransactionalWriter
+
+    def run(self) -> None:
+        """Work until the grant is gone or drained. Reports a failure to the coordinator; raises nothing of the task's."""
+        try:
+            while not self._over:
+                try:
+                    self._open()
+                    while not self._over:
+                        self.step()
+                except (ProducerLost, ReaderLost) as reason:
+                    self._rebuild(reason)
+                finally:
+                    self._close()
+        except (GrantGone, SessionLost) as reason:
+            log.debug("stopped", reason=type(reason).__name__)
+        except (FunctionError, InputError, OutputError) as error:
+            self._fail(error, fatal=True)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
+            self._fail(error, fatal=False)
+        finally:
+            self._workers.shutdown(wait=False)
+
+    def step(self) -> None:
+        """One batch, by the steps above; returns too when there is nothing to do for a moment."""
+        try:
+            if self._must_split():
+                self._split()
+            if not self._reader.ready(self._size, self._patience):
+                self._reader.poll(_TICK)
+                self._look_at_the_end()
+                return
+            gate("read")  # 1
+            batch = self._reader.cut(self._size)  # 2
+            self._check(batch)  # 3
+            result = self._meanwhile(lambda: self._apply(batch))  # 4
+            self._check(batch)
+            self._commit(batch, *result)  # 5, 6, 7
+        except (TransactionAborted, BatchDropped) as reason:  # 8
+            log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
+            self._reader.rewind()
+
+    # --- the batch -----------------------------------------------------------------------------------------------
+
+    def _apply(self, batch: Batch) -> tuple[Result, list[Outgoing]]:
+        """Results and the messages that carry them, made before the transaction begins: it stays open for the writes only."""
+        result = self._work.apply(batch)
+        return result, [message for outlet in self._work.outlets for message in outlet.messages(result.table)]
+
+    def _commit(self, batch: Batch, result: Result, messages: list[Outgoing]) -> None:
+        stage = self._work.stage
+        links = {link.topic: link for link in stage.ingress}
+        displaced = [
+            sentinel_message(links[partition.topic], partition.number, leader, self._work.peer)
+            for partition, leader in batch.displaced.items()
+        ]
+        positions = self._positions(batch, result)
+        gate("begin")  # 5
+        self._writer.write([*messages, *displaced], positions, self._reader.group_metadata)  # 5, 6, 7
+        gate("committed")
+        self._reader.committed(positions)
+        self._rebuilds = 0
+        if result.rows_in:
+            for outlet in self._work.outlets:
+                outlet.committed()
+            log.debug("batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows)
+        if result.skipped and result.first_error:
+            error = result.first_error
+            log.warning("records skipped", records=result.skipped, first=f"{error.code}: {error.message}")
+
+    def _positions(self, batch: Batch, result: Result) -> dict[Partition, Position]:
+        """The batch's positions with the counts as they will be. What came out is booked on one partition: the sum is exact."""
+        estimated = sum(batch.rows.values())
+        positions = dict(batch.positions)
+        for partition, rows in batch.rows.items():
+            read = rows if estimated == result.rows_in else 0
+            positions[partition] = positions[partition]._replace(
+                counts=add(positions[partition].counts, Counts(rows_in=read))
+            )
+        if batch.rows:
+            first = next(iter(batch.rows))
+            rest = result.rows_in if estimated != result.rows_in else 0
+            made = Counts(rest, result.table.num_rows, result.skipped)
+            positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+        return positions
+
+    def _check(self, batch: Batch) -> None:
+        """Step 3. While ZooKeeper is away the batch waits, in the group; the fences do not depend on it."""
+        while not self._grant.usable:
+            self._grant.check()
+            self._reader.poll(_TICK)
+        if not self._reader.holds(batch):
+            raise BatchDropped("its partitions were given to another peer")
+
+    def _meanwhile(self, work: Callable[[], T]) -> T:
+        """Run something slow on another thread while this one serves the group and reads ahead.
+
+        If the grant goes, the work is left to itself: nothing of it is committed.
+        """
+        future: Future[T] = self._workers.submit(work)
+        while True:
+            try:
+                return future.result(timeout=_TICK / 2)
+            except TimeoutError:
+                if future.done():  # the work itself timed out
+                    return future.result()
+            self._grant.check()
+            self._reader.poll(0)
+
+    # --- the beginning of a bounded input ------------------------------------------------------------------------
+
+    def _must_split(self) -> bool:
+        """Whether the input's splits are still to be listed, by us: nothing was ever committed for the first partition."""
+        if self._work.source is None:
+            return False
+        first = Partition(self._work.stage.ingress[0].topic, 0)
+        held = self._reader.held
+        return first in held and held[first] is None
+
+    def _split(self) -> None:
+        """Write all splits and a sentinel behind them onto the task's own link, and a position that says it is done."""
+        source = self._work.source
+        assert source is not None  # noqa: S101 (for the type checker; _must_split has looked)
+        (link,) = self._work.stage.ingress
+        first = Partition(link.topic, 0)
+        splits = self._meanwhile(lambda: list(source.splits()))
+        partitions = self._work.facts[link.name].partitions
+        messages = [
+            Outgoing(
+                link.topic,
+                msgspec.json.encode(split),
+                number % partitions,
+                headers=None if split.rows is None else [(ROWS_HEADER, str(split.rows).encode())],
+            )
+            for number, split in enumerate(splits)
+        ]
+        sentinel = str(uuid.uuid4())
+        ends = [sentinel_message(link, number, sentinel, self._work.peer) for number in range(partitions)]
+        if not self._must_split() or not self._grant.usable:
+            raise BatchDropped("the input is for another peer to split")
+        gate("split")
+        self._writer.write([*messages, *ends], {first: Position(0)}, self._reader.group_metadata)
+        self._reader.committed({first: Position(0)})
+        log.info("input split", splits=len(splits))
+
+    # --- the end of a bounded task -------------------------------------------------------------------------------
+
+    def _look_at_the_end(self) -> None:
+        """Ask "seal?" when everything is drained, and seal when told to."""
+        if not self._reader.idle or not self._grant.usable or self._sealed:
+            return
+        if self._grant.state == "sealing":
+            if committed := self._ask_all():
+                self._seal(committed)
+        elif not self._told and self._exhausted():
+            gate("exhausted")
+            self._tree.request(Exhausted(peer=self._work.peer, assignment=self._work.assignment.id))
+            self._told = True
+            log.info("exhausted: asks whether to seal")
+
+    def _exhausted(self) -> bool:
+        held = self._reader.held
+        committed = None if held else self._ask_all()
+        return rules.exhausted(
+            (_drained(position) for position in held.values()),
+            None if committed is None else {p: _drained(position) for p, position in committed.items()},
+        )
+
+    def _ask_all(self) -> dict[Partition, Position | None] | None:
+        """What the group has committed everywhere; None if that was asked a moment ago."""
+        if time.monotonic() - self._asked_at < _ASK_AGAIN:
+            return None
+        committed = self._reader.all_committed()
+        self._asked_at = time.monotonic()
+        return committed
+
+    def _seal(self, committed: dict[Partition, Position | None]) -> None:
+        """Write the sentinels, if everything is drained; else go on working until it is."""
+        if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
+            return
+        drained = {p: position for p, position in committed.items() if position is not None}
+        own = {p: position for p, position in drained.items() if p in self._reader.held}
+        sentinel = str(uuid.uuid4())
+        gate("seal")
+        # Positions always go along, if need be those of others, unchanged: they are what fences a sealer without a group.
+        self._writer.write(
+            [message for outlet in self._work.outlets for message in outlet.sentinels(sentinel)],
+            own or drained,
+            self._reader.group_metadata,
+        )
+        gate("sealed")
+        self._meanwhile(lambda: [outlet.sealed() for outlet in self._work.outlets])
+        counts = total(drained.values())
+        self._tree.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
+        self._sealed = True
+        log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped)
+
+    # --- opening, closing, failing -------------------------------------------------------------------------------
+
+    @property
+    def _over(self) -> bool:
+        return self._grant.gone or self._grant.draining
+
+    def _open(self) -> None:
+        """First the slot, then the positions: opening the writer ends what the slot's last holder left open."""
+        work = self._work
+        self._writer = TransactionalWriter(work.settings, work.transactional_id)
+        self._writer.open()
+        links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
+        self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size)
+
+    def _close(self) -> None:
+        reader = self.__dict__.pop("_reader", None)
+        if reader is not None:
+            reader.close()
+        self.__dict__.pop("_writer", None)
+
+    def _rebuild(self, reason: Exception) -> None:
+        self._grant.check()
+        self._rebuilds += 1
+        if self._rebuilds > _REBUILDS:
+            raise SetupError(
+                "SX-KAFKA-LOST",
+                f"Kafka did not let task {self._work.stage.name} commit, {_REBUILDS} times in a row",
+                cause=str(reason),
+                fix="look at the brokers; `sardonyx doctor` shows whether they answer",
+                where={"task": self._work.stage.name, "job": self._work.assignment.job},
+            ) from reason
+        log.warning("begins afresh from the committed positions", reason=str(reason))
+        self._grant.pause(0.1 * 2**self._rebuilds)
+
+    def _fail(self, error: Exception, *, fatal: bool) -> None:
+        if self._grant.gone:
+            log.debug("failed after the grant was gone", error=str(error))
+            return
+        assignment = self._work.assignment
+        where = {"job": assignment.job, "task": assignment.task, "peer": self._work.peer}
+        failure = failure_of(error, where=where)
+        log.error("task failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
+        try:
+            self._tree.request(TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal))
+        except SardonyxError as away:  # then the peer itself is about to be lost, and the task with it
+            log.warning("the failure could not be reported", reason=str(away))
+
+
+def _drained(position: Position | None) -> str | None:
+    return None if position is None else position.drained

@@ -1,0 +1,214 @@
+"""One virtual peer: it watches one node, its own state, and makes reality match it.
+
+There are no messages to a peer, so none can be missed. Whatever happened while it looked away (a suspended connection, a
+coordinator that changed), it reads its node again and acts on what stands there now.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from coordinator import layout
+from coordinator.events import Acked, Assignment, Declined, Left, PeerNote
+from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from peer.grant import WORKING, Grant
+from peer.task_loop import TaskLoop
+from peer.work import Work, prepare
+from sardonyx.config import Settings
+from sardonyx.errors import failure_of
+from sardonyx.gates import gate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+_LOOK_ANYWAY = 5.0
+"""Seconds after which the state node is read without having been told to: a net under the watches, not the way."""
+
+_LET_GO = 10.0
+"""Seconds that a task loop gets to notice that its grant is gone, before a new one is begun beside it. Its slot's next
+holder fences it in any case."""
+
+
+class _Reborn(Exception):
+    """This id is used up: the peer was revoked or taken for dead."""
+
+
+class VirtualPeer:
+    """One place to run a task. Lives on a thread of its own, and as many lives as it takes, each under a new id.
+
+    Args:
+        settings: where Kafka is, timers.
+        tree: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
+        spark: the daemon's Spark session.
+        name: unique in the deployment and this session; the ids of its lives derive from it.
+        about: what the pulse says: daemon, host, pid.
+        code_cache: where bundles of job code are kept.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: Tree,
+        spark: SparkSession,
+        name: str,
+        about: dict[str, str | int],
+        code_cache: Path,
+    ) -> None:
+        self._settings = settings
+        self._tree = tree
+        self._spark = spark
+        self._name = name
+        self._about = about
+        self._code_cache = code_cache
+        self._wake = threading.Event()
+        self._leaving = False
+        self._lost = False
+        self._id = name
+        self._work: Work | None = None
+        self._grant: Grant | None = None
+        self._loop: threading.Thread | None = None
+        self.thread = threading.Thread(target=self._run, name=f"peer-{name}", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def leave(self) -> None:
+        """Finish the batch in hand, say goodbye, and end. Returns at once; ``thread`` ends when it is done."""
+        self._leaving = True
+        if self._grant is not None:
+            self._grant.drain()
+        self._wake.set()
+
+    def lose(self) -> None:
+        """The session has ended: stop without committing anything more."""
+        self._lost = True
+        if self._grant is not None:
+            self._grant.revoke()
+        self._wake.set()
+
+    def look(self) -> None:
+        """Read the state node again soon. For the connection's listener: watches do not outlive a suspension."""
+        self._wake.set()
+
+    # --- lives ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        life = 0
+        while not self._leaving and not self._lost:
+            self._id = self._name if life == 0 else f"{self._name}.{life}"
+            life += 1
+            structlog.contextvars.bind_contextvars(peer=self._id)
+            try:
+                self._live()
+            except _Reborn as reason:
+                log.warning("comes back under a new id", reason=str(reason))
+            except (SessionLost, ZooKeeperAway) as error:
+                log.warning("stops: the ZooKeeper session is gone", reason=error.message)
+                self._lost = True
+            finally:
+                self._stop_task()
+
+    def _live(self) -> None:
+        self._tree.create(layout.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True)
+        log.info("registered")
+        known = False
+        while not self._lost:
+            self._wake.clear()
+            if self._leaving:
+                self._goodbye()
+                return
+            data = self._tree.read(layout.peer_state(self._id), watch=self._signal)
+            if data is not None:
+                known = True
+                self._follow(msgspec.json.decode(data, type=PeerNote))
+            elif known:
+                self._stop_task()
+                self._tree.delete(layout.pulse(self._id))
+                raise _Reborn("the coordinator took it for dead")
+            self._wake.wait(_LOOK_ANYWAY)
+
+    def _signal(self, _event: object) -> None:
+        self._wake.set()
+
+    def _goodbye(self) -> None:
+        """The batch in hand is finished first; then the coordinator hears of it, then the pulse goes."""
+        if self._grant is not None:
+            self._grant.drain()
+        if self._loop is not None:
+            self._loop.join(self._settings.peer.transaction_timeout)
+        self._stop_task()
+        self._tree.request(Left(peer=self._id))
+        self._tree.delete(layout.pulse(self._id))
+        log.info("left")
+
+    # --- following the state node --------------------------------------------------------------------------------
+
+    def _follow(self, note: PeerNote) -> None:
+        """Make reality match what the node says."""
+        if note.state == "revoked":
+            self._stop_task()
+            self._tree.delete(layout.pulse(self._id))
+            raise _Reborn("its task was taken away")
+        current = self._grant.assignment if self._grant is not None else None
+        if current is not None and current != note.assignment:
+            self._stop_task()
+        if note.assignment is None:
+            self._work = None
+        elif note.state == "acking":
+            self._answer(note.assignment)
+        elif note.state in WORKING:
+            self._work_on(note, note.assignment)
+
+    def _answer(self, assignment: Assignment) -> None:
+        """Get everything ready, then take the task; or decline it with the reason. Either way once per offer."""
+        if self._work is not None and self._work.assignment == assignment:
+            return
+        bound = {"job": assignment.job, "task": assignment.task}
+        gate("offered")
+        try:
+            self._work = prepare(self._settings, self._tree, self._spark, self._id, assignment, self._code_cache)
+        except (SessionLost, ZooKeeperAway):
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
+            failure = failure_of(error, where={**bound, "peer": self._id})
+            log.error("declines the task", code=failure.code, error=failure.message, **bound)
+            self._tree.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
+            return
+        self._tree.request(Acked(peer=self._id, assignment=assignment.id))
+        log.info("takes the task", slot=assignment.slot, **bound)
+
+    def _work_on(self, note: PeerNote, assignment: Assignment) -> None:
+        if self._grant is None:
+            if self._work is None or self._work.assignment != assignment:
+                raise _Reborn("its node grants a task that it never took")
+            self._grant = Grant(assignment, lambda: self._tree.connected)
+            self._grant.update(note.state)
+            loop = TaskLoop(self._work, self._grant, self._tree)
+            context = {"peer": self._id, "job": assignment.job, "task": assignment.task}
+            self._loop = threading.Thread(
+                target=_run_bound, args=(loop, context), name=f"task-{self._id}-{assignment.task}", daemon=True
+            )
+            self._loop.start()
+        else:
+            self._grant.update(note.state)
+
+    def _stop_task(self) -> None:
+        if self._grant is not None:
+            self._grant.revoke()
+        if self._loop is not None:
+            self._loop.join(_LET_GO)
+            if self._loop.is_alive():
+                log.warning("the task's last batch does not end; going on without it")
+        self._grant = self._loop = self._work = None
+
+
+def _run_bound(loop: TaskLoop, context: dict[str, str]) -> None:
+    with structlog.contextvars.bound_contextvars(**context):
+        loop.run()

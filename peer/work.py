@@ -1,0 +1,175 @@
+"""Everything a virtual peer needs to run one task, got ready before it says that it takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from coordinator import layout
+from coordinator.events import Assignment, LinkFacts, LinksNote
+from coordinator.tree import Tree
+from queues import block, links, media
+from queues.media.base import Split, SplitInput
+from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
+from queues.reader import Batch
+from sardonyx.config import Settings
+from sardonyx.errors import Failure, InternalError, SardonyxError
+from sardonyx.graph import Link, Stage, graph_of
+from sardonyx.spec import decode_spec
+from spark_tasks.apply import TaskFunction
+from spark_tasks.code import CodeBundle
+from spark_tasks.read import read_splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a batch of messages."""
+
+    table: pa.Table
+    rows_in: int
+    skipped: int
+    first_error: Failure | None
+
+
+@dataclass
+class Work:
+    """A task as one virtual peer runs it. Made by :func:`prepare`."""
+
+    settings: Settings
+    peer: str
+    assignment: Assignment
+    stage: Stage
+    facts: dict[str, LinkFacts]
+    function: TaskFunction
+    spark: SparkSession
+    outlets: list[Outlet]
+    source: SplitInput | None
+    """The medium of an input task that reads splits."""
+
+    @property
+    def group(self) -> str:
+        return self.stage.group(self.settings.deployment, self.assignment.job)
+
+    @property
+    def transactional_id(self) -> str:
+        return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
+
+    def apply(self, batch: Batch) -> Result:
+        """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.
+
+        Raises:
+            InputError: the messages do not hold what the job says they hold.
+            FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
+        """
+        tables: list[pa.Table] = []
+        skipped, first_error = 0, None
+        for link in self.stage.ingress:
+            messages = batch.messages.get(link.name)
+            if not messages:
+                continue
+            values = [message.value() for message in messages]
+            if link.kind == "splits":
+                assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
+                datas = [msgspec.json.decode(value, type=Split).data for value in values]
+                tables.append(read_splits(self.spark, self.source, datas))
+            elif link.kind == "internal":
+                tables.append(block.decode(values))
+            else:
+                decoded = media.topic_format(link.options).decode(values)
+                tables.append(decoded.table)
+                if decoded.bad:
+                    index, first_error = decoded.bad[0]
+                    skipped += len(decoded.bad)
+                    self._refuse_unless_skipping(messages[index], first_error)
+        table = block.concat(tables) if tables else pa.table({})
+        rows_in = table.num_rows + skipped
+        if not table.num_rows:
+            return Result(table, rows_in, skipped, first_error)
+        applied = self.function.apply(table)
+        out = applied.table if applied.table is not None else table.slice(0, 0)
+        return Result(out, rows_in, skipped + applied.skipped, first_error or applied.first_error)
+
+    def _refuse_unless_skipping(self, message: object, failure: Failure) -> None:
+        if self.stage.task.on_error.then == "skip":
+            return
+        where = {
+            "topic": message.topic(),  # type: ignore[attr-defined]
+            "partition": message.partition(),  # type: ignore[attr-defined]
+            "offset": message.offset(),  # type: ignore[attr-defined]
+        }
+        raise undecodable(failure, where)
+
+
+def undecodable(failure: Failure, where: dict[str, object]) -> SardonyxError:
+    """The error for a record of a user's topic that cannot be read."""
+    from sardonyx.errors import InputError
+
+    return InputError(
+        failure.code,
+        failure.message,
+        cause=failure.cause,
+        fix=failure.fix or 'correct the topic, or set on_error="skip" on the tasks that read it',
+        where=where,
+    )
+
+
+def prepare(
+    settings: Settings, tree: Tree, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
+) -> Work:
+    """Fetch the job and its code, and get everything ready that can fail for a reason of the job's own.
+
+    Raises:
+        SardonyxError: the task cannot run here; the peer declines it with this error.
+    """
+    job, task = assignment.job, assignment.task
+    spec = decode_spec(_must(tree, layout.job_spec(job)))
+    facts = msgspec.json.decode(_must(tree, layout.job_links(job)), type=LinksNote).links
+    graph = graph_of(spec, settings.deployment, job)
+    stage = graph.stage(task)
+    code = CodeBundle.open(_must(tree, layout.code(spec.code)), spec.code, code_cache) if spec.code else None
+    splits = any(link.kind == "splits" for link in stage.ingress)
+    return Work(
+        settings=settings,
+        peer=peer,
+        assignment=assignment,
+        stage=stage,
+        facts=facts,
+        function=TaskFunction(spark, stage.task, code),
+        spark=spark,
+        outlets=list(_outlets(settings, stage, facts, peer, assignment)),
+        source=media.split_input(stage.task) if splits else None,
+    )
+
+
+def _outlets(
+    settings: Settings, stage: Stage, facts: dict[str, LinkFacts], peer: str, assignment: Assignment
+) -> Iterator[Outlet]:
+    for link in stage.egress:
+        if link.kind == "output":
+            yield TopicOutlet(link, media.topic_format(link.options))
+        elif link.kind == "internal":
+            yield LinkOutlet(link, facts[link.name].partitions, peer, assignment.slot)
+    if stage.task.type == "output" and stage.task.medium != "kafka":
+        parts = next((link for link in stage.egress if link.kind == "parts"), None)
+        yield MediumOutlet(media.output(stage.task, assignment.job), parts, _listing(settings, parts))
+
+
+def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
+    if parts is None:
+        return list
+    return lambda: links.read_all(settings, parts.topic)
+
+
+def _must(tree: Tree, path: str) -> bytes:
+    data = tree.read(path)
+    if data is None:
+        raise InternalError("SX-TREE-MISSING", f"{path} is not there, though a task was offered that needs it")
+    return data

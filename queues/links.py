@@ -1,0 +1,294 @@
+"""The topics of a job: made when it is planned, looked up, counted while it runs, removed when it has ended.
+
+Everything here may be run again at any time with the same result: the coordinator does so after every takeover.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from coordinator.events import Counts, LinkFacts
+from queues.positions import Position, total
+from queues.transaction import CLIENT_LOG
+from sardonyx.config import Settings
+from sardonyx.errors import InputError, SetupError
+from sardonyx.graph import Graph, Link, Stage
+from sardonyx.spec import JobSpec
+
+log = structlog.get_logger()
+
+_CALL = 30.0
+"""Seconds within which a broker answers an administrative request, or is said not to."""
+
+OUTPUT_PARTITIONS = 4
+"""Of an output topic that is made because it is not there, unless the job says how many."""
+
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+"""A link's records stay as long as its job: it is a queue, and may be read late or again."""
+
+
+def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
+    """Make the job's topics, look the user's up, and say what every reader must know of each link.
+
+    Raises:
+        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic is not there; ``SX-KAFKA-OFFSETS``, it lacks the start asked for.
+        SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
+    """
+    admin = _admin(settings)
+    partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
+    owned = {link.topic for link in graph.links if link.owned}
+    new = [
+        NewTopic(
+            topic,
+            num_partitions=count,
+            replication_factor=settings.kafka.replication_factor,
+            config=_KEPT if topic in owned else {},
+        )
+        for topic, count in partitions.items()
+    ]
+    for topic, future in (admin.create_topics(new) if new else {}).items():
+        error = _error_of(future)
+        if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _refused(settings, f"create topic {topic}", error)
+    found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
+
+
+def delete_links(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    """Remove the job's topics and groups. Returns the last counts of each stage, read before they go.
+
+    Raises:
+        SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
+    """
+    counted = counts(settings, graph, job)
+    admin = _admin(settings)
+    groups = [stage.group(settings.deployment, job) for stage in graph.stages]
+    deadline = time.monotonic() + _CALL
+    while groups:
+        errors = {group: _error_of(future) for group, future in admin.delete_consumer_groups(groups).items()}
+        groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
+        if groups and time.monotonic() > deadline:
+            raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
+        if groups:  # its members are on their way out
+            time.sleep(0.2)
+    topics = sorted({link.topic for link in graph.links if link.owned})
+    for topic, future in (admin.delete_topics(topics) if topics else {}).items():
+        error = _error_of(future)
+        if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _refused(settings, f"delete topic {topic}", error)
+    return counted
+
+
+def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    """Rows that each stage has committed so far, from its group's positions. Stages that never committed count zero.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    admin = _admin(settings)
+    asked = {stage.name: _group_offsets(admin, stage, settings.deployment, job) for stage in graph.stages}
+    result: dict[str, Counts] = {}
+    for name, future in asked.items():
+        try:
+            answer = _within(settings, future)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise _refused(settings, f"read the positions of {name}", error.args[0]) from error
+            result[name] = Counts()
+            continue
+        result[name] = total(Position.read(item.offset, item.metadata) for item in answer.topic_partitions)
+    return result
+
+
+def read_all(settings: Settings, topic: str) -> list[bytes]:
+    """Every committed message of a topic's first partition, in order.
+
+    Reads up to what was the very end when it was called, open transactions included: it waits until those are decided, so
+    that nothing committed can be missed behind one that hangs.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+    """
+    consumer = Consumer(
+        {
+            **settings.kafka.client(),
+            "group.id": f"{settings.deployment}.nobody",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        },
+        logger=CLIENT_LOG,
+    )
+    try:
+        partition = TopicPartition(topic, 0, OFFSET_BEGINNING)
+        _, end = consumer.get_watermark_offsets(partition, timeout=_CALL)
+        consumer.assign([partition])
+        values: list[bytes] = []
+        reached = 0
+        deadline = time.monotonic() + _CALL + settings.peer.transaction_timeout
+        while reached < end:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                values.append(message.value())
+                reached = message.offset() + 1
+            elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                reached = message.offset()
+            if time.monotonic() > deadline:
+                raise _unreachable(settings, f"topic {topic} stopped at offset {reached} of {end}")
+        return values
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    finally:
+        consumer.close()
+
+
+@functools.lru_cache(maxsize=8)
+def _admin_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
+    return AdminClient(dict(config), logger=CLIENT_LOG)
+
+
+def _admin(settings: Settings) -> AdminClient:
+    return _admin_for(tuple(sorted(settings.kafka.client().items())))
+
+
+def _wanted_partitions(link: Link, spec: JobSpec) -> int:
+    if link.kind == "parts":
+        return 1
+    if link.kind == "output":
+        return int(link.options.get("partitions") or OUTPUT_PARTITIONS)
+    return spec.partitions
+
+
+def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
+    """Partition counts by topic, once every broker knows the topics that were just made."""
+    deadline = time.monotonic() + _CALL
+    while True:
+        try:
+            known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
+        except KafkaException as error:
+            raise _unreachable(settings, str(error)) from error
+        missing = sorted(expected - set(known))
+        if missing:
+            raise InputError(
+                "SX-KAFKA-TOPIC-MISSING",
+                f"the input topic {missing[0]!r} does not exist",
+                cause=f"Kafka at {settings.kafka.bootstrap_servers} has no topic of that name",
+                fix="create it and fill it first, or correct its name in the job",
+                where={"topic": missing[0]},
+            )
+        if made <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
+            return {topic: len(known[topic].partitions) for topic in made | expected}
+        if time.monotonic() > deadline:
+            raise _unreachable(settings, f"topics without a leader: {', '.join(sorted(made - set(known)))}")
+        time.sleep(0.05)
+
+
+def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) -> LinkFacts:
+    if link.kind != "input":
+        return LinkFacts(partitions)
+    look = functools.partial(_offsets, admin, settings, link.topic, partitions)
+    end = link.options.get("end")
+    return LinkFacts(
+        partitions,
+        start=look(link.options.get("start", "earliest")),
+        end=None if end is None else look(end),
+    )
+
+
+def _offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int, what: Any) -> list[int]:
+    """The offset in each partition that "earliest", "latest", an ISO time or {partition: offset} means right now.
+
+    "latest" is the last stable offset: what stands in a transaction still open is behind it.
+    """
+    if isinstance(what, Mapping):
+        given = {int(number): int(offset) for number, offset in what.items()}
+        unknown = sorted(set(given) ^ set(range(partitions)))
+        if unknown:
+            raise InputError(
+                "SX-KAFKA-OFFSETS",
+                f"topic {topic!r} has partitions 0 to {partitions - 1}, and the offsets given do not name each once",
+                cause=f"in one but not the other: {', '.join(map(str, unknown))}",
+                fix="give one offset for every partition",
+                where={"topic": topic},
+            )
+        return [given[number] for number in range(partitions)]
+    named = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
+    spec = named[what]() if what in named else OffsetSpec.for_timestamp(int(_time(what).timestamp() * 1000))
+    found = _list_offsets(admin, settings, topic, partitions, spec)
+    if any(offset < 0 for offset in found):  # nothing as late as that time: behind the last record
+        latest = _list_offsets(admin, settings, topic, partitions, OffsetSpec.latest())
+        found = [last if offset < 0 else offset for offset, last in zip(found, latest, strict=True)]
+    return found
+
+
+def _list_offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int, spec: OffsetSpec) -> list[int]:
+    asked = admin.list_offsets(
+        {TopicPartition(topic, number): spec for number in range(partitions)},
+        isolation_level=IsolationLevel.READ_COMMITTED,
+    )
+    found = {item.partition: _within(settings, future).offset for item, future in asked.items()}
+    return [found[number] for number in range(partitions)]
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def _group_offsets(admin: AdminClient, stage: Stage, deployment: str, job: str) -> Any:
+    group = ConsumerGroupTopicPartitions(stage.group(deployment, job))
+    return admin.list_consumer_group_offsets([group])[group.group_id]
+
+
+def _within(settings: Settings, future: Any) -> Any:
+    try:
+        return future.result(timeout=_CALL)
+    except TimeoutError as error:
+        raise _unreachable(settings, "no answer") from error
+
+
+def _error_of(future: Any) -> KafkaError | None:
+    try:
+        future.result(timeout=_CALL)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return reason
+    return None
+
+
+def _still_there(error: KafkaError) -> bool:
+    return error.code() != KafkaError.GROUP_ID_NOT_FOUND
+
+
+def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-REFUSED",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
+        cause=str(error),
+        fix="look at the broker's log and at the rights of this client",
+    )
+
+
+def _unreachable(settings: Settings, cause: str) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-UNREACHABLE",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not answer within {_CALL:.0f} s",
+        cause=cause,
+        fix="check that the brokers run and that kafka.bootstrap_servers names them",
+    )

@@ -1,0 +1,370 @@
+"""Reading a task's ingress: messages into batches, positions into partitions, through every rebalance.
+
+The reader is the consumer of one peer in its task's group. It keeps what it has read ahead in a buffer, and what it knows of
+each partition's end in a :class:`sentinel.rules.PartitionView`. A batch is cut from the buffer; if it is not committed, for
+whatever reason, :meth:`Reader.rewind` takes everything back to the committed positions.
+
+Not thread-safe: everything, the rebalance callbacks too, runs on the thread that calls :meth:`Reader.poll`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from coordinator.events import LinkFacts
+from queues.positions import Partition, Position
+from queues.transaction import CLIENT_LOG
+from sardonyx.config import Settings
+from sardonyx.graph import Link
+from sentinel.rules import PartitionView
+
+log = structlog.get_logger()
+
+ROWS_HEADER = "sx-rows"
+"""On messages of internal links: how many rows they hold."""
+
+SENTINEL_HEADER = "sx-sentinel"
+"""On a sentinel: its uuid. Such a message holds no rows."""
+
+_AT_ONCE = 10_000
+"""Messages taken from the client in one call."""
+
+_BROKER_CALL = 10.0
+
+
+class ReaderLost(Exception):
+    """The consumer is of no more use; a new one takes over from the committed positions."""
+
+
+@dataclass
+class Batch:
+    """Messages to be worked on together, and what is to be committed with their results."""
+
+    messages: dict[str, list[Message]] = field(default_factory=dict)
+    """By link name, in the order in which they were read."""
+    rows: dict[Partition, int] = field(default_factory=dict)
+    """Rows read, by partition; estimated where only reading the piece will tell."""
+    positions: dict[Partition, Position] = field(default_factory=dict)
+    """Where each touched partition stands behind this batch; the counts are still those from before it."""
+    displaced: dict[Partition, str] = field(default_factory=dict)
+    """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
+    incarnations: dict[Partition, int] = field(default_factory=dict)
+    """Which assignment of the partition it was read under."""
+
+
+@dataclass
+class _Held:
+    """A partition that the group has given to this reader."""
+
+    view: PartitionView
+    committed: Position | None
+    incarnation: int
+    started: int
+    """Where reading begins if nothing was ever committed."""
+    past_end: bool = False
+    """A record behind the bound end came: no more are asked for."""
+
+
+class Reader:
+    """One peer's way in.
+
+    Args:
+        settings: where Kafka is and how patient the group is.
+        group: the task's consumer group.
+        links: the ingress links with their facts.
+        elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
+        batch_rows: what a message of unknown size counts for.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        group: str,
+        links: Mapping[str, tuple[Link, LinkFacts]],
+        elect: Callable[[str, str], str],
+        batch_rows: int,
+    ) -> None:
+        self._links = {link.topic: (link, facts) for link, facts in links.values()}
+        self._elect = elect
+        self._batch_rows = batch_rows
+        self._held: dict[Partition, _Held] = {}
+        self._buffer: deque[Message] = deque()
+        self._rows = 0
+        self._first_row_at: float | None = None
+        self._paused = False
+        self._incarnation = 0
+        peer = settings.peer
+        self._consumer = Consumer(
+            {
+                "fetch.wait.max.ms": 100,
+                "queued.max.messages.kbytes": 32_768,
+                **settings.kafka.client(),
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": int(peer.session_timeout * 1000),
+                "heartbeat.interval.ms": int(peer.heartbeat * 1000),
+                "max.poll.interval.ms": 600_000,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+            },
+            logger=CLIENT_LOG,
+        )
+        self._consumer.subscribe(
+            list(self._links), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float) -> None:
+        """Serve the group and read ahead, for at most ``timeout`` seconds; returns early when something came.
+
+        Raises:
+            ReaderLost: the consumer cannot go on.
+        """
+        self._throttle()
+        message = self._consumer.poll(timeout)
+        if message is None:
+            return
+        self._take(message)
+        if not self._full:
+            for more in self._consumer.consume(_AT_ONCE, timeout=0):
+                self._take(more)
+
+    def ready(self, size: int, patience: float) -> bool:
+        """Whether a batch should be cut: enough rows, or rows that have waited ``patience`` seconds, or only news of ends."""
+        if self._rows >= size:
+            return True
+        if self._first_row_at is not None:
+            return time.monotonic() - self._first_row_at >= patience
+        return bool(self._buffer) or any(self._to_commit(held) for held in self._held.values())
+
+    def cut(self, size: int) -> Batch:
+        """Take about ``size`` rows from the buffer, sentinels sorted out.
+
+        Raises whatever the vote raises; then nothing is lost, since :meth:`rewind` reads it again.
+        """
+        batch = Batch()
+        rows = 0
+        while self._buffer and rows < size:
+            message = self._buffer.popleft()
+            rows += self._sift(message, batch)
+        self._rows -= rows
+        self._first_row_at = time.monotonic() if self._rows > 0 else None
+        for partition, held in self._held.items():
+            uuid = held.view.take_displaced()
+            if uuid is not None:
+                batch.displaced[partition] = uuid
+            if partition in batch.rows or uuid is not None or self._to_commit(held):
+                counts = held.committed.counts if held.committed else Position(0).counts
+                batch.positions[partition] = Position(held.view.position, counts, held.view.drained)
+                batch.incarnations[partition] = held.incarnation
+        return batch
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether every partition of the batch is still ours, under the same assignment, in a group that still knows us."""
+        return bool(self._consumer.memberid()) and all(
+            partition in self._held and self._held[partition].incarnation == incarnation
+            for partition, incarnation in batch.incarnations.items()
+        )
+
+    def committed(self, positions: Mapping[Partition, Position]) -> None:
+        """The transaction with these positions is committed."""
+        for partition, position in positions.items():
+            if partition in self._held:
+                self._held[partition].committed = position
+
+    def rewind(self) -> None:
+        """Forget everything since the last commit and read it again."""
+        self._clear_buffer()
+        for partition, held in self._held.items():
+            held.view = self._fresh_view(partition, held)
+            if held.past_end:
+                held.past_end = False
+                self._consumer.resume([TopicPartition(partition.topic, partition.number)])
+            try:
+                self._consumer.seek(TopicPartition(partition.topic, partition.number, held.view.position))
+            except KafkaException as error:
+                raise ReaderLost(str(error)) from error
+
+    # --- what is known of the ends -------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> dict[Partition, Position | None]:
+        """The partitions that this reader holds, with what was last committed there."""
+        return {partition: held.committed for partition, held in self._held.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is buffered and nothing waits to be committed."""
+        return not self._buffer and not any(self._to_commit(held) for held in self._held.values())
+
+    def all_committed(self) -> dict[Partition, Position | None]:
+        """What the group has committed for every partition of every ingress link; asks the broker.
+
+        Raises:
+            ReaderLost: it did not answer.
+        """
+        wanted = [
+            TopicPartition(topic, number)
+            for topic, (_, facts) in self._links.items()
+            for number in range(facts.partitions)
+        ]
+        return dict(self._ask_committed(wanted))
+
+    def group_metadata(self) -> Any:
+        """Who we are in the group, right now; what a transaction is fenced with.
+
+        Raises:
+            ReaderLost: we are in no group, so that nothing would fence us.
+        """
+        if not self._consumer.memberid():
+            raise ReaderLost("not a member of the group")
+        return self._consumer.consumer_group_metadata()
+
+    def close(self) -> None:
+        """Leave the group at once, so that the others need not wait for our heartbeat to be missed."""
+        self._held.clear()
+        try:
+            self._consumer.close()
+        except (KafkaException, RuntimeError) as error:
+            log.debug("the consumer did not close cleanly", error=str(error))
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _full(self) -> bool:
+        return self._rows >= 2 * self._batch_rows
+
+    def _throttle(self) -> None:
+        """Hold the broker back while enough is buffered; the group is still served by every poll."""
+        if self._full != self._paused:
+            partitions = [TopicPartition(p.topic, p.number) for p, held in self._held.items() if not held.past_end]
+            if self._full:
+                self._consumer.pause(partitions)
+            else:
+                self._consumer.resume(partitions)
+            self._paused = self._full
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise ReaderLost(f"{error.name()}: {error.str()}")
+            log.warning("kafka says", error=f"{error.name()}: {error.str()}")
+            return
+        partition = Partition(message.topic(), message.partition())
+        held = self._held.get(partition)
+        if held is None or held.past_end:
+            return
+        if error is None and held.view.end is not None and message.offset() >= held.view.end:
+            held.past_end = True
+            self._consumer.pause([TopicPartition(partition.topic, partition.number)])
+        self._buffer.append(message)
+        if error is None and (rows := self._rows_of(message)):
+            self._rows += rows
+            if self._first_row_at is None:
+                self._first_row_at = time.monotonic()
+
+    def _rows_of(self, message: Message) -> int:
+        link, _ = self._links[message.topic()]
+        if not link.has_sentinels:
+            return 1
+        headers = dict(message.headers() or ())
+        if SENTINEL_HEADER in headers:
+            return 0
+        rows = headers.get(ROWS_HEADER)
+        return int(rows) if rows is not None else self._batch_rows
+
+    def _sift(self, message: Message, batch: Batch) -> int:
+        """Give a message to its partition's view and, if it holds rows to work on, to the batch. Returns its rows."""
+        partition = Partition(message.topic(), message.partition())
+        link, _ = self._links[partition.topic]
+        held = self._held[partition]
+        if message.error() is not None:
+            held.view.end_of_partition(message.offset())
+            return 0
+        if link.has_sentinels and (uuid := dict(message.headers() or ()).get(SENTINEL_HEADER)) is not None:
+            sentinel = uuid.decode()
+            held.view.sentinel(message.offset(), sentinel, self._elect(link.name, sentinel))
+            return 0
+        rows = self._rows_of(message)
+        if held.view.record(message.offset()):
+            batch.messages.setdefault(link.name, []).append(message)
+            batch.rows[partition] = batch.rows.get(partition, 0) + rows
+        return rows
+
+    def _to_commit(self, held: _Held) -> bool:
+        """Whether the partition was found drained and that is not committed yet."""
+        drained = held.view.drained
+        return drained is not None and (held.committed is None or held.committed.drained != drained)
+
+    def _fresh_view(self, partition: Partition, held: _Held) -> PartitionView:
+        _, facts = self._links[partition.topic]
+        position = held.committed.offset if held.committed else held.started
+        return PartitionView(position, None if facts.end is None else facts.end[partition.number])
+
+    def _clear_buffer(self) -> None:
+        self._buffer.clear()
+        self._rows = 0
+        self._first_row_at = None
+
+    def _ask_committed(self, wanted: list[TopicPartition]) -> list[tuple[Partition, Position | None]]:
+        try:
+            answer = self._consumer.committed(wanted, timeout=_BROKER_CALL)
+        except KafkaException as error:
+            raise ReaderLost(f"the broker did not tell the committed positions: {error}") from error
+        found: list[tuple[Partition, Position | None]] = []
+        for item in answer:
+            if item.error is not None:
+                raise ReaderLost(f"the broker did not tell the committed positions: {item.error}")
+            position = None if item.offset == OFFSET_INVALID else Position.read(item.offset, item.metadata)
+            found.append((Partition(item.topic, item.partition), position))
+        return found
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        starts: list[TopicPartition] = []
+        for partition, position in self._ask_committed(partitions) if partitions else ():
+            _, facts = self._links[partition.topic]
+            self._incarnation += 1
+            held = _Held(
+                view=PartitionView(0),
+                committed=position,
+                incarnation=self._incarnation,
+                started=facts.start[partition.number] if facts.start else 0,
+            )
+            held.view = self._fresh_view(partition, held)
+            self._held[partition] = held
+            starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
+        consumer.incremental_assign(starts)
+        self._paused = False
+        log.debug("partitions came", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {Partition(item.topic, item.partition) for item in partitions}
+        for partition in gone:
+            self._held.pop(partition, None)
+        self._buffer = deque(m for m in self._buffer if Partition(m.topic(), m.partition()) not in gone)
+        self._rows = sum(self._rows_of(message) for message in self._buffer if message.error() is None)
+        if not self._rows:
+            self._first_row_at = None
+        if not consumer.assignment():
+            return
+        consumer.incremental_unassign(partitions)
+        log.debug("partitions went", partitions=[f"{p.topic}[{p.number}]" for p in gone])

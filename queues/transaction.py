@@ -1,0 +1,203 @@
+"""Read-process-write in one Kafka transaction: results and positions become visible together, or not at all.
+
+Every error is one of three kinds, and what to do about each is known (:func:`classify`): say it again, abort and read
+again, or throw the producer away and learn from the broker what was committed. An outcome that is not certain is always
+the last: librdkafka speaks the first version of the transaction protocol, in which a late commit of one transaction can
+land in the next of the same producer epoch (found by Kyle Kingsbury, Jepsen on Bufstream 0.1.0, 2024), so a producer is
+never used again after one.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from queues.block import record_too_large
+from queues.positions import Partition, Position
+from sardonyx.config import Settings
+from sardonyx.errors import InternalError, OutputError
+
+log = structlog.get_logger()
+
+CLIENT_LOG = logging.getLogger("librdkafka")
+"""Where the Kafka client's own lines go; at warning they are mostly about reconnects that it mends by itself."""
+
+_CALL = 5.0
+"""Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
+
+
+class Verdict(enum.Enum):
+    """What an error of the transactional producer asks for."""
+
+    RETRY = "say the same call again"
+    ABORT = "abort, go back to the committed positions, read again"
+    REBUILD = "new producer; what was committed is only known from the broker"
+
+
+class TransactionAborted(Exception):
+    """The batch left no trace; its records are still to be read."""
+
+
+class ProducerLost(Exception):
+    """The producer is of no more use: fenced, or its last transaction's end is unknown."""
+
+
+class Outgoing(NamedTuple):
+    """One message to be written. ``partition`` -1: Kafka's partitioner chooses by the key."""
+
+    topic: str
+    value: bytes | None
+    partition: int = -1
+    key: bytes | None = None
+    headers: list[tuple[str, bytes]] | None = None
+
+
+def classify(error: KafkaError) -> Verdict:
+    """The order matters, and the default is the safe one: librdkafka asks to test for abort, then retriable, else fatal."""
+    if error.fatal():
+        return Verdict.REBUILD
+    if error.txn_requires_abort():
+        return Verdict.ABORT
+    if error.retriable():
+        return Verdict.RETRY
+    return Verdict.REBUILD
+
+
+class TransactionalWriter:
+    """The producer of one slot of a task.
+
+    Args:
+        settings: where Kafka is, and how long a transaction may stay open.
+            What a lost writer left open is ended by the next one to open under its id, or by that time.
+        transactional_id: that of the slot. Opening fences whoever wrote under it before, and ends what it left open.
+    """
+
+    def __init__(self, settings: Settings, transactional_id: str) -> None:
+        self._timeout = settings.peer.transaction_timeout
+        self._producer = Producer(
+            {
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+                "compression.type": "lz4",
+                **settings.kafka.client(),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(self._timeout * 1000),
+                "delivery.timeout.ms": int(self._timeout * 1000),
+                "enable.idempotence": True,
+            },
+            logger=CLIENT_LOG,
+        )
+        self._refused: KafkaError | None = None
+
+    def open(self) -> None:
+        """Take the slot over. Must come before the positions are read, or the predecessor could still move them."""
+        self._call(self._producer.init_transactions)
+
+    def write(
+        self,
+        records: Iterable[Outgoing],
+        positions: Mapping[Partition, Position],
+        group_metadata: Callable[[], Any],
+    ) -> None:
+        """One transaction: all records, and the positions that they were made from.
+
+        Args:
+            records: in the order in which they shall stand.
+            positions: at least one; without positions nothing fences a peer that has lost its place in the group.
+            group_metadata: asked at the moment of sending, since it goes stale with every rebalance.
+
+        Raises:
+            TransactionAborted: nothing was written.
+            ProducerLost: not known, or fenced; a new writer and the committed positions tell.
+            OutputError: ``SX-RECORD-TOO-LARGE``; nothing was written.
+        """
+        if not positions:
+            raise InternalError("SX-TRANSACTION-EMPTY", "a transaction without positions has no fence")
+        self._refused = None
+        self._call(lambda _timeout: self._producer.begin_transaction())
+        try:
+            for record in records:
+                self._produce(record)
+            offsets = [
+                TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
+                for partition, position in positions.items()
+            ]
+            metadata = group_metadata()
+            self._call(lambda timeout: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
+            self._call(self._producer.commit_transaction)
+        except ProducerLost:
+            raise
+        except BaseException as error:
+            self._abort()
+            if self._refused is not None and isinstance(error, TransactionAborted):
+                raise self._too_large(None) from error
+            raise
+
+    def _produce(self, record: Outgoing) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=record.partition,
+                    headers=record.headers,
+                    on_delivery=self._delivered,
+                )
+                return
+            except BufferError:  # the queue is full: let some go out
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise self._too_large(record) from error
+                raise self._verdict(error) from error
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._refused = error
+
+    def _too_large(self, record: Outgoing | None) -> OutputError:
+        if record is None:
+            return OutputError(
+                "SX-RECORD-TOO-LARGE",
+                "Kafka refused a record as too large",
+                cause="it is larger than the topic's max.message.bytes",
+                fix="make the function give smaller records, or raise max.message.bytes of the topic",
+            )
+        error = record_too_large(len(record.value or b"") + len(record.key or b""), 1_000_000, record.value)
+        error.where["topic"] = record.topic
+        return error
+
+    def _call(self, call: Callable[[float], object]) -> None:
+        """Say a call until it is answered; librdkafka resumes the same one."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                call(_CALL)
+                return
+            except KafkaException as error:
+                verdict = classify(error.args[0])
+                if verdict is Verdict.RETRY and time.monotonic() < deadline:
+                    log.debug("kafka asks to say it again", error=str(error.args[0]))
+                    continue
+                raise self._verdict(error) from error
+
+    def _verdict(self, error: KafkaException) -> Exception:
+        reason = error.args[0]
+        if classify(reason) is Verdict.ABORT:
+            return TransactionAborted(f"{reason.name()}: {reason.str()}")
+        return ProducerLost(f"{reason.name()}: {reason.str()}")
+
+    def _abort(self) -> None:
+        """End the open transaction. What was sent is flushed first, since an abort that overtakes it would be fatal."""
+        self._producer.flush(_CALL)
+        try:
+            self._call(self._producer.abort_transaction)
+        except TransactionAborted as error:
+            raise ProducerLost(str(error)) from error

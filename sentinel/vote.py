@@ -1,0 +1,39 @@
+"""Which of a link's sentinels counts: the first vote in ZooKeeper, for ever."""
+
+from __future__ import annotations
+
+from coordinator import layout
+from coordinator.tree import Tree
+from sardonyx.errors import InternalError
+
+
+class Votes:
+    """The leaders of a job's links, as this reader knows them. Not shared between threads.
+
+    The first reader to meet a sentinel creates the link's node with its uuid; everybody reads that node, and since it never
+    changes, once. The vote stands even if its voter dies at once.
+    """
+
+    def __init__(self, tree: Tree, job: str) -> None:
+        self._tree = tree
+        self._job = job
+        self._leaders: dict[str, str] = {}
+
+    def leader(self, link: str, uuid: str) -> str:
+        """The uuid of the link's leader; ``uuid``, a sentinel just met on it, stands for election if there is none yet."""
+        known = self._leaders.get(link)
+        if known is not None:
+            return known
+        path = layout.sentinel(self._job, link)
+        self._tree.create(layout.sentinels(self._job))
+        self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
+        elected = self._tree.read(path)
+        if elected is None:
+            raise InternalError(
+                "SX-SENTINEL-VOTE",
+                f"the vote on link {link} vanished while the job was running",
+                cause="somebody removed nodes below /sentinel by hand",
+                where={"job": self._job, "link": link},
+            )
+        self._leaders[link] = elected.decode()
+        return self._leaders[link]
