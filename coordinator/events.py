@@ -221,6 +221,14 @@ class Assignment(msgspec.Struct, frozen=True):
     slot: int
 
 
+class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/pulse/<peer>``, written by the peer itself: where it runs."""
+
+    daemon: str = ""
+    host: str = ""
+    pid: int = 0
+
+
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/peer-state/<peer>``: what the peer is to be, and the number of the event that decided so."""
 
