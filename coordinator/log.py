@@ -86,7 +86,7 @@ def append(tree: Tree, first: int, intakes: Sequence[Intake], *, epoch_version: 
 
 def _entry_operations(n: int, intake: Intake) -> list[Operation]:
     data = msgspec.json.encode(Entry(FORMAT, intake.event, intake.request), order="deterministic")
-    if len(data) > ENTRY_LIMIT + 1024:  # what a request may have, and the entry around it
+    if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
         raise InternalError(
             "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {ENTRY_LIMIT:,} is the most"
         )

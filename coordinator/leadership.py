@@ -1,0 +1,164 @@
+"""Who leads: the election, the epoch that fences, and the deadline after which a leader stops by itself.
+
+No timeout makes a leader safe: one that was paused wakes up believing. What makes it safe is that every one of its writes
+checks ``/epoch`` (:meth:`coordinator.tree.Tree.commit`), and that the winner of an election raises the epoch in one
+transaction with the proof that its own election node still stands. The deadline only keeps a leader that is cut off from
+working for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import Any
+
+import msgspec
+import structlog
+
+from coordinator import layout
+from coordinator.operations import Check, SetIf
+from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree
+from sardonyx.errors import SardonyxError
+
+DEADLINE = 2 / 3
+"""Part of the session timeout after which a leader without an answer stops: well before a successor can be elected."""
+
+RENEW = 1 / 4
+"""Part of the session timeout after which an idle leader asks ZooKeeper for an answer."""
+
+log = structlog.get_logger()
+
+
+class LeadershipEnded(SardonyxError):
+    """The leader had no answer from ZooKeeper for too long, and stops before another one is elected."""
+
+
+class EpochNote(msgspec.Struct, frozen=True):
+    """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
+
+    epoch: int
+    leader: str
+    token: str
+
+
+def identity() -> str:
+    """The name of this process for people: ``host:pid``."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Leadership:
+    """A won epoch. Everything that the leader writes goes through :attr:`tree` with :attr:`version`."""
+
+    def __init__(self, tree: Tree, note: EpochNote, version: int) -> None:
+        self.tree = tree
+        self.epoch = note.epoch
+        self.version = version
+        """The version of ``/epoch`` that every write checks."""
+
+    @property
+    def deadline(self) -> float:
+        """When to stop if ZooKeeper gives no answer, by the monotonic clock; it moves on with every answer."""
+        return self.tree.last_answer + DEADLINE * self.tree.session_timeout
+
+    @property
+    def renewal_due(self) -> float:
+        """When an idle leader should call :meth:`renew`, by the monotonic clock."""
+        return self.tree.last_answer + RENEW * self.tree.session_timeout
+
+    def check(self) -> None:
+        """To be called before anything is done as leader. While the connection is down it waits, up to the deadline.
+
+        Raises:
+            LeadershipEnded: the deadline passed.
+            SessionLost: the session ended.
+        """
+        if not self.tree.connected:
+            self.tree.wait_connected(self.deadline - time.monotonic())
+        if time.monotonic() > self.deadline:
+            raise LeadershipEnded(
+                "SX-COORDINATOR-CUT-OFF",
+                f"no answer from ZooKeeper at {self.tree.hosts} for {DEADLINE * self.tree.session_timeout:.1f} s",
+                cause="the connection is down, or this process was paused",
+                fix="nothing: it stands for election again",
+            )
+
+    def renew(self) -> None:
+        """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""
+        found = self.tree.read_version(layout.EPOCH)
+        if found is None or found[1] != self.version:
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator leads now", cause="the epoch has moved on")
+
+
+class Candidacy:
+    """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._changed = threading.Event()
+        self._token = uuid.uuid4().hex
+        self._node = tree.create_sequential(f"{layout.ELECTION}/{self._token}-", identity().encode(), ephemeral=True)
+
+    def wait(self, stop: threading.Event) -> bool:
+        """Wait until this is the first in the line; False if ``stop`` was set before.
+
+        Whoever sets ``stop`` should call :meth:`wake` as well.
+
+        Raises:
+            SessionLost: our place is gone.
+            ZooKeeperAway: no answer for too long.
+        """
+        while not stop.is_set():
+            self._changed.clear()
+            line = sorted(self._tree.children(layout.ELECTION), key=_turn)
+            if self._node not in line:
+                raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
+            place = line.index(self._node)
+            if place == 0:
+                return True
+            # Only the one in front is watched: when it goes, one candidate looks, not all of them.
+            if self._tree.read(f"{layout.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
+                self._changed.wait()
+        return False
+
+    def wake(self) -> None:
+        """Make :meth:`wait` look again. May be called from any thread, and from a signal handler."""
+        self._changed.set()
+
+    def take(self) -> Leadership:
+        """Raise the epoch, in one transaction with the check that our election node still stands.
+
+        A lost reply is not guessed at: what stands in the epoch afterwards tells whether it was us.
+
+        Raises:
+            SessionLost: our election node is gone.
+            Deposed: somebody else took the epoch at the same time.
+        """
+        self._tree.sync()
+        data, version = self._tree.read_version(layout.EPOCH) or (b"", 0)
+        before = msgspec.json.decode(data, type=EpochNote).epoch if data else 0
+        note = EpochNote(before + 1, identity(), self._token)
+        encoded = msgspec.json.encode(note)
+        try:
+            self._tree.commit([Check(f"{layout.ELECTION}/{self._node}"), SetIf(layout.EPOCH, encoded, version)])
+        except OutcomeUnknown:
+            self._tree.sync()
+            if self._tree.read_version(layout.EPOCH) != (encoded, version + 1):
+                raise
+        except TransactionFailed as error:
+            if isinstance(error.operation, Check):
+                raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone") from error
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator took the epoch first") from error
+        log.info("leads", epoch=note.epoch, leader=note.leader)
+        return Leadership(self._tree, note, version + 1)
+
+    def _on_change(self, event: Any) -> None:
+        """In kazoo's thread: only signals."""
+        del event
+        self._changed.set()
+
+
+def _turn(node: str) -> int:
+    return int(node.rpartition("-")[2])

@@ -1,0 +1,147 @@
+"""What peers and clients did, seen in two child lists: requests in ``/inbox``, births and deaths in ``/pulse``.
+
+The watches decide nothing: they note that there is something to look at and wake the loop. Two lists are watched, however
+many peers there are; after a reconnection both are read again, for a watch that fired meanwhile is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from coordinator import layout
+from coordinator.events import AnyEvent, Delete, PeerBorn, PeerDied, PulseNote, Request, decode_request
+from coordinator.leadership import Leadership
+from coordinator.log import Intake
+from coordinator.operations import ENTRY_LIMIT
+from coordinator.state import State
+from coordinator.tree import TransactionFailed
+
+SHOWN = 200
+"""Bytes of an unreadable request that the log shows."""
+
+REMEMBERED = 20_000
+"""Requests whose uuids are known, so that one whose writer had lost the reply and sent it again is not taken twice."""
+
+log = structlog.get_logger()
+
+
+class Watches:
+    """Collects what happened since it was asked last.
+
+    Args:
+        leadership: whose tree it is.
+        taken: uuids of the requests that stand in the log already, which must not come in again.
+        wake: called, from kazoo's thread, when there is something to collect.
+    """
+
+    def __init__(self, leadership: Leadership, *, taken: Iterable[str], wake: Callable[[], None]) -> None:
+        self._leadership = leadership
+        self._tree = leadership.tree
+        self._taken = dict.fromkeys(taken)
+        self._wake = wake
+        self._changed = True
+
+    def collect(self, state: State, at: float) -> list[Intake]:
+        """What happened, as events that carry the time ``at``: births, then requests in their order, then deaths.
+
+        So a peer is born before it asks for anything, and what it asked for before it died is handled before its death.
+        The caller must append them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
+        """
+        if not self._changed:
+            return []
+        self._changed = False  # before reading: what changes from now on sets it again
+        # Pulses first: whoever is seen dead here put its requests in before, so they are seen below.
+        pulses = self._tree.children(layout.PULSE, watch=self._on_change)
+        requests = self._requests(self._tree.children(layout.INBOX, watch=self._on_change))
+        alive = [name for name, peer in state.peers.items() if peer.state != "dead"]
+        standing = set(pulses)
+        made = [
+            *self._births([name for name in pulses if name not in state.peers]),
+            *requests,
+            *(Intake(PeerDied(peer=name)) for name in alive if name not in standing),
+        ]
+        return [msgspec.structs.replace(intake, event=stamped(intake.event, at)) for intake in made]
+
+    def _births(self, names: list[str]) -> list[Intake]:
+        found = self._tree.read_many(map(layout.pulse, names))
+        births = []
+        for name in names:
+            data = found.get(layout.pulse(name))
+            if data is None:  # gone again before it was seen
+                continue
+            try:
+                note = msgspec.json.decode(data, type=PulseNote)
+            except msgspec.DecodeError as error:
+                log.warning("pulse cannot be read, its peer is born without a host", peer=name, reason=str(error))
+                note = PulseNote()
+            births.append(Intake(PeerBorn(peer=name, daemon=note.daemon, host=note.host, pid=note.pid)))
+        return births
+
+    def _requests(self, names: list[str]) -> list[Intake]:
+        ordered = sorted(names, key=_sequence)
+        found = self._tree.read_many(f"{layout.INBOX}/{name}" for name in ordered)
+        intakes = []
+        for name in ordered:
+            data = found.get(f"{layout.INBOX}/{name}")
+            if data is None:
+                continue
+            request = _uuid(name)
+            if request in self._taken:
+                log.info("request came a second time and is left out", request=name)
+                self._remove(name)
+                continue
+            try:
+                event = _decoded(data)
+            except ValueError as error:
+                log.warning(
+                    "request cannot be read and is left out", request=name, reason=str(error), data=data[:SHOWN]
+                )
+                self._remove(name)
+                continue
+            self._taken[request] = None
+            if len(self._taken) > REMEMBERED:
+                del self._taken[next(iter(self._taken))]
+            intakes.append(Intake(event, name, request))
+        return intakes
+
+    def _remove(self, name: str) -> None:
+        """What cannot be removed (somebody made a node below it) is left lying; it must not end the leadership."""
+        try:
+            self._tree.commit([Delete(f"{layout.INBOX}/{name}")], epoch_version=self._leadership.version)
+        except TransactionFailed as error:
+            log.warning("request cannot be removed", request=name, reason=error.message)
+
+    def _on_change(self, event: Any) -> None:
+        """In kazoo's thread: only signals. A session event counts as well, for it takes the watch away."""
+        del event
+        self._changed = True
+        self._wake()
+
+
+def stamped(event: AnyEvent, at: float) -> AnyEvent:
+    """The event with the time at which the coordinator took it in."""
+    return msgspec.structs.replace(event, at=at)
+
+
+def _decoded(data: bytes) -> Request:
+    """The request in an inbox node. Raises ``ValueError`` (msgspec's errors are such) for anything else."""
+    if len(data) > ENTRY_LIMIT:
+        raise ValueError(f"{len(data):,} bytes; {ENTRY_LIMIT:,} is the most")
+    try:
+        return decode_request(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _sequence(name: str) -> int:
+    """The number that ZooKeeper gave the request; what has none comes first, and is found unreadable."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def _uuid(name: str) -> str:
+    return name.rpartition("-")[0].rpartition("-")[2]
