@@ -1,1 +1,59 @@
-"""Exactly-once dataflow jobs on Spark between Kafka queues: what users import."""
+"""Exactly-once dataflow jobs on Spark between Kafka queues: what users import.
+
+Importing it is light: neither Spark nor the clients of Kafka and ZooKeeper are imported before they are needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sardonyx.errors import (
+    FunctionError,
+    InputError,
+    Interrupted,
+    JobFailed,
+    JobInvalid,
+    OutputError,
+    SardonyxError,
+    SetupError,
+    SpecUnreadable,
+)
+from sardonyx.job import Job
+from sardonyx.media import blackhole, files, generator, kafka
+
+if TYPE_CHECKING:
+    from sardonyx.client import Client
+    from sardonyx.config import Settings, load_settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "FunctionError",
+    "InputError",
+    "Interrupted",
+    "Job",
+    "JobFailed",
+    "JobInvalid",
+    "OutputError",
+    "SardonyxError",
+    "Settings",
+    "SetupError",
+    "SpecUnreadable",
+    "__version__",
+    "blackhole",
+    "files",
+    "generator",
+    "kafka",
+    "load_settings",
+]
+
+_LATER = {"Client": "sardonyx.client", "Settings": "sardonyx.config", "load_settings": "sardonyx.config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        import importlib
+
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

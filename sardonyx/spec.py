@@ -66,6 +66,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
     code: str | None = None
     """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
+    doc: str = ""
 
     def task(self, name: str) -> TaskSpec:
         for task in self.catalog:

@@ -1,0 +1,142 @@
+"""A job as written (by the builder, in YAML, in TOML) -> a :class:`JobSpec`. Strict, and says all that is wrong at once.
+
+What cannot be read is reported and left at its default, so that the rest can still be validated and reported with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sardonyx import media
+from sardonyx.errors import SardonyxError
+from sardonyx.spec import JobSpec, TaskSpec
+
+_DECIDED_BY_US = ("code",)
+
+
+def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[SardonyxError]]:
+    """A spec and what is wrong with how it is written; ``base``: the folder that relative paths are relative to.
+
+    The edges are put in the order of the catalog, so that equal jobs give equal specs.
+    """
+    problems: list[SardonyxError] = []
+    if not isinstance(data, Mapping):
+        return JobSpec(name="", workflow=[], catalog=[]), [
+            _problem("", f"a job is a mapping with name, workflow and catalog, not {_kind(data)}", "see docs/jobs.md")
+        ]
+    entries = data.get("catalog", [])
+    catalog: list[TaskSpec] = []
+    if isinstance(entries, list):
+        catalog = [_task(entry, index, base, problems) for index, entry in enumerate(entries)]
+    else:
+        problems.append(_problem("", f"catalog is a list of tasks, not {_kind(entries)}", "see docs/jobs.md"))
+    rest = {key: value for key, value in data.items() if key != "catalog"}
+    fields = _fields(JobSpec, rest, "", problems, skip=("catalog", *_DECIDED_BY_US))
+    workflow = fields.pop("workflow", [])
+    position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
+    last = len(catalog)
+    workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
+    return JobSpec(**{"name": "", **fields}, workflow=workflow, catalog=catalog), problems
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, to be put behind a message; empty if none is near."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxError]) -> TaskSpec:
+    if not isinstance(entry, Mapping):
+        problems.append(
+            _problem("", f"entry {index + 1} of catalog is a mapping, not {_kind(entry)}", "see docs/jobs.md")
+        )
+        return TaskSpec(name="", type="function")
+    name = entry["name"] if isinstance(entry.get("name"), str) else f"entry {index + 1}"
+    written = dict(entry)
+    if isinstance(written.get("on_error"), str):
+        written["on_error"] = {"then": written["on_error"]}
+    if isinstance(written.get("options"), Mapping):
+        medium = str(written.get("medium"))
+        options = media.normal(medium, written["options"])
+        written["options"] = media.absolute(medium, options, base) if base else options
+    for key in ("params", "options"):
+        if key in written:
+            written[key], wrong = _plain(written[key], key)
+            if wrong:
+                code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-MEDIUM"
+                fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
+                problems.append(_problem(name, f"{wrong} cannot travel with the job", fix, code=code))
+                written.pop(key)
+    fields = _fields(TaskSpec, written, name, problems)
+    return TaskSpec(**{"name": "", "type": "function", **fields})
+
+
+def _fields(
+    kind: type[msgspec.Struct],
+    written: Mapping[Any, Any],
+    task: str,
+    problems: list[SardonyxError],
+    skip: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The values that can be read, by field; what cannot is added to ``problems``."""
+    known = {field.name: field for field in msgspec.structs.fields(kind) if field.name not in skip}
+    what = "a task" if kind is TaskSpec else "a job"
+    for key in written:
+        if key not in known:
+            hint = near(str(key), known)
+            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"{what} has {', '.join(known)}"))
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name not in written:
+            if field.required:
+                problems.append(_problem(task, f"{what} needs {name}", f"add {name}"))
+            continue
+        try:
+            value = msgspec.convert(written[name], field.type)
+            if value != field.default:  # what is said and what is left unsaid give the same spec
+                values[name] = value
+        except msgspec.ValidationError as error:
+            wrong = str(error).replace(" - at `$`", "").replace("`", "")
+            problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}", f"correct {name}", cause=wrong))
+    return values
+
+
+def _plain(value: Any, at: str) -> tuple[Any, str]:
+    """The value as JSON holds it (tuples become lists), and what in it cannot stand there."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        wrong = ""
+        for key, item in value.items():
+            found[key], inner = _plain(item, f"{at}.{key}")
+            wrong = wrong or ("" if isinstance(key, str) else f"{at}: the key {_shown(key)}") or inner
+        return found, wrong
+    if isinstance(value, list | tuple):
+        items = [_plain(item, f"{at}[{index}]") for index, item in enumerate(value)]
+        return [item for item, _ in items], next((inner for _, inner in items if inner), "")
+    if value is None or type(value) in (str, bool, int, float):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        fits = not isinstance(value, int) or -(2**63) <= value < 2**63
+        return value, "" if finite and fits else f"{at}: {_shown(value)}"
+    hint = " (write it as a text)" if isinstance(value, date) else ""
+    return value, f"{at}: {_shown(value)} of type {type(value).__name__}{hint}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} ({_shown(value)})"
+
+
+def _problem(task: str, message: str, fix: str, *, cause: str = "", code: str = "SX-JOB-FIELD") -> SardonyxError:
+    message = f"task {task!r}: {message}" if task else message
+    return SardonyxError(code, message, cause=cause, fix=fix, where={"task": task} if task else {})
