@@ -117,6 +117,8 @@ class TaskLoop:
                 return
             gate("read")  # 1
             batch = self._reader.cut(self._size)  # 2
+            if not batch.positions:  # only ends of partitions that say nothing new
+                return
             self._check(batch)  # 3
             result = self._meanwhile(lambda: self._apply(batch))  # 4
             self._check(batch)

@@ -37,7 +37,7 @@ holder fences it in any case."""
 
 
 class _Reborn(Exception):
-    """This id is used up: the peer was revoked or taken for dead."""
+    """Its id is used up: the peer was revoked or taken for dead."""
 
 
 class VirtualPeer:

@@ -83,6 +83,9 @@ class TransactionalWriter:
         self._producer = Producer(
             {
                 "linger.ms": 5,
+                # The broker asks for patience while it still writes the last transaction's markers; that is over in
+                # milliseconds, and the client's own 100 ms would be most of a small batch's time.
+                "retry.backoff.ms": 10,
                 "queue.buffering.max.messages": 1_000_000,
                 "compression.type": "lz4",
                 **settings.kafka.client(),

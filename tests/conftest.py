@@ -17,6 +17,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    import hypothesis
+
+    hypothesis.settings.register_profile("sardonyx", deadline=None, print_blob=True)  # a busy machine is no failure
+    hypothesis.settings.load_profile("sardonyx")
+    hypothesis.core.global_force_seed = SEED
     for name in [name for name in os.environ if name.startswith("SARDONYX__")]:
         del os.environ[name]  # settings of whoever runs the tests are not the tests'
 

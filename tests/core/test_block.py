@@ -1,0 +1,56 @@
+"""Rows as Arrow blocks: what goes in comes out, in messages that Kafka takes."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queues import block
+from sardonyx.errors import OutputError
+
+
+@given(
+    rows=st.lists(st.fixed_dictionaries({"n": st.integers(-(2**60), 2**60), "t": st.text(max_size=200)}), max_size=200),
+    limit=st.integers(1500, 20_000),
+)
+def test_rows_come_back_in_order_whatever_the_limit(rows, limit):
+    """Encoding and decoding any rows gives them back in order, and no block is larger than the limit."""
+    table = pa.Table.from_pylist(rows, schema=pa.schema({"n": pa.int64(), "t": pa.string()}))
+    blocks = block.encode(table, limit)
+    assert sum(item.rows for item in blocks) == len(rows)
+    assert all(len(item.value) <= limit for item in blocks)
+    if blocks:
+        assert block.decode([item.value for item in blocks]).to_pylist() == rows
+
+
+def test_a_slice_carries_only_its_own_rows():
+    """A block made of a few rows of a large table is small: the rest of the table does not ride along."""
+    table = pa.table({"t": [f"{n:0100d}" for n in range(100_000)]})
+    (only,) = block.encode(table.slice(5, 3))
+    assert only.rows == 3
+    assert len(only.value) < 2_000
+
+
+def test_blocks_of_different_schemas_are_matched_by_name():
+    """A field that one block lacks is null there, and integers widen to floats where both occur."""
+    one, other = pa.table({"a": [1], "b": ["x"]}), pa.table({"b": ["y"], "a": [2.5]})
+    third = pa.table({"b": pa.nulls(1)})
+    values = [item.value for table in (one, other, third) for item in block.encode(table)]
+    assert block.decode(values).to_pylist() == [{"a": 1.0, "b": "x"}, {"a": 2.5, "b": "y"}, {"a": None, "b": None}]
+
+
+def test_a_single_row_that_no_message_holds_is_a_clear_error():
+    """One row over the limit is refused with its size, the limit and how it begins."""
+    import random
+
+    noise = random.Random(7).randbytes(2_000_000)
+    with pytest.raises(OutputError) as caught:
+        block.encode(pa.table({"blob": [noise]}))
+    assert caught.value.code == "SX-RECORD-TOO-LARGE"
+    assert "900,000" in caught.value.message
+    assert caught.value.fix
+
+
+def test_nothing_gives_no_block():
+    """An empty table takes no message at all."""
+    assert block.encode(pa.table({"a": pa.array([], pa.int64())})) == []
