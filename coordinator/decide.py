@@ -1,0 +1,340 @@
+"""``decide(state, n, event) -> effects``: everything the coordinator decides, and nothing else. Pure.
+
+No clock, no chance, no I/O: the same events in the same order always give the same state and the same effects, so a log
+can be replayed anywhere. An event that does not fit what is known (an unknown peer, another assignment, a job that has
+ended, the same event again) changes nothing, by the rule written at its handler.
+
+After each event idle peers are offered work, and each job's need for further peers is counted anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from coordinator import scheduling
+from coordinator.admission import JOB_ID, refusal
+from coordinator.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    Completed,
+    CreateLinks,
+    Declined,
+    DeleteLinks,
+    DeletePulse,
+    Effect,
+    Evicted,
+    Exhausted,
+    GraceEnded,
+    JobKilled,
+    JobSubmitted,
+    Left,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    OuterEffect,
+    PeerBorn,
+    PeerDied,
+    TaskFailed,
+)
+from coordinator.machine import ASSIGNED, WORKING
+from coordinator.state import Peer, State, new_state
+from coordinator.step import Step
+from sardonyx.errors import Failure, InternalError
+
+
+def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
+    """Take event ``n`` in: change ``state`` in place and say what is to be done.
+
+    The effects on the tree are exactly the difference that the event makes to :func:`coordinator.state.project`; they
+    belong into one transaction with the checkpoint. The others may be run only after it.
+
+    Raises:
+        InternalError: SX-LOG-ORDER, ``n`` does not come after the last event; SX-STATE-ILLEGAL, a bug.
+    """
+    if n <= state.n:
+        raise InternalError(
+            "SX-LOG-ORDER",
+            f"event {n} cannot follow event {state.n}",
+            cause="the log was read from the wrong place, or two leaders wrote to it",
+            fix="please report this with the coordinator's log",
+            where={"n": n},
+        )
+    step = Step(state, n, event.at)
+    _HANDLERS[type(event)](step, event)
+    _offer_work(step)
+    _count_missing(step)
+    state.n = n
+    return step.effects()
+
+
+def replay(
+    entries: Iterable[tuple[int, AnyEvent]], state: State | None = None, *, deployment: str = "default"
+) -> State:
+    """The state after a stretch of the log, going on from ``state`` (changed in place) or from nothing."""
+    state = new_state(deployment) if state is None else state
+    for n, event in entries:
+        decide(state, n, event)
+    return state
+
+
+# Peers
+
+
+def _born(step: Step, event: PeerBorn) -> None:
+    """An id is used once: for one that is known, dead or alive, it is a repetition."""
+    if event.peer not in step.state.peers:
+        step.birth(event.peer, daemon=event.daemon, host=event.host, pid=event.pid)
+
+
+def _died(step: Step, event: PeerDied) -> None:
+    peer = step.state.peers.get(event.peer)
+    if peer is None:
+        return
+    peer.pulse_due = False
+    if peer.state != "dead":
+        step.leave(event.peer, "die")
+
+
+def _left(step: Step, event: Left) -> None:
+    peer = step.state.peers.get(event.peer)
+    if peer is not None and peer.state != "dead":
+        step.leave(event.peer, "die")
+
+
+def _evicted(step: Step, event: Evicted) -> None:
+    """A peer at work is revoked and sees so; an idle one holds nothing that it would have to give back."""
+    peer = step.state.peers.get(event.peer)
+    if peer is None:
+        return
+    if peer.state in ASSIGNED:
+        step.leave(event.peer, "revoke")
+    elif peer.state == "idle":
+        step.leave(event.peer, "die")
+        step.take_pulse(event.peer)
+
+
+def _grace_ended(step: Step, event: GraceEnded) -> None:
+    peer = step.state.peers.get(event.peer)
+    if peer is not None and peer.state == "revoked":
+        step.leave(event.peer, "die")
+        step.take_pulse(event.peer)
+
+
+# A peer and its task. All of these are about one assignment: if the peer does not hold that very one, they come too late.
+
+
+def _held(step: Step, event: Acked | AckTimedOut | Declined | Exhausted | Completed | TaskFailed) -> Peer | None:
+    peer = step.state.peers.get(event.peer)
+    if peer is None or peer.assignment is None or peer.assignment.id != event.assignment:
+        return None
+    return peer
+
+
+def _acked(step: Step, event: Acked) -> None:
+    peer = _held(step, event)
+    if peer is not None and peer.assignment is not None and peer.state == "acking":
+        step.move(event.peer, "ack")
+        step.task_is(peer.assignment.job, peer.assignment.task, "running")
+
+
+def _ack_timed_out(step: Step, event: AckTimedOut) -> None:
+    peer = _held(step, event)
+    if peer is not None and peer.state == "acking":
+        step.leave(event.peer, "revoke")
+
+
+def _declined(step: Step, event: Declined) -> None:
+    peer = _held(step, event)
+    if peer is not None and peer.state == "acking":
+        _give_up(step, peer, event.peer, event.error, fatal=False)
+
+
+def _task_failed(step: Step, event: TaskFailed) -> None:
+    peer = _held(step, event)
+    if peer is not None:
+        _give_up(step, peer, event.peer, event.error, fatal=event.fatal)
+
+
+def _give_up(step: Step, peer: Peer, name: str, error: Failure, *, fatal: bool) -> None:
+    """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first."""
+    place = peer.assignment
+    if place is None:
+        return
+    task = step.task_failed(place.job, place.task, error)
+    step.leave(name, "release")
+    if fatal:
+        step.end(place.job, "failed", error)
+    elif task.failures > step.state.jobs[place.job].spec.failure_limit:
+        step.end(place.job, "failed", task.error)
+
+
+def _exhausted(step: Step, event: Exhausted) -> None:
+    """The last one of a task to find its input drained seals; the others wait, since what they hold may still change."""
+    peer = _held(step, event)
+    if peer is None or peer.assignment is None or peer.state != "active":
+        return
+    others = step.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers.keys() - {event.peer}
+    last = all(step.state.peers[other].state == "waiting" for other in others)
+    step.move(event.peer, "seal" if last else "wait")
+
+
+def _completed(step: Step, event: Completed) -> None:
+    """The task is complete, unless somebody joined it meanwhile: then that one will find it exhausted and seal again."""
+    peer = _held(step, event)
+    if peer is None or peer.assignment is None or peer.state != "sealing":
+        return
+    place = peer.assignment
+    job = step.state.jobs[place.job]
+    if any(step.state.peers[other].state in WORKING for other in job.tasks[place.task].peers):
+        step.move(event.peer, "wait")
+        return
+    step.task_is(place.job, place.task, "complete", event.counts)
+    step.leave(event.peer, "release")
+    if all(job.tasks[stage].state == "complete" for stage in step.state.plans[place.job].stages):
+        step.end(place.job, "completed")
+
+
+# Jobs
+
+
+def _submitted(step: Step, event: JobSubmitted) -> None:
+    """A known id is a repetition; an id that cannot be one leaves no trace, since there is nowhere to write it."""
+    if event.job in step.state.jobs or not JOB_ID.fullmatch(event.job):
+        return
+    error = refusal(event.job, event.spec, step.state.names.get(event.spec.name))
+    if error is not None:
+        step.refuse(event.job, event.spec, error)
+    else:
+        step.admit(event.job, event.spec)
+
+
+def _links_created(step: Step, event: LinksCreated) -> None:
+    """For a job that was ended meanwhile they must go again, or they would stand for ever."""
+    job = step.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if job.status == "planning":
+        step.start(event.job, event.links)
+    elif job.ended and job.links != "made":
+        step.links_came_late(event.job)
+
+
+def _links_failed(step: Step, event: LinksFailed) -> None:
+    """Some of the topics may stand; the same care as for those that all stand."""
+    job = step.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if job.status == "planning":
+        step.end(event.job, "failed", event.error)
+    elif job.ended and job.links != "made":
+        step.links_came_late(event.job)
+
+
+def _links_deleted(step: Step, event: LinksDeleted) -> None:
+    job = step.state.jobs.get(event.job)
+    if job is not None and job.ended and not job.refused and job.links != "gone":
+        step.links_gone(event.job, event.counts)
+
+
+def _killed(step: Step, event: JobKilled) -> None:
+    job = step.state.jobs.get(event.job)
+    if job is not None and not job.ended:
+        step.end(event.job, "killed")
+
+
+_HANDLERS: dict[type, Callable[[Step, Any], None]] = {
+    PeerBorn: _born,
+    PeerDied: _died,
+    Left: _left,
+    Evicted: _evicted,
+    GraceEnded: _grace_ended,
+    Acked: _acked,
+    AckTimedOut: _ack_timed_out,
+    Declined: _declined,
+    TaskFailed: _task_failed,
+    Exhausted: _exhausted,
+    Completed: _completed,
+    JobSubmitted: _submitted,
+    LinksCreated: _links_created,
+    LinksFailed: _links_failed,
+    LinksDeleted: _links_deleted,
+    JobKilled: _killed,
+}
+
+
+# After every event
+
+
+def _offer_work(step: Step) -> None:
+    """Idle peers get work; jobs that could not end otherwise get theirs back from further down."""
+    while True:
+        while (offer := scheduling.next_offer(step.state)) is not None:
+            step.offer(offer)
+        back = next(filter(None, (scheduling.call_back(step.state, job) for job in _in_question(step))), None)
+        if back is None:
+            return
+        for peer in back.peers:
+            step.leave(peer, "release")
+        step.offer(back.offer)
+
+
+def _count_missing(step: Step) -> None:
+    for job in _in_question(step):
+        step.waits_for(job, scheduling.waits_for(step.state, job))
+
+
+def _in_question(step: Step) -> list[str]:
+    """The running jobs for which the event may have changed what they can get: those it touched, and with the number of
+    idle peers all that have room.
+    """
+    jobs = dict.fromkeys(step.jobs)
+    if step.free_changed:
+        jobs.update(dict.fromkeys(sorted(step.state.hungry)))
+    return [job for job in jobs if step.state.jobs[job].status == "running"]
+
+
+# Time
+
+
+def due(state: State, now: float, ack_timeout: float, revoke_grace: float) -> list[AnyEvent]:
+    """The timers that have run out, as events to be logged. All times in seconds.
+
+    Timers follow from the times in the state, so a new leader has them all. Each queue is looked at from its oldest entry
+    until the first that is not due. A clock that stands further *before* an entry than the timeout says nothing about how
+    long that has waited (the last leader's clock was ahead): it counts as due.
+    """
+    events: list[AnyEvent] = []
+    for name in state.by_state["acking"]:
+        peer = state.peers[name]
+        if abs(now - peer.since) < ack_timeout:
+            break
+        events.append(AckTimedOut(at=now, peer=name, assignment=state.assignment(name).id))
+    for name in state.by_state["revoked"]:
+        if abs(now - state.peers[name].since) < revoke_grace:
+            break
+        events.append(GraceEnded(at=now, peer=name))
+    return events
+
+
+def next_due(state: State, ack_timeout: float, revoke_grace: float) -> float | None:
+    """When :func:`due` should be asked again (seconds since 1970), or None if no timer runs."""
+    first = math.inf
+    for queue, timeout in ((state.by_state["acking"], ack_timeout), (state.by_state["revoked"], revoke_grace)):
+        if queue:
+            first = min(first, state.peers[next(iter(queue))].since + timeout)
+    return None if first == math.inf else first
+
+
+def unfinished(state: State) -> list[OuterEffect]:
+    """What a new leader must run again: effects outside the tree of whose end the log does not tell."""
+    effects: list[OuterEffect] = []
+    for name, job in state.jobs.items():
+        if job.status == "planning":
+            effects.append(CreateLinks(name))
+        elif job.ended and not job.refused and job.links != "gone":
+            effects.append(DeleteLinks(name))
+    effects += [DeletePulse(name) for name in state.by_state["dead"] if state.peers[name].pulse_due]
+    return effects

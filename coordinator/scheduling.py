@@ -1,0 +1,136 @@
+"""Which task does an idle peer get next, when is a peer called back, and how many peers are missing. Pure; changes nothing
+but the note of which jobs have no room left.
+
+The order: jobs take turns. In a job, tasks that nobody works on come first, in topological order; then tasks that can
+share, the one with the fewest peers first. No task is offered while a task right in front of it has nobody and is not
+complete: its peers could only wait, and might be just those that are missing in front.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from coordinator.machine import WORKING
+from coordinator.state import Job, Plan, State, Task
+
+
+class Offer(NamedTuple):
+    """``peers`` idle peers are to be offered a task at once."""
+
+    job: str
+    task: str
+    peers: int
+
+
+class CallBack(NamedTuple):
+    """Peers to be freed, so that with those already idle ``offer`` can be made."""
+
+    peers: list[str]
+    offer: Offer
+
+
+def next_offer(state: State) -> Offer | None:
+    """The next offer to the idle peers, or None if no job has work for as few as there are."""
+    if not state.free:
+        return None
+    turns = sorted(state.hungry, key=lambda name: state.jobs[name].number)
+    after = [name for name in turns if state.jobs[name].number > state.turn]
+    for name in after + turns[: len(turns) - len(after)]:
+        offer = choose(state, name, state.free)
+        if offer is not None:
+            return offer
+        if choose(state, name, math.inf) is None:
+            state.hungry.discard(name)
+    return None
+
+
+def choose(state: State, name: str, free: float) -> Offer | None:
+    """The task of a running job that comes next if ``free`` peers are idle, and how many of them begin it."""
+    job, plan = state.jobs[name], state.plans[name]
+    shared: tuple[int, str] | None = None
+    for stage in plan.stages:
+        task = job.tasks[stage]
+        if task.state == "complete" or _blocked(job, plan, stage):
+            continue
+        staffed = len(task.peers)
+        if not staffed:
+            needed = needs(job, plan, stage)
+            if needed <= free:
+                return Offer(name, stage, needed)
+        elif staffed < plan.limit[stage] and free > 0 and (shared is None or staffed < shared[0]):
+            shared = (staffed, stage)
+    return Offer(name, shared[1], 1) if shared else None
+
+
+def needs(job: Job, plan: Plan, stage: str) -> int:
+    """How many idle peers a task that nobody works on asks for: ``min_peers`` to be begun, one to be gone on with."""
+    if job.tasks[stage].state != "pending":
+        return 1
+    return max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
+
+
+def _deserted(task: Task) -> bool:
+    return not task.peers and task.state != "complete"
+
+
+def _blocked(job: Job, plan: Plan, stage: str) -> bool:
+    return any(_deserted(job.tasks[before]) for before in plan.upstream[stage])
+
+
+def _stalled(job: Job, plan: Plan) -> list[str]:
+    """The tasks on which a bounded job's end depends now, if nobody works on any of them.
+
+    Everything in front of these is complete. As long as one of them has peers it comes to its end, and then the job has
+    come a step nearer to its own. If none has, no peer further down can ever finish.
+    """
+    if not plan.graph.bounded:
+        return []
+    front = [
+        stage
+        for stage in plan.stages
+        if job.tasks[stage].state != "complete"
+        and all(job.tasks[before].state == "complete" for before in plan.upstream[stage])
+    ]
+    return [] if any(job.tasks[stage].peers for stage in front) else front
+
+
+def call_back(state: State, name: str) -> CallBack | None:
+    """Whom a bounded job must take from further down its graph, because it could not end otherwise.
+
+    This happens when the peers at its front died and nobody is free to follow them. Those furthest down, and of these
+    the ones that came last, lose least.
+    """
+    job, plan = state.jobs[name], state.plans[name]
+    front = _stalled(job, plan)
+    if not front:
+        return None
+    movable = [
+        peer
+        for stage in reversed(plan.stages)
+        for peer in reversed(state.on_task(job.tasks[stage]))
+        if state.peers[peer].state in WORKING
+    ]
+    for stage in front:
+        needed = needs(job, plan, stage)
+        missing = needed - state.free
+        if 0 < missing <= len(movable):
+            return CallBack(movable[:missing], Offer(name, stage, needed))
+    return None
+
+
+def waits_for(state: State, name: str) -> int:
+    """How many more virtual peers a running job needs before it can go on; 0 if it goes on as it is.
+
+    An unbounded job needs all its tasks at work at the same time. A bounded one works them off one after the other, so it
+    needs only what the first task at its front asks for, less the peers that it has further down.
+    """
+    job, plan = state.jobs[name], state.plans[name]
+    if not plan.graph.bounded:
+        missing = sum(needs(job, plan, stage) for stage in plan.stages if _deserted(job.tasks[stage]))
+        return max(0, missing - state.free)
+    front = _stalled(job, plan)
+    if not front:
+        return 0
+    own = sum(len(job.tasks[stage].peers) for stage in plan.stages)
+    return max(0, needs(job, plan, front[0]) - state.free - own)
