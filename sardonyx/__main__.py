@@ -1,0 +1,6 @@
+"""``python -m sardonyx``: the same as the ``sardonyx`` command."""
+
+from sardonyx.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The commands by name. What they do stands in the modules that this one names; it imports nothing heavy."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli import cluster_commands, job_commands, look_commands
+from sardonyx.cli.call import Call, local
+
+app = typer.Typer(
+    name="sardonyx",
+    help="Exactly-once dataflow jobs on Spark, between Kafka queues, coordinated through ZooKeeper.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+job_app = typer.Typer(help="Hand jobs in, look at them, wait for them, end them.", no_args_is_help=True)
+peers_app = typer.Typer(help="The virtual peers.", no_args_is_help=True)
+log_app = typer.Typer(help="The coordinator's log.", no_args_is_help=True)
+
+
+def our_version() -> str:
+    """The installed version."""
+    try:
+        return version_of("sardonyx")
+    except PackageNotFoundError:  # run from a checkout that nobody installed
+        return "unknown"
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001, RUF100 - typer's callback
+    if wanted:
+        typer.echo(our_version())
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Exactly-once dataflow jobs on Spark, between Kafka queues, coordinated through ZooKeeper."""
+
+
+@local(app, "version")
+def version(call: Call) -> None:
+    """Print the version."""
+    if call.json:
+        call.put_json({"version": our_version()})
+    else:
+        call.put(our_version())
+
+
+cluster_commands.register(app)
+job_commands.register(app, job_app)
+look_commands.register(app, peers_app, log_app)
+app.add_typer(job_app, name="job")
+app.add_typer(peers_app, name="peers")
+app.add_typer(log_app, name="log")

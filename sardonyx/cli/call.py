@@ -1,0 +1,202 @@
+"""One call of the command: its common flags, its settings, and how it talks: results to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import logging
+import os
+import sys
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from sardonyx.cli import report
+from sardonyx.errors import SardonyxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sardonyx.client import Client
+    from sardonyx.config import Settings
+
+P = ParamSpec("P")
+
+SILENCE = 3.0
+"""Seconds after which it is said what is waited for."""
+
+Zookeeper = Annotated[str | None, typer.Option("--zookeeper", metavar="HOST:PORT", help="Address of ZooKeeper.")]
+Kafka = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Address of Kafka.")]
+Deployment = Annotated[str | None, typer.Option("--deployment", metavar="NAME", help="Name of the cluster to talk to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More detail: debug log, full tracebacks.")]
+
+_LOCAL: dict[str, Any] = {"json": AsJson, "verbose": Verbose}
+_CONNECTED: dict[str, Any] = {"zookeeper": Zookeeper, "kafka": Kafka, "deployment": Deployment, **_LOCAL}
+
+
+@dataclasses.dataclass
+class Call:
+    """What every command is given."""
+
+    zookeeper: str | None = None
+    kafka: str | None = None
+    deployment: str | None = None
+    json: bool = False
+    verbose: bool = False
+    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """More settings by dotted key, from the flags of the command itself; to be filled before ``settings`` is read."""
+    daemon: bool = False
+    """Whether it logs as its settings say; other commands are quiet unless asked."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings that hold for this call; also sets logging up: daemons as set, other commands errors only."""
+        from sardonyx.config import LogSettings, load_settings
+        from sardonyx.logs import configure_logging
+
+        given = {
+            "zookeeper.hosts": self.zookeeper,
+            "kafka.bootstrap_servers": self.kafka,
+            "deployment": self.deployment,
+            "log.level": "debug" if self.verbose else None,
+            **self.flags,
+        }
+        settings = load_settings(**given)
+        quiet = LogSettings(level="error", format=settings.log.format)
+        loud = self.daemon or self.verbose
+        configure_logging(settings if loud else settings.model_copy(update={"log": quiet}))
+        if not loud:  # what kazoo warns of while it tries, our own error says once
+            logging.getLogger().setLevel(logging.ERROR)
+        return settings
+
+    def client(self) -> Client:
+        """A client for this call's settings. Raises ``SX-CONFIG-MISSING`` without an address of ZooKeeper."""
+        from sardonyx.client import Client
+
+        with self.patience(f"ZooKeeper at {self.settings.zookeeper.hosts}"):
+            return Client(settings=self.settings)
+
+    @contextlib.contextmanager
+    def patience(self, what: str) -> Iterator[None]:
+        """Within it, say what is waited for once that takes longer than a few seconds."""
+        timer = threading.Timer(SILENCE, self.say, [f"waiting for {what}"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @cached_property
+    def console(self) -> Console:
+        """stdout, for tables."""
+        return _console(sys.stdout)
+
+    @cached_property
+    def error_console(self) -> Console:
+        """stderr, for progress."""
+        return _console(sys.stderr)
+
+    def put(self, line: str) -> None:
+        """A line of the result, on stdout."""
+        typer.echo(line)
+
+    def put_json(self, value: Any) -> None:
+        """A result as one line of JSON, on stdout."""
+        typer.echo(report.to_json(value))
+
+    def say(self, line: str) -> None:
+        """A remark, on stderr."""
+        typer.echo(line, err=True)
+
+    def tell(self, error: SardonyxError) -> None:
+        """An error: as text on stderr, and with ``--json`` as an object on stdout too."""
+        self.say(report.error_text(error))
+        if self.json:
+            self.put_json(report.error_json(error))
+
+
+def local(
+    app: typer.Typer, name: str
+) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
+    """Register a command that needs no cluster; it gets ``--json`` and ``-v`` besides its own parameters."""
+    return _register(app, name, _LOCAL)
+
+
+def connected(
+    app: typer.Typer, name: str
+) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
+    """Register a command that talks to a cluster; it gets the addresses, the deployment, ``--json`` and ``-v`` as well."""
+    return _register(app, name, _CONNECTED)
+
+
+def _register(
+    app: typer.Typer, name: str, common: dict[str, Any]
+) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
+    """A command is a function of a :class:`Call` and its own parameters, and gives its exit code (None: 0)."""
+
+    def register(function: Callable[Concatenate[Call, P], int | None]) -> Callable[P, int | None]:
+        @wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> int | None:
+            call = Call(**{key: kwargs.pop(key) for key in common})  # type: ignore[arg-type]
+            raise typer.Exit(_guarded(call, lambda: function(call, *args, **kwargs)))
+
+        own = list(inspect.signature(function).parameters.values())[1:]
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own] + [
+            inspect.Parameter(
+                key,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=kind,
+                default=False if typing.get_args(kind)[0] is bool else None,
+            )
+            for key, kind in common.items()
+        ]
+        # Typer reads the signature; it must see the common flags and not the Call.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+def _guarded(call: Call, work: Callable[[], int | None]) -> int:
+    """Run a command and turn whatever comes out of it into an exit code, and words if it is an error."""
+    try:
+        code = work() or 0
+        sys.stdout.flush()
+        return code
+    except SardonyxError as error:
+        call.tell(error)
+        if call.verbose:
+            call.error_console.print_exception()
+        return report.exit_code(error)
+    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the outermost door: nothing may pass it as a bare traceback
+        from sardonyx.errors import failure_of
+
+        failure = failure_of(error)
+        call.tell(
+            SardonyxError(
+                failure.code, failure.message, cause=failure.cause, fix=failure.fix, traceback=failure.traceback
+            )
+        )
+        return report.FAILED
+
+
+def _console(stream: typing.TextIO) -> Console:
+    from rich.console import Console
+
+    # Where nobody looks (a pipe, a log) lines are not folded at 80 columns.
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160, soft_wrap=False)

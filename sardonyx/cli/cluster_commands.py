@@ -1,0 +1,265 @@
+"""``run``, ``dev`` and the daemons ``coordinator`` and ``peer``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli import report
+from sardonyx.cli.call import Call, connected
+from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, upstream_of
+from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+
+if TYPE_CHECKING:
+    from sardonyx.cli.daemons import Daemons, StopRequest
+    from sardonyx.client import JobHandle
+    from sardonyx.config import Settings
+    from sardonyx.loading import LoadedJob
+    from sardonyx.views import JobView
+
+Peers = Annotated[int | None, typer.Option("--peers", "-p", min=1, metavar="N", help="Virtual peers on this machine.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Keep the embedded services' data there, for the next time."),
+]
+
+WATCH_EVERY = 0.5
+"""Seconds between two looks at a job that we run ourselves."""
+KILL_PATIENCE = 15.0
+"""Seconds that we wait for a job's end after we have asked for it."""
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    connected(app, "run")(run)
+    connected(app, "dev")(dev)
+    connected(app, "coordinator")(coordinator)
+    connected(app, "peer")(peer)
+
+
+def coordinator(call: Call) -> int:
+    """Run a coordinator. With several, one leads and the others stand by. SIGTERM ends it."""
+    call.daemon = True
+    call.settings.require("zookeeper", "kafka")
+    from coordinator.service import main
+
+    return main(call.settings)
+
+
+def peer(
+    call: Call,
+    virtual_peers: Annotated[
+        int | None, typer.Option("--virtual-peers", min=1, metavar="N", help="How many virtual peers; 4 if not set.")
+    ] = None,
+) -> int:
+    """Run a peer daemon: one Spark session and so many virtual peers. SIGTERM drains it, a second one stops it."""
+    call.daemon = True
+    call.flags["peer.virtual_peers"] = virtual_peers
+    call.settings.require("zookeeper", "kafka")
+    from peer.service import main
+
+    return main(call.settings)
+
+
+def dev(
+    call: Call,
+    services_only: Annotated[
+        bool, typer.Option("--services-only", help="Embedded ZooKeeper and Kafka, no coordinator, no peers.")
+    ] = False,
+    data: Data = None,
+    peers: Peers = None,
+) -> None:
+    """ZooKeeper, Kafka, a coordinator and peers, until Ctrl-C."""
+    from sardonyx.cli.daemons import local_daemons, stop_request
+
+    call.flags["data_dir"] = data and str(data)
+    settings = call.settings
+    with stop_request() as stop, contextlib.ExitStack() as stack:
+        if not services_only and _configured(settings):
+            _require_both(settings)
+            folder = _log_folder(settings, stack)
+        else:
+            settings, folder = stack.enter_context(embedded(call, settings))
+        daemons = None
+        if not services_only:
+            count = peers or settings.peer.virtual_peers
+            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
+            call.say(f"a coordinator and {count} virtual peers run here, their logs in {folder}")
+        if call.json:
+            call.put_json({"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers})
+        else:
+            _put_addresses(call, settings)
+        while not stop.wait(1.0):
+            if daemons is not None:
+                daemons.check()
+        call.say("stopping")
+
+
+def run(call: Call, spec: Spec, peers: Peers = None, timeout: Timeout = None, data: Data = None) -> int:
+    """Run a job and show its result. Without configured services it brings its own, and stops them after."""
+    from sardonyx.cli.daemons import local_daemons, stop_request
+    from sardonyx.loading import load
+    from sardonyx.reachable import check_reachable
+
+    wait = duration_of(timeout)
+    call.flags["data_dir"] = data and str(data)
+    settings = call.settings
+    loaded = load(spec)  # before anything is started: most runs of a new job end here
+    with stop_request() as stop, contextlib.ExitStack() as stack:
+        embedded_here = not _configured(settings)
+        if embedded_here:
+            settings, folder = stack.enter_context(embedded(call, settings))
+        else:
+            _require_both(settings)
+            with call.patience(f"ZooKeeper at {settings.zookeeper.hosts}, Kafka at {settings.kafka.bootstrap_servers}"):
+                check_reachable(settings)
+        daemons = None
+        if embedded_here or peers is not None:
+            count = peers or settings.peer.virtual_peers
+            folder = folder if embedded_here else _log_folder(settings, stack)
+            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
+            call.say(f"a coordinator and {count} virtual peers run here, their logs in {folder}")
+        if stop.asked:  # while the services were starting
+            raise KeyboardInterrupt
+        view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
+        vanishes = embedded_here and settings.data_dir is None
+        return _tell_result(call, settings, loaded, view, vanishes=vanishes)
+
+
+@contextlib.contextmanager
+def embedded(call: Call, settings: Settings) -> Iterator[tuple[Settings, Path]]:
+    """Embedded services for as long as the block runs: settings with their addresses, and the folder of their data."""
+    from sardonyx.config import load_settings
+    from sardonyx.embedded import embedded_services
+
+    began = time.monotonic()
+    call.say("starting embedded ZooKeeper and Kafka")
+    with embedded_services(settings.data_dir) as services:
+        kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
+        call.say(f"they serve after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})")
+        addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
+        flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
+        yield load_settings(**{**flags, **addresses}), services.data_dir
+
+
+class _Run:
+    """One job from its submission to its end, shown meanwhile."""
+
+    def __init__(
+        self, call: Call, settings: Settings, loaded: LoadedJob, stop: StopRequest, daemons: Daemons | None
+    ) -> None:
+        self._call = call
+        self._settings = settings
+        self._loaded = loaded
+        self._stop = stop
+        self._daemons = daemons
+
+    def to_end(self, timeout: float | None) -> JobView:
+        """The job's final view. Raises Interrupted ``SX-JOB-TIMEOUT`` after it was ended for taking too long."""
+        from sardonyx.client import Client
+
+        with Client(settings=self._settings) as client:
+            handle = client.submit(self._loaded)
+            self._call.say(f"job {handle.id}")
+            try:
+                return self._follow(handle, timeout)
+            except KeyboardInterrupt:  # the second Ctrl-C: no more waiting, but do not leave it running
+                handle.kill()
+                raise
+
+    def _follow(self, handle: JobHandle, timeout: float | None) -> JobView:
+        from sardonyx.cli.progress import progress
+
+        silence = Silence(handle)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        timed_out: Interrupted | None = None
+        killed_at: float | None = None
+        with progress(self._call.error_console, upstream_of(self._loaded.spec)) as shown:
+            for view in handle.follow(interval=WATCH_EVERY):
+                now = time.monotonic()
+                shown.show(view, silence.remark(view, now))
+                if view.ended:
+                    break
+                if self._daemons is not None:
+                    self._daemons.check()
+                if killed_at is not None:
+                    if now - killed_at > KILL_PATIENCE:
+                        break
+                    continue
+                if deadline is not None and now > deadline:
+                    timed_out = self._too_long(handle, timeout or 0, silence.remark(view, now))
+                if timed_out is not None or self._stop.asked:
+                    why = "it takes too long" if timed_out else "asked to stop; once more stops at once"
+                    self._call.say(f"ending job {handle.id}: {why}")
+                    handle.kill()
+                    killed_at = now
+        if timed_out is not None and view.status != "completed":
+            raise timed_out
+        return view
+
+    def _too_long(self, handle: JobHandle, timeout: float, waits: str | None) -> Interrupted:
+        return Interrupted(
+            "SX-JOB-TIMEOUT",
+            f"job {handle.id} had not ended within {timeout:g} s and was killed",
+            cause=waits or "it was still at work",
+            fix="give it more time with --timeout, or more virtual peers with --peers",
+            where={"job": handle.id},
+        )
+
+
+def _tell_result(call: Call, settings: Settings, loaded: LoadedJob, view: JobView, *, vanishes: bool) -> int:
+    """Show where the results lie, and how the job ended."""
+    from sardonyx.cli import results
+    from sardonyx.cli.tables import job_headline, tasks_table
+
+    outputs = results.look_at(settings, loaded.spec, view)
+    if call.json and view.status == "completed":
+        call.put_json({**report.as_data(view), "outputs": outputs})
+    elif not call.json:
+        call.console.print(job_headline(view))
+        call.console.print(tasks_table(view.tasks))
+        results.show(call.console, outputs, vanishes=vanishes)
+    if view.status == "failed" and view.error is not None:
+        call.tell(JobFailed.from_failure(view.error))
+    elif view.status != "completed":
+        call.tell(Interrupted("SX-JOB-KILLED", f"job {view.id} was killed", where={"job": view.id}))
+    return report.exit_code_of("killed" if not view.ended else view.status)
+
+
+def _configured(settings: Settings) -> bool:
+    """Whether any address is given: then the services are somebody else's."""
+    return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
+
+
+def _require_both(settings: Settings) -> None:
+    """One address without the other is a mistake, not a wish for half a cluster."""
+    try:
+        settings.require("zookeeper", "kafka")
+    except SardonyxError as error:
+        error.cause = f"{error.cause}; either both are given, or none: then embedded ones are started"
+        raise
+
+
+def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
+    """Where local daemons of a configured cluster log: the data directory, or a temporary one."""
+    if settings.data_dir is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-logs-")))
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return settings.data_dir
+
+
+def _put_addresses(call: Call, settings: Settings) -> None:
+    from sardonyx.config import variable
+
+    zookeeper, kafka = settings.zookeeper.hosts, settings.kafka.bootstrap_servers
+    call.put(f"ZooKeeper {zookeeper}")
+    call.put(f"Kafka     {kafka}")
+    call.put("for other terminals:")
+    call.put(f"export {variable('zookeeper.hosts')}={zookeeper} {variable('kafka.bootstrap_servers')}={kafka}")
+    call.put("Ctrl-C stops everything")

@@ -1,0 +1,67 @@
+"""A job's graph as text. Pure."""
+
+from __future__ import annotations
+
+from sardonyx.graph import Graph
+from sardonyx.spec import JobSpec, TaskSpec
+
+
+def draw(spec: JobSpec, graph: Graph) -> list[str]:
+    """The graph as an indented tree, one task a line, what it is behind it.
+
+    A task with several ways in stands below the last of them; at the others an arrow names it.
+    """
+    outs: dict[str, list[str]] = {name: [] for name in graph.order}
+    last_way_in: dict[str, str] = {}
+    position = {name: index for index, name in enumerate(graph.order)}
+    for source, target in spec.workflow:
+        outs[source].append(target)
+        if target not in last_way_in or position[source] > position[last_way_in[target]]:
+            last_way_in[target] = source
+    rows: list[tuple[str, str]] = []
+
+    def put(name: str, lead: str, below: str) -> None:
+        rows.append((lead + name, describe(spec.task(name), bound=name in graph.bound)))
+        targets = sorted(outs[name], key=position.__getitem__)
+        for index, target in enumerate(targets):
+            last = index == len(targets) - 1
+            lead_there = below + ("└─ " if last else "├─ ")
+            if last_way_in[target] == name:
+                put(target, lead_there, below + ("   " if last else "│  "))
+            else:
+                rows.append((f"{lead_there}→ {target}", ""))
+
+    for name in graph.order:
+        if name not in last_way_in:
+            put(name, "", "")
+    width = max(len(left) for left, _ in rows)
+    return [f"{left:<{width}}  {right}".rstrip() for left, right in rows]
+
+
+def headline(spec: JobSpec, graph: Graph) -> str:
+    """The job in one line."""
+    links = len(graph.links)
+    end = "ends by itself" if graph.bounded else "runs until it is stopped"
+    return f"job {spec.name}: {_count(len(spec.catalog), 'task')}, {_count(links, 'link')}; {end}"
+
+
+def describe(task: TaskSpec, *, bound: bool) -> str:
+    """One task in one line: what it is, where its rows come from or go to, and what is not left at its default."""
+    words: list[str] = [task.type]
+    if task.medium:
+        words.append(task.medium)
+    words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
+    if task.fn:
+        words.append(task.fn)
+    extra = [f"at most {task.max_peers} peers"] if task.max_peers else []
+    if task.min_peers > 1:
+        extra.append(f"at least {task.min_peers} peers")
+    if task.consumption == "sequential":
+        extra.append("one peer at a time")
+    if bound:
+        extra.append("the topic itself is the link")
+    return " ".join(words) + (f" ({', '.join(extra)})" if extra else "")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,220 @@
+"""``sardonyx job submit|list|show|await|kill``, and ``check``, which needs no cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli import report
+from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.units import seconds
+
+if TYPE_CHECKING:
+    from sardonyx.client import JobHandle
+    from sardonyx.spec import JobSpec
+    from sardonyx.views import JobView
+
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
+]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, e.g. "60 s".')]
+
+KILL_PATIENCE = 15.0
+"""Seconds that `job kill` waits for the coordinator to say that it is done."""
+
+
+def register(app: typer.Typer, job_app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    local(app, "check")(check)
+    connected(job_app, "submit")(submit)
+    connected(job_app, "list")(list_jobs)
+    connected(job_app, "show")(show)
+    connected(job_app, "await")(await_job)
+    connected(job_app, "kill")(kill)
+
+
+def check(call: Call, spec: Spec) -> None:
+    """Validate a job without touching any service, and draw its graph."""
+    from sardonyx.cli.draw import draw, headline
+    from sardonyx.graph import graph_of
+    from sardonyx.loading import load
+
+    loaded = load(spec)
+    graph = graph_of(loaded.spec, "default", loaded.spec.name)
+    if call.json:
+        call.put_json(
+            {
+                "name": loaded.spec.name,
+                "valid": True,
+                "bounded": graph.bounded,
+                "tasks": graph.order,
+                "links": [link.name for link in graph.links],
+                "spec": loaded.spec,
+            }
+        )
+        return
+    call.put(headline(loaded.spec, graph))
+    for line in draw(loaded.spec, graph):
+        call.put(f"  {line}")
+    call.put("nothing is wrong with it")
+
+
+def submit(call: Call, spec: Spec) -> None:
+    """Hand a job in and print its id; whoever coordinates runs it."""
+    with call.client() as client:
+        handle = client.submit(spec)
+        if not call.json:
+            call.put(handle.id)
+        waits = handle.waits_for()
+        if call.json:
+            call.put_json({"id": handle.id, "waits_for": waits} if waits else {"id": handle.id})
+        elif waits:
+            call.say(waits)
+
+
+def list_jobs(call: Call) -> None:
+    """All jobs of the deployment, the latest first."""
+    from sardonyx.cli.tables import jobs_table
+
+    with call.client() as client:
+        views = client.jobs()
+        idle = not client.led()
+    if call.json:
+        call.put_json(views)
+        return
+    if views:
+        call.console.print(jobs_table(views))
+    else:
+        call.put(f"no jobs in deployment {call.settings.deployment}")
+    if idle:
+        call.say("no coordinator leads this deployment")
+
+
+def show(call: Call, job: JobId) -> None:
+    """One job: its status, its tasks, their rows."""
+    from sardonyx.cli.tables import job_headline, tasks_table
+    from sardonyx.views import waiting_for
+
+    with call.client() as client:
+        view = client.job(job).status()
+        waits = waiting_for(view, led=view.ended or client.led())
+    if call.json:
+        call.put_json(view)
+        return
+    call.console.print(job_headline(view))
+    if waits:
+        call.console.print(f"[yellow]{waits}[/yellow]")
+    call.console.print(tasks_table(view.tasks))
+    if view.error is not None:
+        call.put("")
+        call.put(report.error_text(JobFailed.from_failure(view.error)))
+
+
+def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
+    """Wait for a job's end. Exit code 0: completed, 1: failed, 3: killed, 4: timed out."""
+    wait = duration_of(timeout)
+    with call.client() as client:
+        handle = client.job(job)
+        try:
+            view = watch_to_end(call, handle, timeout=wait)
+        except KeyboardInterrupt:
+            call.say(f"no longer waiting; job {handle.id} goes on")
+            raise
+        return tell_end(call, view)
+
+
+def kill(call: Call, job: JobId) -> int:
+    """End a job. What it has committed stays."""
+    with call.client() as client:
+        handle = client.job(job)
+        before = handle.status()
+        if before.ended:
+            return _told(call, before, f"job {before.id} has ended already: {before.status}")
+        handle.kill()
+        try:
+            view = handle.await_completion(KILL_PATIENCE)
+        except (Interrupted, JobFailed) as error:
+            if error.code == "SX-JOB-TIMEOUT":
+                raise SardonyxError(
+                    "SX-JOB-KILL-PENDING",
+                    f"the end of job {handle.id} is asked for, but nobody has carried it out yet",
+                    cause=error.cause,
+                    fix="it will be carried out as soon as a coordinator leads",
+                    where={"job": handle.id},
+                ) from error
+            view = handle.status()
+        return _told(call, view, f"job {view.id} is {view.status}")
+
+
+def _told(call: Call, view: JobView, text: str) -> int:
+    if call.json:
+        call.put_json({"id": view.id, "status": view.status})
+    else:
+        call.put(text)
+    return report.COMPLETED
+
+
+def duration_of(text: str | None) -> float | None:
+    """A duration from the command line in seconds. Raises ``SX-USAGE``."""
+    if text is None:
+        return None
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise SardonyxError("SX-USAGE", str(error), fix='write for example --timeout "60 s"') from None
+
+
+def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:
+    """Task name -> the tasks in front of it."""
+    found: dict[str, list[str]] = {}
+    for source, target in spec.workflow:
+        found.setdefault(target, []).append(source)
+    return found
+
+
+def watch_to_end(call: Call, handle: JobHandle, *, timeout: float | None = None) -> JobView:
+    """Show progress on stderr until the job has ended. Raises Interrupted ``SX-JOB-TIMEOUT``."""
+    from sardonyx.cli.progress import progress
+
+    silence = Silence(handle)
+    with progress(call.error_console, upstream_of(handle.spec())) as shown:
+        for view in handle.follow(timeout=timeout):
+            shown.show(view, silence.remark(view, time.monotonic()))
+    return view
+
+
+class Silence:
+    """Finds out what a job waits for when nothing has happened to it for a few seconds."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._last: object = None
+        self._since = 0.0
+
+    def remark(self, view: JobView, now: float) -> str | None:
+        """What to say at this moment (seconds, monotonic), if anything."""
+        state = (view.status, view.tasks)
+        if state != self._last:
+            self._last, self._since = state, now
+        quiet = now - self._since >= SILENCE
+        return self._handle.waiting(view) if quiet or view.waits_for else None
+
+
+def tell_end(call: Call, view: JobView) -> int:
+    """Say how a job ended, and give the exit code for it."""
+    if view.status == "failed" and view.error is not None:
+        call.tell(JobFailed.from_failure(view.error))
+    elif view.status == "killed":
+        call.tell(Interrupted("SX-JOB-KILLED", f"job {view.id} was killed", where={"job": view.id}))
+    elif call.json:
+        call.put_json(view)
+    else:
+        from sardonyx.cli.tables import took
+
+        call.put(f"job {view.id} is {view.status}, took {took(view)}")
+    return report.exit_code_of(view.status)

@@ -1,0 +1,184 @@
+"""What a job has made: where each output lies, how much it is, and the first few rows of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sardonyx.cli.tables import number, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sardonyx.config import Settings
+    from sardonyx.spec import JobSpec, TaskSpec
+    from sardonyx.views import JobView
+
+FEW = 3
+"""Rows of an output that are shown."""
+WIDE = 10
+"""Columns of it that are shown."""
+PEEK = 5.0
+"""Seconds that reading a few records may take."""
+
+
+class OutputView(msgspec.Struct, omit_defaults=True):
+    """One output of a job."""
+
+    task: str
+    medium: str
+    where: str = ""
+    """The path or the topic."""
+    rows: int | None = None
+    files: int | None = None
+    first: list[Any] = []
+    """A few rows: dicts from files, texts from a topic."""
+    note: str = ""
+    """Why there are no rows to be seen."""
+
+
+def look_at(settings: Settings, spec: JobSpec, view: JobView) -> list[OutputView]:
+    """Every output as it lies there now. Never raises for what it cannot read: that is told in ``note``."""
+    found = []
+    for task in spec.catalog:
+        if task.type != "output":
+            continue
+        output = OutputView(task.name, task.medium or "", rows=view.task(task.name).rows_out)
+        if output.rows is None or (task.medium != "kafka" and not output.rows):
+            output.rows = view.task(task.name).rows_in
+        if task.medium == "files":
+            _look_at_files(task, output)
+        elif task.medium == "kafka":
+            output.where = str(task.options["topic"])
+            if output.rows:
+                _look_at_topic(settings, output)
+        found.append(output)
+    return found
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files that hold rows, in order; what begins with ``_`` or ``.`` is somebody's own business."""
+    if not path.is_dir():
+        return []
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
+    )
+
+
+def _look_at_files(task: TaskSpec, output: OutputView) -> None:
+    path = Path(str(task.options["path"]))
+    files = data_files(path)
+    output.where, output.files = str(path), len(files)
+    if files:
+        try:
+            output.first = first_rows(files, task.options)
+        except Exception as error:  # noqa: BLE001 - a look must not turn a job that succeeded into one that did not
+            output.note = f"cannot be shown: {error}"
+
+
+def first_rows(files: Sequence[Path], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """The first few rows of these files of one format."""
+    from pyarrow import csv, dataset
+
+    form: Any = str(options["format"])
+    if form == "csv" and not options.get("header", True):
+        form = dataset.CsvFileFormat(read_options=csv.ReadOptions(autogenerate_column_names=True))
+    rows: list[dict[str, Any]] = dataset.dataset([str(file) for file in files], format=form).head(FEW).to_pylist()
+    return rows
+
+
+def _look_at_topic(settings: Settings, output: OutputView) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        output.first = peek(settings, output.where)
+    except KafkaException as error:
+        output.note = f"cannot be shown: {error}"
+
+
+def peek(settings: Settings, topic: str) -> list[str]:
+    """A few of a topic's last committed records as text, in no order between partitions.
+
+    Raises:
+        KafkaException: Kafka does not answer or refuses.
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            **settings.kafka.client(),
+            "group.id": f"{settings.deployment}.peek",  # joined by nobody: partitions are assigned by hand
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        known = consumer.list_topics(topic, timeout=PEEK).topics[topic].partitions
+        places = []
+        for partition in known:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PEEK)
+            # Behind the last record stands a transaction marker, which takes an offset too.
+            places.append(TopicPartition(topic, partition, max(low, high - FEW - 1)))
+        consumer.assign(places)
+        texts: list[str] = []
+        deadline = time.monotonic() + PEEK
+        while len(texts) < FEW and time.monotonic() < deadline:
+            message = consumer.poll(min(0.5, PEEK))
+            if message is not None and message.error() is None:
+                texts.append((message.value() or b"").decode("utf-8", "replace"))
+            elif message is None and texts:
+                break  # nothing more comes at once; a few are enough
+        return texts
+    finally:
+        consumer.close()
+
+
+def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> None:
+    """The results as tables.
+
+    Args:
+        console: where to.
+        outputs: as :func:`look_at` gives them.
+        vanishes: whether topics end with the embedded Kafka.
+    """
+    table = plain("output", "where", "files", "rows")
+    for output in outputs:
+        place = f"{output.medium} {output.where}".strip()
+        table.add_row(output.task, place, number(output.files) if output.medium == "files" else "", number(output.rows))
+    console.print()
+    console.print(table)
+    for output in outputs:
+        if output.note:
+            console.print(f"\n{output.task}: {output.note}", markup=False)
+        if output.first:
+            console.print(f"\n{output.task}, a few of them:", markup=False)
+            _show_rows(console, output.first)
+    topics = [output.where for output in outputs if output.medium == "kafka"]
+    if vanishes and topics:
+        console.print(
+            f"\n{', '.join(topics)}: in the embedded Kafka, which is removed now; keep it with --data DIR", markup=False
+        )
+
+
+def _show_rows(console: Console, rows: Sequence[Any]) -> None:
+    if not isinstance(rows[0], dict):
+        for row in rows:
+            console.print(f"  {_cut(row, 200)}", markup=False)
+        return
+    columns = list(rows[0])[:WIDE]
+    table = plain(*columns)
+    for row in rows:
+        table.add_row(*(_cut(str(row[column]), 40).replace("[", r"\[") for column in columns))
+    console.print(table)
+    if len(rows[0]) > WIDE:
+        console.print(f"  and {len(rows[0]) - WIDE} more columns", markup=False)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,117 @@
+"""Jobs, peers and tasks as tables for people. Rich is imported only when one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sardonyx.cli.words import clock, duration
+from sardonyx.views import JobView, PeerView, TaskView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+STYLES = {
+    "completed": "green",
+    "complete": "green",
+    "running": "cyan",
+    "active": "cyan",
+    "planning": "yellow",
+    "submitted": "yellow",
+    "waiting": "yellow",
+    "sealing": "yellow",
+    "acking": "yellow",
+    "revoked": "red",
+    "killed": "red",
+    "failed": "red",
+    "dead": "dim",
+    "pending": "dim",
+}
+
+
+def number(value: int | None) -> str:
+    """A count with separators; a dash if it is not known."""
+    return "-" if value is None else f"{value:,}"
+
+
+def jobs_table(views: Iterable[JobView]) -> Table:
+    """One line a job."""
+    table = plain("id", "name", "status", "tasks", "submitted", "took")
+    for view in views:
+        done = sum(task.state == "complete" for task in view.tasks)
+        table.add_row(
+            view.id,
+            view.name,
+            styled(view.status),
+            f"{done}/{len(view.tasks)} complete",
+            clock(view.submitted_at)[:-4] if view.submitted_at else "-",
+            took(view),
+        )
+    return table
+
+
+def tasks_table(views: Sequence[TaskView]) -> Table:
+    """One line a task; columns that would be empty for all are left out."""
+    skipped = any(task.skipped for task in views)
+    failures = any(task.failures for task in views)
+    extra = [name for name, wanted in (("skipped", skipped), ("failures", failures)) if wanted]
+    table = plain("task", "type", "state", "peers", "rows in", "rows out", *extra)
+    for task in views:
+        cells = [task.name, task.type, styled(task.state), "-" if task.bound else str(task.peers)]
+        cells += [number(task.rows_in), number(task.rows_out)]
+        cells += [number(task.skipped)] if skipped else []
+        cells += [str(task.failures)] if failures else []
+        table.add_row(*cells)
+    return table
+
+
+def peers_table(views: Iterable[PeerView]) -> Table:
+    """One line a virtual peer."""
+    table = plain("peer", "state", "job", "task", "slot", "host", "pid")
+    for peer in views:
+        table.add_row(
+            peer.id,
+            styled(peer.state),
+            peer.job or "-",
+            peer.task or "-",
+            "-" if peer.slot is None else str(peer.slot),
+            peer.host or "-",
+            str(peer.pid or "-"),
+        )
+    return table
+
+
+def job_headline(view: JobView) -> str:
+    """The job in one line, in rich's markup."""
+    words = [f"[bold]{view.id}[/bold]", styled(view.status)]
+    if view.submitted_at:
+        words.append(f"submitted {clock(view.submitted_at)[:-4]}")
+    if view.ended:
+        words.append(f"took {took(view)}")
+    return "  ".join(words)
+
+
+def took(view: JobView) -> str:
+    """How long a job that has ended took."""
+    if view.ended_at is None or view.submitted_at is None:
+        return "-"
+    return duration(view.ended_at - view.submitted_at)
+
+
+def styled(state: str) -> str:
+    """A state in its colour."""
+    style = STYLES.get(state)
+    return f"[{style}]{state}[/{style}]" if style else state
+
+
+def plain(*columns: str) -> Table:
+    """A table without lines; numbers to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        right = column in {"rows in", "rows out", "peers", "skipped", "failures", "slot", "files", "records", "rows"}
+        table.add_column(
+            column, justify="right" if right else "left", overflow="fold", no_wrap=column in {"id", "task"}
+        )
+    return table

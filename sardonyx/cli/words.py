@@ -1,0 +1,106 @@
+"""Events of the log in one line of plain words. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from coordinator.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    Completed,
+    Counts,
+    Declined,
+    Evicted,
+    Exhausted,
+    GraceEnded,
+    JobKilled,
+    JobSubmitted,
+    Left,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    PeerBorn,
+    PeerDied,
+    TaskFailed,
+)
+from sardonyx.errors import Failure
+
+
+def summary(event: AnyEvent) -> str:
+    """What happened, in one line."""
+    match event:
+        case PeerBorn():
+            return f"peer {event.peer} is there" + (f", on {event.host}, process {event.pid}" if event.host else "")
+        case PeerDied():
+            return f"peer {event.peer} is gone"
+        case Left():
+            return f"peer {event.peer} wants to leave"
+        case Evicted():
+            return f"a user takes peer {event.peer} out"
+        case GraceEnded():
+            return f"peer {event.peer} did not withdraw in time after its task was taken away"
+    return _of_a_job(event)
+
+
+def _of_a_job(event: AnyEvent) -> str:
+    match event:
+        case JobSubmitted():
+            return f"job {event.job} is handed in: {_count(len(event.spec.catalog), 'task')}"
+        case JobKilled():
+            return f"a user ends job {event.job}"
+        case LinksCreated():
+            return f"job {event.job} has its {_count(len(event.links), 'link')}"
+        case LinksFailed():
+            return f"job {event.job} gets no links: {_failure(event.error)}"
+        case LinksDeleted():
+            return f"the links of job {event.job} are gone"
+    return _of_an_assignment(event)
+
+
+def _of_an_assignment(event: AnyEvent) -> str:
+    match event:
+        case Acked():
+            return f"peer {event.peer} takes assignment {event.assignment}"
+        case Declined():
+            return f"peer {event.peer} cannot take assignment {event.assignment}: {_failure(event.error)}"
+        case AckTimedOut():
+            return f"peer {event.peer} did not answer the offer of assignment {event.assignment}"
+        case Exhausted():
+            return f"peer {event.peer} has read all there is for assignment {event.assignment}; seal?"
+        case Completed():
+            return f"peer {event.peer} has sealed assignment {event.assignment}; complete! ({rows(event.counts)})"
+        case TaskFailed():
+            end = "for good" if event.fatal else "may be tried again"
+            return f"peer {event.peer} gives assignment {event.assignment} up, {end}: {_failure(event.error)}"
+    raise AssertionError(f"no words for {type(event).__name__}")
+
+
+def rows(counts: Counts) -> str:
+    """Row counts in words."""
+    words = f"{counts.rows_in:,} rows in, {counts.rows_out:,} out"
+    return words + (f", {counts.skipped:,} skipped" if counts.skipped else "")
+
+
+def clock(at: float) -> str:
+    """A wall clock time (seconds since 1970) in local time, to the millisecond."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def duration(seconds: float) -> str:
+    """A duration as people write it: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, left = divmod(minutes, 60)
+    return f"{hours} h {left} min" if hours else f"{minutes} min {rest} s"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _failure(error: Failure) -> str:
+    return f"{error.code}: {error.message}".splitlines()[0]

@@ -1,0 +1,197 @@
+"""A job, its tasks and the peers as others see them: the notes in the tree put together with row counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, TaskNote, TaskState
+from sardonyx.errors import Failure
+from sardonyx.graph import Graph, Stage
+from sardonyx.spec import JobSpec, TaskType
+
+ViewStatus = JobStatus | Literal["submitted"]
+"""A job's status; ``submitted`` until a coordinator has taken it in."""
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a job. Row counts are exact for what is committed; None where they cannot be known now."""
+
+    name: str
+    type: TaskType
+    state: TaskState
+    peers: int = 0
+    """How many virtual peers are on it; always 0 for a topic that is bound in place, which nobody needs to run."""
+    peer_ids: list[str] = []
+    rows_in: int | None = None
+    rows_out: int | None = None
+    skipped: int | None = None
+    """Rows left out because its function raised on them."""
+    failures: int = 0
+    """How often it failed and was begun again."""
+    bound: bool = False
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. Times are seconds since 1970."""
+
+    id: str
+    name: str
+    status: ViewStatus
+    tasks: list[TaskView]
+    """In topological order."""
+    error: Failure | None = None
+    waits_for: int = 0
+    """How many more virtual peers it needs before it can go on."""
+    submitted_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never change again."""
+        return self.status in ENDED
+
+    def task(self, name: str) -> TaskView:
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(name)
+
+
+class PeerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual peer."""
+
+    id: str
+    state: PeerState
+    job: str | None = None
+    task: str | None = None
+    slot: int | None = None
+    host: str = ""
+    pid: int = 0
+    daemon: str = ""
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """What of a peer's pulse is shown."""
+
+    host: str = ""
+    pid: int = 0
+    daemon: str = ""
+
+
+def job_view(
+    job: str,
+    spec: JobSpec,
+    graph: Graph,
+    note: JobNote | None,
+    notes: Mapping[str, TaskNote],
+    live: Mapping[str, Counts] | None = None,
+) -> JobView:
+    """Put a job together.
+
+    Args:
+        job: its id.
+        spec: the job as data.
+        graph: the graph of ``spec``.
+        note: its status; None while no coordinator has taken it in.
+        notes: task name -> note, as far as there are any.
+        live: task name -> counts as they stand now in Kafka; None if Kafka cannot be asked.
+    """
+    stages = {stage.name: _stage_view(stage, notes.get(stage.name), live) for stage in graph.stages}
+    views = [stages[name] if name in stages else _bound_view(spec, graph, name, stages) for name in graph.order]
+    if note is None:
+        return JobView(id=job, name=spec.name, status="submitted", tasks=views)
+    return JobView(
+        id=job,
+        name=note.name,
+        status=note.status,
+        tasks=views,
+        error=note.error,
+        waits_for=0 if note.status in ENDED else note.waits_for,
+        submitted_at=note.submitted_at,
+        ended_at=note.ended_at,
+    )
+
+
+def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] | None) -> TaskView:
+    note = note or TaskNote(state="pending", n=0)
+    counts = note.counts
+    if counts is None and live is not None:
+        counts = live.get(stage.name)
+    if counts is None and note.state == "pending" and not note.peers and not note.failures:
+        counts = Counts()  # nobody ever touched it
+    return TaskView(
+        name=stage.name,
+        type=stage.task.type,
+        state=note.state,
+        peers=len(note.peers),
+        peer_ids=sorted(note.peers),
+        rows_in=counts.rows_in if counts else None,
+        rows_out=counts.rows_out if counts else None,
+        skipped=counts.skipped if counts else None,
+        failures=note.failures,
+    )
+
+
+def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
+    """A topic that is itself a link: its rows are those that its neighbours read from it, or wrote to it."""
+    task = spec.task(name)
+    beside = [stages[neighbour] for neighbour in graph.bound[name]]
+    if task.type == "input":
+        # A reader of several links counts them together, so only one that reads nothing else tells.
+        telling = [stages[reader].rows_in for reader in graph.bound[name] if len(graph.stage(reader).ingress) == 1]
+        known = [rows for rows in telling if rows is not None]
+        rows = max(known) if known else None
+    else:
+        written = [view.rows_out for view in beside]
+        rows = None if None in written else sum(count for count in written if count is not None)
+    return TaskView(
+        name=name,
+        type=task.type,
+        state=_joint_state([view.state for view in beside]),
+        rows_in=rows,
+        rows_out=rows,
+        skipped=0,
+        bound=True,
+    )
+
+
+def _joint_state(states: list[TaskState]) -> TaskState:
+    if all(state == "complete" for state in states):
+        return "complete"
+    return "pending" if all(state == "pending" for state in states) else "running"
+
+
+def peer_view(peer: str, note: PeerNote, pulse: Pulse | None) -> PeerView:
+    """One peer from its state node and, while it lives, its pulse."""
+    assignment, pulse = note.assignment, pulse or Pulse()
+    return PeerView(
+        id=peer,
+        state=note.state,
+        job=assignment.job if assignment else None,
+        task=assignment.task if assignment else None,
+        slot=assignment.slot if assignment else None,
+        host=pulse.host,
+        pid=pulse.pid,
+        daemon=pulse.daemon,
+    )
+
+
+def waiting_for(view: JobView, *, led: bool) -> str | None:
+    """What a job waits for, in words; None if for nothing but its own work.
+
+    Args:
+        view: the job.
+        led: whether a coordinator leads the deployment.
+    """
+    if view.ended:
+        return None
+    if not led:
+        return "no coordinator leads this deployment; start one with `sardonyx coordinator`"
+    if view.status == "submitted":
+        return "the coordinator has not taken it in yet"
+    if view.waits_for:
+        return f"waits for {view.waits_for} more virtual {'peer' if view.waits_for == 1 else 'peers'}"
+    return None
