@@ -1,0 +1,272 @@
+"""The job's own modules, as they travel with it: a zip known by its hash, imported without getting in anyone's way.
+
+One daemon runs several jobs in one process, and two of them may both have a module ``job`` or ``helpers``. So the modules
+of a bundle are imported as members of a package of the bundle's own, ``_sx_<start of its hash>``, and the import
+statements inside them are rewritten on loading: ``import helpers`` becomes ``import _sx_ab12.helpers as helpers``,
+wherever the bundle has ``helpers``. Everything after that is plain Python: tracebacks, annotations, and functions that
+PySpark sends to its workers, which import the same names there.
+
+What is not an import statement is not rewritten: ``importlib.import_module("helpers")`` looks among the installed
+packages only; ``importlib.import_module(".helpers", __package__)`` works.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import re
+import sys
+import tempfile
+import threading
+import weakref
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sardonyx.errors import FunctionError, SetupError
+from sardonyx.functions import check_reference, import_function
+from spark_tasks.failures import user_traceback
+
+_PREFIX = "_sx_"
+_HASH_IN_NAME = 16
+_MANGLED = re.compile(rf"\b{_PREFIX}[0-9a-f]{{{_HASH_IN_NAME}}}\.")
+
+_lock = threading.Lock()
+_bundles: dict[str, CodeBundle] = {}
+"""Every bundle of this process by its package. Never emptied: modules once imported stay, and bundles are small."""
+_shipped: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""SparkContext -> packages that its workers can import."""
+
+
+class CodeBundle:
+    """A zip of modules whose content is known by its sha256. Made by :meth:`open`; safe to use from many threads."""
+
+    def __init__(self, path: Path, sha256: str, content: bytes) -> None:
+        self.path = path
+        self.sha256 = sha256
+        self.package = _PREFIX + sha256[:_HASH_IN_NAME]
+        """The package that its modules are imported under; the same in every process."""
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            self._files = {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
+        self.modules = frozenset(name.split("/")[0].removesuffix(".py") for name in self._files if name.endswith(".py"))
+        """Names of its top-level modules and packages."""
+
+    @classmethod
+    def open(cls, source: Path | bytes, sha256: str, cache_dir: Path | None = None) -> CodeBundle:
+        """The bundle in a file, or in bytes that are then kept as a file; the same object for the same content.
+
+        Args:
+            source: a path to the zip, or its content.
+            sha256: what its content must hash to, as 64 hexadecimal digits.
+            cache_dir: where the zip is kept as ``<sha256>.zip``; may be left out for a path.
+
+        Raises:
+            SetupError: ``SX-CODE-HASH``, the content is another one, or no zip.
+        """
+        package = _PREFIX + sha256[:_HASH_IN_NAME]
+        with _lock:
+            known = _bundles.get(package)
+            if known is not None and known.sha256 == sha256 and known.path.exists():
+                return known
+            content = source if isinstance(source, bytes) else source.read_bytes()
+            _check(content, sha256)
+            path = source if isinstance(source, Path) and cache_dir is None else _keep(content, sha256, cache_dir)
+            bundle = cls(path, sha256, content)
+            _bundles[package] = bundle
+            if _finder not in sys.meta_path:
+                sys.meta_path.insert(0, _finder)
+        return bundle
+
+    def load(self, reference: str) -> Callable[..., Any]:
+        """The function that ``module:function`` names: in the bundle if it has that module, else an installed one.
+
+        Raises:
+            FunctionError: ``SX-FN-NAME``, or ``SX-FN-IMPORT`` with the user's traceback if the import raised.
+        """
+        problem = check_reference(reference)
+        if problem is not None:
+            raise problem
+        if reference.partition(":")[0].partition(".")[0] not in self.modules:
+            return import_function(reference)
+        try:
+            return import_function(f"{self.package}.{reference}")
+        except FunctionError as error:
+            raised = error.__cause__
+            raise FunctionError(
+                error.code,
+                as_written(error.message),
+                cause=as_written(error.cause),
+                fix=error.fix,
+                traceback=user_traceback(raised) if raised is not None and error.traceback else "",
+                where={**error.where, "function": reference},
+            ) from raised
+
+    def ship(self, spark: Any) -> None:
+        """Let the workers of a Spark session import the bundle's modules; does nothing the second time.
+
+        They get two files: the zip, and a module named like the package that opens it.
+        """
+        context = spark.sparkContext
+        with _lock:
+            packages = _shipped.setdefault(context, set())
+            if self.package in packages:
+                return
+            opener = self.path.parent / f"{self.package}.py"
+            _write(opener, _OPENER.format(zip=self.path.name, sha256=self.sha256).encode())
+            context.addFile(str(self.path))
+            context.addFile(str(opener))
+            packages.add(self.package)
+
+    def source_of(self, fullname: str) -> tuple[str, bool, bytes] | None:
+        """Path inside the zip, whether it is a package, and source of a module by its full name; None if not here."""
+        inner = fullname.partition(".")[2].replace(".", "/")
+        for name, is_package in ((f"{inner}/__init__.py" if inner else "__init__.py", True), (f"{inner}.py", False)):
+            if inner and name in self._files:
+                return name, is_package, self._files[name]
+        if not inner or any(name.startswith(f"{inner}/") and name.endswith(".py") for name in self._files):
+            return f"{inner}/__init__.py".lstrip("/"), True, b""  # the root itself, or a folder without __init__.py
+        return None
+
+    def data(self, name: str) -> bytes | None:
+        """A file of the zip by its name in it."""
+        return self._files.get(name)
+
+
+def as_written(text: str) -> str:
+    """A message with module names as the user knows them: without the package that we import them under."""
+    return _MANGLED.sub("", text)
+
+
+def in_worker(package: str) -> CodeBundle:
+    """The bundle of a package that was shipped to this worker."""
+    if package not in _bundles:
+        importlib.import_module(package)
+    return _bundles[package]
+
+
+_OPENER = """\
+from pathlib import Path
+
+from spark_tasks.code import CodeBundle
+
+__path__ = []
+CodeBundle.open(Path(__file__).absolute().with_name("{zip}"), "{sha256}")
+"""
+
+
+def _check(content: bytes, sha256: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found == sha256 and zipfile.is_zipfile(io.BytesIO(content)):
+        return
+    raise SetupError(
+        "SX-CODE-HASH",
+        "the job's code is not what its spec says",
+        cause=f"its sha256 is {found}, the spec names {sha256}" if found != sha256 else "it is not a zip file",
+        fix="submit the job again; if it comes back, something between client and peer changes what ZooKeeper holds",
+        where={"sha256": sha256},
+    )
+
+
+def _keep(content: bytes, sha256: str, cache_dir: Path | None) -> Path:
+    if cache_dir is None:
+        raise ValueError("a bundle given as bytes needs a cache_dir to be kept in")
+    path = cache_dir / f"{sha256}.zip"
+    if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        _write(path, content)
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All or nothing: other daemons on this machine may share the directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(name).replace(path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds ``_sx_*`` packages and what is below them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        bundle = _bundles.get(fullname.partition(".")[0])
+        found = bundle.source_of(fullname) if bundle else None
+        if bundle is None or found is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(
+            fullname, _Loader(bundle), origin=f"{bundle.path}/{found[0]}", is_package=found[1]
+        )
+        spec.has_location = True
+        return spec
+
+
+_finder = _Finder()
+
+
+class _Loader(importlib.abc.ExecutionLoader):
+    """Loads one bundle's modules. ``get_source`` is what tracebacks show lines with."""
+
+    def __init__(self, bundle: CodeBundle) -> None:
+        self._bundle = bundle
+
+    def is_package(self, fullname: str) -> bool:
+        return self._find(fullname)[1]
+
+    def get_filename(self, fullname: str) -> str:
+        return f"{self._bundle.path}/{self._find(fullname)[0]}"
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._find(fullname)[2])
+
+    def get_data(self, path: str) -> bytes:
+        """A file in the zip by its full path (``pkgutil.get_data``)."""
+        data = self._bundle.data(path.replace(os.sep, "/").removeprefix(f"{self._bundle.path.as_posix()}/"))
+        if data is None:
+            raise FileNotFoundError(path)
+        return data
+
+    def source_to_code(self, data: Any, path: Any = "<string>") -> Any:  # type: ignore[override]  # a static method there
+        tree = _Imports(self._bundle).visit(ast.parse(data, path))
+        return compile(tree, path, "exec", dont_inherit=True)
+
+    def _find(self, fullname: str) -> tuple[str, bool, bytes]:
+        found = self._bundle.source_of(fullname)
+        if found is None:
+            raise ImportError(f"no module {fullname!r} in {self._bundle.path}", name=fullname)
+        return found
+
+
+class _Imports(ast.NodeTransformer):
+    """Points import statements at the bundle where it has what they name. Lines and columns stay as they were."""
+
+    def __init__(self, bundle: CodeBundle) -> None:
+        self._bundle = bundle
+
+    def visit_Import(self, node: ast.Import) -> ast.Import:  # noqa: N802
+        names: list[ast.alias] = []
+        for alias in node.names:
+            top = alias.name.partition(".")[0]
+            if top not in self._bundle.modules:
+                names.append(alias)
+                continue
+            inside = f"{self._bundle.package}.{alias.name}"
+            names.append(ast.copy_location(ast.alias(inside, alias.asname or top), alias))
+            if alias.asname is None and top != alias.name:  # "import a.b" imports a.b and binds a
+                names.append(ast.copy_location(ast.alias(f"{self._bundle.package}.{top}", top), alias))
+        return ast.copy_location(ast.Import(names), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:  # noqa: N802
+        if node.level or node.module is None or node.module.partition(".")[0] not in self._bundle.modules:
+            return node
+        inside = f"{self._bundle.package}.{node.module}"
+        return ast.copy_location(ast.ImportFrom(inside, node.names, 0), node)

@@ -1,0 +1,162 @@
+"""Whose fault it was, and how to say it: errors of users' functions, and Spark's own.
+
+A user sees their own frames and their own message, never a JVM's stack trace or the frames of whoever called them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import reprlib
+import traceback
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import FunctionError, SetupError
+
+RAISED = "SX-FN-RAISED"
+_MESSAGE_LIMIT = 500
+_TRACEBACK_LIMIT = 8_000
+_HERE = str(Path(__file__).parent)
+_ZIP = re.compile(r'File "[^"]*[0-9a-f]{64}\.zip/')
+_PACKAGE = re.compile(r"\b_sx_[0-9a-f]{16}\.")
+_LAST_LINE = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+
+
+def _machinery() -> tuple[str, ...]:
+    """Directories whose frames say nothing to a user."""
+    found = [_HERE, "<frozen importlib"]
+    for package in ("pyspark", "py4j"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            found.append(str(Path(spec.origin).parent))
+    found.append(str(Path(importlib.util.__file__).parent))
+    return tuple(found)
+
+
+_MACHINERY = _machinery()
+
+_record_repr = reprlib.Repr()
+_record_repr.maxdict = 40
+_record_repr.maxlist = _record_repr.maxtuple = 10
+_record_repr.maxstring = _record_repr.maxother = 80
+_record_repr.maxlevel = 4
+
+
+def user_traceback(error: BaseException) -> str:
+    """A traceback with only the user's frames, also in the errors that it came from."""
+    shown = traceback.TracebackException.from_exception(error, compact=True)
+    queue: list[traceback.TracebackException | None] = [shown]
+    while queue:
+        part = queue.pop()
+        if part is not None:
+            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_MACHINERY)]
+            queue += [part.__cause__, part.__context__]
+    if not shown.stack and shown.__cause__ is None and shown.__context__ is None:
+        return readable("".join(shown.format_exception_only()))
+    return readable("".join(shown.format()))
+
+
+def readable(text: str) -> str:
+    """A traceback with files and modules of a code bundle named as the user named them, and of bounded length."""
+    text = _PACKAGE.sub("", _ZIP.sub('File "', text))
+    if len(text) > _TRACEBACK_LIMIT:
+        half = _TRACEBACK_LIMIT // 2
+        text = f"{text[:half]}\n  ...\n{text[-half:]}"
+    return text
+
+
+def bounded(text: str, limit: int = _MESSAGE_LIMIT) -> str:
+    """Text that fits into a message."""
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+
+
+def function_raised(task: str, fn: str, error: BaseException, record: object = None) -> FunctionError:
+    """``SX-FN-RAISED`` for what a user's function raised.
+
+    Args:
+        task: name of the task.
+        fn: its function as ``module:function``.
+        error: what was raised, by Python code or by Spark on behalf of an expression of the function.
+        record: the record that it was given, if it takes one at a time.
+    """
+    kind, message, trace = _said(error)
+    name = fn.partition(":")[2]
+    return FunctionError(
+        RAISED,
+        f"function {name} of task {task} raised {bounded(f'{kind}: {message}' if message else kind)}",
+        cause="" if record is None else f"the record was {bounded(_record_repr.repr(record), 1_000)}",
+        fix="mend the function, or set on_error to skip to leave such records out",
+        traceback=trace,
+        where={"task": task, "function": fn},
+    )
+
+
+def wrong_result(task: str, fn: str, cause: str, fix: str) -> FunctionError:
+    """``SX-FN-RESULT``: what the function gave is not what a function of its kind gives."""
+    return FunctionError(
+        "SX-FN-RESULT",
+        f"function {fn.partition(':')[2]} of task {task} gave something that cannot be passed on",
+        cause=cause,
+        fix=fix,
+        where={"task": task, "function": fn},
+    )
+
+
+def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
+    """``SX-SPARK-LOST`` if Spark itself failed: its JVM or one of its workers died, or it was stopped; else None.
+
+    Args:
+        error: what came out of a call to Spark.
+        alive: whether the JVM still runs.
+    """
+    from py4j.protocol import Py4JError
+
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    in_py4j = last is not None and "/py4j/" in Path(last.tb_frame.f_code.co_filename).as_posix()
+    broken_off = in_py4j and isinstance(error, OSError | EOFError)
+    if alive and not broken_off and not isinstance(error, Py4JError):
+        return None
+    if not alive:
+        cause = "Spark's JVM has ended; was it killed, or did it run out of memory?"
+    else:
+        cause = bounded(_root_cause(error))
+    return SetupError(
+        "SX-SPARK-LOST",
+        "Spark could not finish the batch",
+        cause=cause,
+        fix="the batch will be tried again; if it comes back, look for memory (spark.driver.memory in the settings) "
+        "and for functions that end their worker process",
+    )
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost message of a Java exception, in one line."""
+    try:
+        java: Any = getattr(error, "java_exception", None)
+        while java is not None and java.getCause() is not None:
+            java = java.getCause()
+        text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
+    except Exception as second:  # noqa: BLE001 (asking a dying JVM may raise anything)
+        text = f"{type(error).__name__}, and then {type(second).__name__}"
+    return text.partition("\n")[0]
+
+
+def _said(error: BaseException) -> tuple[str, str, str]:
+    """Class, message and traceback as the user should read them."""
+    if not type(error).__module__.startswith("pyspark."):
+        return type(error).__name__, readable(str(error)), user_traceback(error)
+    text = str(error)
+    _, found, trace = text.partition("Traceback (most recent call last):")
+    if found:  # raised by a Python function on a worker; Spark's message holds its traceback
+        trace = readable(found + trace)
+        last = [line for line in trace.splitlines() if _LAST_LINE.match(line)]
+        kind, _, message = (last[-1] if last else type(error).__name__).partition(": ")
+        return kind.rpartition(".")[2], message, trace
+    short = text.partition("\n")[0].rstrip(";")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_MACHINERY)]
+    kind = type(error).__name__
+    head = "Traceback (most recent call last):\n" if frames else ""
+    return kind, short, readable(f"{head}{''.join(traceback.format_list(frames))}{kind}: {short}\n")

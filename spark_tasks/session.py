@@ -1,0 +1,260 @@
+"""Starting and stopping Spark: one session per daemon, shared by the threads of all its virtual peers.
+
+Spark's JVM is a child of ours that ends when its standard input does, so it dies with us also when we are killed.
+What it and its Python workers print does not go to the terminal: errors of Spark and lines printed by users' functions
+become log events, everything else is dropped.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from pathlib import Path
+from typing import IO
+
+import structlog
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from sardonyx.config import SparkSettings
+from sardonyx.errors import SetupError
+from sardonyx.java import find_java
+
+_MARK = "@spark "
+_QUIET_LOG4J = f"""
+rootLogger.level = error
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.alwaysWriteExceptions = false
+appender.out.layout.pattern = {_MARK}%c{{1}} %replace{{%m}}{{[\\r\\n]+}}{{ }}%n
+# A failing task reaches us as an exception; there is no need to hear of it three times more.
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.python.name = org.apache.spark.api.python
+logger.python.level = off
+# Otherwise PySpark's gateway takes itself for a shell and raises the level again.
+logger.repl.name = org.apache.spark.repl.Main
+logger.repl.level = error
+logger.submit.name = org.apache.spark.deploy.SparkSubmit
+logger.submit.level = error
+"""
+_FAIR_WITHIN_ONE_POOL = """<?xml version="1.0"?>
+<allocations><pool name="default"><schedulingMode>FAIR</schedulingMode></pool></allocations>
+"""
+_CHATTER = re.compile(r"WARNING: |NOTE: Picked up |Using Spark's default log4j|Setting default log level|To adjust logging")
+_STOP_SECONDS = 10.0
+_PANDAS_3 = "PySpark does not yet fully support pandas"
+"""A warning at every ``udf()``. What it means (some of Spark's pandas API) is nothing that goes through here."""
+
+log = structlog.get_logger()
+
+
+class _Started:
+    """What belongs to a running session beside the session itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, output: _Output) -> None:
+        self.process = process
+        self.directory = directory
+        self.output = output
+
+
+_started: weakref.WeakKeyDictionary[SparkSession, _Started] = weakref.WeakKeyDictionary()
+
+
+def start_session(settings: SparkSettings, directory: Path | None = None) -> SparkSession:
+    """Start Spark's JVM and a session in it. One at a time per process.
+
+    Args:
+        settings: master and configuration; the latter wins over what is set here.
+        directory: where a directory for Spark's temporary files is made; the system's default if None. It is removed
+            again by :func:`stop_session`.
+
+    Raises:
+        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD`` or ``SX-SPARK-START``.
+    """
+    find_java()
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix="sardonyx-spark-", dir=directory))
+    conf = _configuration(settings, own)
+    python = conf.get("spark.pyspark.python", sys.executable)
+    # Spark would start whichever "python3" comes first on the path, which lacks the packages that this one has.
+    os.environ["PYSPARK_PYTHON"] = python
+    os.environ["PYSPARK_DRIVER_PYTHON"] = conf.get("spark.pyspark.driver.python", python)
+    warnings.filterwarnings("ignore", message=_PANDAS_3)
+    began = time.monotonic()
+    output = _Output()
+    gateway = None
+    try:
+        gateway = launch_gateway(
+            SparkConf(loadDefaults=False).setAll(list(conf.items())),
+            popen_kwargs=output.popen_arguments(),
+        )
+        output.follow()
+        spark = SparkSession(SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway))
+    except Exception as error:
+        output.follow()
+        process = getattr(gateway, "proc", None)
+        _forget_gateway()
+        if process is not None:
+            _end(process)
+        output.close()
+        shutil.rmtree(own, ignore_errors=True)
+        raise SetupError(
+            "SX-SPARK-START",
+            f"Spark did not start with master {settings.master!r}",
+            cause=output.reason() or _first_line(error),
+            fix="see the cause; check spark.master and spark.conf in the settings, and try `sardonyx doctor`",
+            where={"master": settings.master},
+        ) from error
+    if "spark.sql.shuffle.partitions" not in conf:
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    _started[spark] = _Started(gateway.proc, own, output)
+    log.info(
+        "spark started",
+        master=settings.master,
+        cores=spark.sparkContext.defaultParallelism,
+        pid=gateway.proc.pid,
+        seconds=round(time.monotonic() - began, 2),
+    )
+    return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop the session and its JVM, and remove its temporary files. May be repeated, also when the JVM has died."""
+    started = _started.pop(spark, None)
+    if started is None:
+        return
+    if started.process.poll() is None:
+        with contextlib.suppress(Exception):  # whatever it says, the process is ended below
+            spark.stop()
+    _forget_gateway()
+    _end(started.process)
+    started.output.close()
+    shutil.rmtree(started.directory, ignore_errors=True)
+    log.info("spark stopped")
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session's JVM still runs; True for a session that was not started here."""
+    started = _started.get(spark)
+    return started is None or started.process.poll() is None
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """The process id of the session's JVM. Raises ``KeyError`` for a session that was not started here."""
+    return _started[spark].process.pid
+
+
+def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
+    log4j = own / "log4j2.properties"
+    log4j.write_text(_QUIET_LOG4J, "utf-8")
+    pools = own / "pools.xml"
+    pools.write_text(_FAIR_WITHIN_ONE_POOL, "utf-8")
+    conf = {
+        "spark.app.name": "sardonyx",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(own),
+        "spark.sql.warehouse.dir": str(own / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.worker.reuse": "true",
+        # Micro-batches of several virtual peers take turns task by task, instead of one waiting for the other's end.
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": pools.as_uri(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A batch is cut by us; Spark shall not cut it smaller (its default is 10,000 rows).
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.executorEnv.PYTHONWARNINGS": f"ignore:{_PANDAS_3}",
+        "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+    }
+    if settings.master.startswith("local"):
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    conf |= settings.conf
+    conf["spark.master"] = settings.master
+    options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}"'
+    conf["spark.driver.extraJavaOptions"] = f"{options} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
+    return conf
+
+
+def _forget_gateway() -> None:
+    """PySpark keeps the gateway for ever in a class attribute; without this no second session could start."""
+    gateway = SparkContext._gateway  # noqa: SLF001 (there is no public way)
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # the JVM waits for this
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+class _Output:
+    """Reads what the JVM and its Python workers print, and turns it into log events."""
+
+    def __init__(self) -> None:
+        reading, self._writing = os.pipe()
+        self._lines: IO[str] = os.fdopen(reading, "r", encoding="utf-8", errors="replace")
+        self._last: collections.deque[str] = collections.deque(maxlen=20)
+        self._thread = threading.Thread(target=self._read, name="spark-output", daemon=True)
+
+    def popen_arguments(self) -> dict[str, int]:
+        return {"stdout": self._writing, "stderr": self._writing}
+
+    def follow(self) -> None:
+        """Begin to read; to be called when the child has been started, or could not be."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait until everything is read; the child has ended."""
+        self._thread.join(_STOP_SECONDS)
+
+    def reason(self) -> str:
+        """What was printed last: why it did not start."""
+        return " | ".join(self._last)[-1000:]
+
+    def _read(self) -> None:
+        with self._lines:
+            for raw in self._lines:
+                line = raw.rstrip()
+                if not line or _CHATTER.match(line):
+                    continue
+                self._last.append(line)
+                if line.startswith(_MARK):
+                    log.error("spark reports an error", message=line.removeprefix(_MARK))
+                else:
+                    log.info("printed on a spark worker", line=line)
