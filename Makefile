@@ -1,0 +1,75 @@
+# Each target makes what it needs; what is made already costs nothing.
+# Needed beforehand: Python 3.11 or newer, Java 17 or newer, make. Nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check core faults test-compose lock clean java
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+# The first Python that is new enough; another one: make PYTHON=/path/to/python
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
+	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
+
+test: check $(READY) java ## everything: check, then all tests on embedded ZooKeeper and Kafka
+	@$(BIN)/pytest -m "not faults"
+
+check: $(READY) ## lint, format, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+core: $(READY) ## the tests of the pure core alone: seconds, no services
+	@$(BIN)/pytest tests/core
+
+faults: $(READY) java ## the long fault runs
+	@$(BIN)/pytest -m faults
+
+test-compose: $(READY) java ## the same suite on the cluster of docker-compose.yml
+	@docker compose up --build --detach --wait
+	@status=0; \
+	SARDONYX_TEST_ZOOKEEPER=127.0.0.1:$${SARDONYX_ZOOKEEPER_PORT:-2181} \
+	SARDONYX_TEST_KAFKA=127.0.0.1:$${SARDONYX_KAFKA_PORT:-9092} \
+	$(BIN)/pytest -m "not faults" || status=$$?; \
+	docker compose down --volumes; exit $$status
+
+lock: $(READY) ## pin the newest dependencies that pyproject.toml allows, with hashes
+	@$(PIP) uv
+	@COMPILE="$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate"; \
+	$$COMPILE --extra dev pyproject.toml -o requirements.lock; \
+	$$COMPILE --group build -o requirements-build.lock
+	@! grep -n '://' requirements.lock requirements-build.lock
+
+clean: ## remove what was made here (the fetched Kafka stays in your cache directory)
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .sardonyx spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || { \
+	echo "Sardonyx needs Java 17 or newer; found: $$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | head -1)"; \
+	echo "  Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"; \
+	echo "  macOS: brew install openjdk@17, then set JAVA_HOME to its libexec/openjdk.jdk/Contents/Home"; exit 1; } >&2
+
+# setuptools first, by its hash: pyspark comes as a source package, and so nothing unpinned is fetched to build it.
+$(READY): pyproject.toml requirements.lock requirements-build.lock
+	@[ -n "$(PYTHON)" ] || { \
+	echo "Sardonyx needs Python 3.11 or newer; found: $$(python3 --version 2>&1)"; \
+	echo "  Debian and Ubuntu: sudo apt-get install python3 python3-venv; macOS: brew install python"; \
+	echo "  one that is not on the PATH: make PYTHON=/path/to/python"; exit 1; } >&2
+	@echo "making $(VENV) with $$($(PYTHON) --version), about 700 MB, a few minutes at first"
+	@$(PYTHON) -m venv $(VENV) || { \
+	echo "this Python cannot make environments; Debian and Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; }
+	@$(PIP) --require-hashes -r requirements-build.lock
+	@$(PIP) --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
