@@ -137,7 +137,10 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
     )
     try:
         partition = TopicPartition(topic, 0, OFFSET_BEGINNING)
-        _, end = consumer.get_watermark_offsets(partition, timeout=_CALL)
+        # The very end: a read_committed consumer's own watermark would stop at the first open transaction.
+        (end,) = _list_offsets(
+            _admin(settings), settings, topic, 1, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
+        )
         consumer.assign([partition])
         values: list[bytes] = []
         reached = 0
@@ -237,10 +240,16 @@ def _offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int
     return found
 
 
-def _list_offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int, spec: OffsetSpec) -> list[int]:
+def _list_offsets(
+    admin: AdminClient,
+    settings: Settings,
+    topic: str,
+    partitions: int,
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> list[int]:
     asked = admin.list_offsets(
-        {TopicPartition(topic, number): spec for number in range(partitions)},
-        isolation_level=IsolationLevel.READ_COMMITTED,
+        {TopicPartition(topic, number): spec for number in range(partitions)}, isolation_level=isolation
     )
     found = {item.partition: _within(settings, future).offset for item, future in asked.items()}
     return [found[number] for number in range(partitions)]

@@ -1,0 +1,327 @@
+"""Links, readers and transactions on a real broker: what a task's way in and way out promise."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from coordinator.events import Counts
+from queues import links
+from queues.outlets import sentinel_message
+from queues.positions import Partition, Position, add
+from queues.reader import ROWS_HEADER, Batch, Reader
+from queues.transaction import Outgoing, ProducerLost, TransactionAborted, TransactionalWriter
+from sardonyx.config import Settings
+from sardonyx.errors import InputError, OutputError, SardonyxError
+from sardonyx.graph import Graph, graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+from sentinel import rules
+from tests.waiting import until
+
+JOB = "q-1"
+PARTITIONS = 3
+
+
+class Task:
+    """One task with a link on each side, its readers and writers, closed at the end."""
+
+    def __init__(self, settings: Settings, link_input: dict | None = None) -> None:
+        options = {"topic": f"{settings.deployment}-in", **(link_input or {})}
+        source = (
+            TaskSpec(name="a", type="input", medium="kafka", options=options)
+            if link_input
+            else TaskSpec(name="a", type="input", medium="files")
+        )
+        self.spec = JobSpec(
+            name="q",
+            workflow=[("a", "b"), ("b", "c")],
+            catalog=[
+                source,
+                TaskSpec(name="b", type="function", fn="m:f"),
+                TaskSpec(name="c", type="output", medium="blackhole"),
+            ],
+            partitions=PARTITIONS,
+        )
+        self.settings = settings
+        self.graph: Graph = graph_of(self.spec, settings.deployment, JOB)
+        self.stage = self.graph.stage("b")
+        self.facts: dict = {}
+        self.votes: dict[str, str] = {}
+        self.open_readers: list[Reader] = []
+
+    def create(self) -> None:
+        self.facts = links.create_links(self.settings, self.graph, self.spec)
+
+    @property
+    def topic(self) -> str:
+        return self.stage.ingress[0].topic
+
+    def reader(self, size: int = 1000) -> Reader:
+        ingress = {link.name: (link, self.facts[link.name]) for link in self.stage.ingress}
+        group = self.stage.group(self.settings.deployment, JOB)
+        reader = Reader(self.settings, group, ingress, self.votes.setdefault, size)
+        self.open_readers.append(reader)
+        return reader
+
+    def writer(self, slot: int = 0, task: str = "b") -> TransactionalWriter:
+        stage = self.graph.stage(task)
+        writer = TransactionalWriter(self.settings, stage.transactional_id(self.settings.deployment, JOB, slot))
+        writer.open()
+        return writer
+
+    def feed(self, rows: int, *, sentinel: str | None = None, partition: int | None = None) -> None:
+        """Put ``rows`` messages of one row each onto b's ingress, and a sentinel on each partition if wanted; one transaction."""
+        producer = Producer(
+            {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for number in range(rows):
+            to = number % PARTITIONS if partition is None else partition
+            producer.produce(self.topic, value=str(number), partition=to, headers=[(ROWS_HEADER, b"1")])
+        for number in range(PARTITIONS) if sentinel else ():
+            message = sentinel_message(self.stage.ingress[0], number, sentinel or "", "feed")
+            producer.produce(self.topic, partition=number, headers=message.headers)
+        producer.commit_transaction(30)
+
+    def close(self) -> None:
+        for reader in self.open_readers:
+            reader.close()
+
+
+@pytest.fixture
+def make(settings: Settings) -> Iterator[Callable[..., Task]]:
+    made: list[Task] = []
+
+    def one(link_input: dict | None = None) -> Task:
+        made.append(Task(settings, link_input))
+        return made[-1]
+
+    yield one
+    for task in made:
+        task.close()
+
+
+@pytest.fixture
+def task(make: Callable[..., Task]) -> Task:
+    task = make()
+    task.create()
+    return task
+
+
+def counted(batch: Batch) -> dict[Partition, Position]:
+    return {
+        partition: position._replace(
+            counts=add(position.counts, Counts(batch.rows.get(partition, 0), batch.rows.get(partition, 0)))
+        )
+        for partition, position in batch.positions.items()
+    }
+
+
+def next_batch(reader: Reader, size: int = 1000) -> Batch:
+    def cut() -> Batch | None:
+        reader.poll(0.05)
+        if not reader.ready(size, 0.05):
+            return None
+        batch = reader.cut(size)
+        return batch if batch.positions else None
+
+    return until(cut, what="a batch")
+
+
+def commit(writer: TransactionalWriter, reader: Reader, batch: Batch, out: list[Outgoing]) -> None:
+    positions = counted(batch)
+    writer.write(out, positions, reader.group_metadata)
+    reader.committed(positions)
+
+
+def work_off(task: Task, reader: Reader, writer: TransactionalWriter, size: int = 1000) -> list[bytes]:
+    """Batches until everything that the reader holds is drained; returns the values in the order of their commits."""
+    values: list[bytes] = []
+    until(lambda: reader.poll(0.05) or reader.held, what="partitions")
+    while not (rules.exhausted([p.drained if p else None for p in reader.held.values()], None)):
+        batch = next_batch(reader, size)
+        got = [message.value() for messages in batch.messages.values() for message in messages]
+        link = task.stage.ingress[0]
+        moved = [sentinel_message(link, p.number, uuid, "b") for p, uuid in batch.displaced.items()]
+        out = [Outgoing(task.stage.egress[0].topic, value, 0) for value in got]
+        commit(writer, reader, batch, [*out, *moved])
+        values += got
+    return values
+
+
+def test_every_record_once_and_counted(task: Task):
+    """All records of a link come once, the positions end at its sentinels, and the group's metadata counts every row."""
+    task.feed(100, sentinel="s")
+    reader, writer = task.reader(), task.writer()
+    values = work_off(task, reader, writer, size=7)
+    assert sorted(map(int, values)) == list(range(100))
+    assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
+    assert links.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
+    assert links.read_all(task.settings, task.stage.egress[0].topic) == values
+
+
+def test_a_successor_goes_on_where_the_commits_ended(task: Task):
+    """Whoever takes over reads from the last commit, finds the sentinel again where it was drained, and goes on counting."""
+    task.feed(30, sentinel="s")
+    first = task.reader(10)
+    writer = task.writer()
+    batch = next_batch(first, 10)
+    commit(writer, first, batch, [])
+    taken = sum(batch.rows.values())
+    next_batch(first, 10)  # read, never committed
+    first.close()
+    second = task.reader(10)
+    values = work_off(task, second, task.writer(), 10)
+    assert len(values) == 30 - taken
+    second.close()
+    third = task.reader(10)
+    assert work_off(task, third, task.writer(), 10) == []
+    assert links.counts(task.settings, task.graph, JOB)["b"].rows_in == 30
+
+
+def test_rewind_reads_the_same_again(task: Task):
+    """After a rewind the same records come again in the same order within each partition."""
+    task.feed(60)
+    reader = task.reader(20)
+    once = {m.value() for _ in range(2) for ms in next_batch(reader, 20).messages.values() for m in ms}
+    reader.rewind()
+    again: set[bytes] = set()
+    while len(again) < 60:
+        again |= {m.value() for ms in next_batch(reader, 20).messages.values() for m in ms}
+    assert once <= again
+
+
+def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
+    """A writer whose slot was given to another cannot commit: its producer is lost, and nothing of it is visible."""
+    task.feed(10, sentinel="s")
+    reader, zombie = task.reader(), task.writer(slot=0)
+    batch = next_batch(reader)
+    rival = task.writer(slot=0)
+    out = task.stage.egress[0].topic
+    with pytest.raises(ProducerLost):
+        commit(zombie, reader, batch, [Outgoing(out, b"zombie", 0)])
+    reader.rewind()
+    commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
+    assert links.read_all(task.settings, out) == [b"rival"]
+
+
+def test_a_member_of_an_older_generation_cannot_commit(task: Task):
+    """A reader that the group has left behind is refused by the broker: the transaction aborts, nothing is visible."""
+    task.feed(10)
+    reader, writer = task.reader(), task.writer(slot=0)
+    batch = next_batch(reader)
+    stale = reader.group_metadata()
+    other = task.reader()
+    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
+    out = task.stage.egress[0].topic
+    with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
+        writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
+    assert links.read_all(task.settings, out) == []
+
+
+def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
+    """When partitions are taken away, batches with records of them are no longer held; the others' records stay."""
+    task.feed(30)
+    reader = task.reader(30)
+    batch = next_batch(reader, 30)
+    assert reader.holds(batch)
+    other = task.reader(30)
+    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
+    assert not reader.holds(batch)
+    assert set(reader.held).isdisjoint(other.held)
+
+
+def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
+    """Records behind the leader's sentinel are worked on, and the partition ends drained behind them."""
+    task.feed(3, sentinel="s")
+    task.feed(5, partition=1)
+    task.feed(0, sentinel="another")
+    reader = task.reader()
+    task.votes["a.b"] = "s"
+    assert len(work_off(task, reader, task.writer())) == 8
+    assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
+
+
+def test_a_record_that_kafka_refuses_is_a_clear_error_and_nothing_is_written(task: Task):
+    """One record over the limit fails its whole transaction with SX-RECORD-TOO-LARGE; the writer goes on afterwards."""
+    task.feed(3)
+    reader, writer = task.reader(), task.writer()
+    batch = next_batch(reader)
+    out = task.stage.egress[0].topic
+    with pytest.raises(OutputError) as caught:
+        commit(writer, reader, batch, [Outgoing(out, b"small", 0), Outgoing(out, b"x" * 2_000_000, 0)])
+    assert caught.value.code == "SX-RECORD-TOO-LARGE"
+    assert links.read_all(task.settings, out) == []
+    commit(writer, reader, batch, [Outgoing(out, b"small", 0)])
+    assert links.read_all(task.settings, out) == [b"small"]
+
+
+def test_reading_all_waits_for_what_hangs(task: Task):
+    """A list that is read whole waits behind an open transaction until that is decided: nothing committed is missed."""
+    out = task.stage.egress[0].topic
+    hanging = Producer(
+        {
+            **task.settings.kafka.client(),
+            "transactional.id": f"{task.settings.deployment}/hang",
+            "transaction.timeout.ms": 3000,
+        }
+    )
+    hanging.init_transactions(30)
+    hanging.begin_transaction()
+    hanging.produce(out, b"never", partition=0)
+    hanging.flush(10)
+    task.feed(1)
+    reader, writer = task.reader(), task.writer()
+    commit(writer, reader, next_batch(reader), [Outgoing(out, b"committed", 0)])
+    assert links.read_all(task.settings, out) == [b"committed"]
+
+
+def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
+    """Records that come behind the end are not read, an empty partition is drained at once, nothing before the start is read."""
+    task = make({"start": "earliest", "end": "latest", "format": "raw"})
+    admin = AdminClient(task.settings.kafka.client())
+    (made,) = admin.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    made.result()
+    task.feed(20, partition=0)
+    task.feed(5, partition=1)
+    task.create()
+    task.feed(50)
+    assert task.facts["a.b"].start == [0, 0, 0]
+    assert task.facts["a.b"].end == [21, 6, 0]  # each transaction's marker takes an offset
+    reader = task.reader()
+    assert len(work_off(task, reader, task.writer())) == 25
+    assert {p.drained for p in reader.all_committed().values() if p} == {"end"}
+
+
+def test_a_missing_input_topic_is_a_clear_error(make: Callable[..., Task]):
+    """An input topic that is not there is named, and nothing else is left behind as a puzzle."""
+    task = make({"start": "earliest"})
+    with pytest.raises(InputError) as caught:
+        task.create()
+    assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
+    assert task.topic in caught.value.message
+
+
+def test_links_are_made_and_removed_any_number_of_times(task: Task):
+    """Making what stands and removing what is gone are no errors; the last counts come with the removal."""
+    task.feed(4, sentinel="s")
+    reader = task.reader()
+    work_off(task, reader, task.writer())
+    assert links.create_links(task.settings, task.graph, task.spec) == task.facts
+    reader.close()
+    assert links.delete_links(task.settings, task.graph, JOB)["b"] == Counts(4, 4)
+    assert links.delete_links(task.settings, task.graph, JOB)["b"] == Counts()
+    topics = AdminClient(task.settings.kafka.client()).list_topics(timeout=10).topics
+    assert not [name for name in topics if name.startswith(task.settings.deployment)]
+
+
+def test_without_positions_there_is_no_transaction(task: Task):
+    """Writing without a position is refused: nothing would fence the writer."""
+    with pytest.raises(SardonyxError) as caught:
+        task.writer().write([], {}, lambda: None)
+    assert caught.value.code == "SX-TRANSACTION-EMPTY"
