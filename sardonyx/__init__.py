@@ -18,12 +18,12 @@ from sardonyx.errors import (
     SetupError,
     SpecUnreadable,
 )
-from sardonyx.job import Job
-from sardonyx.media import blackhole, files, generator, kafka
 
 if TYPE_CHECKING:
     from sardonyx.client import Client
     from sardonyx.config import Settings, load_settings
+    from sardonyx.job import Job
+    from sardonyx.media import blackhole, files, generator, kafka
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,16 @@ __all__ = [
     "load_settings",
 ]
 
-_LATER = {"Client": "sardonyx.client", "Settings": "sardonyx.config", "load_settings": "sardonyx.config"}
+_LATER = {  # name -> module; what needs pyarrow or more waits until it is asked for, so that `sardonyx --help` is quick
+    "Client": "sardonyx.client",
+    "Job": "sardonyx.job",
+    "Settings": "sardonyx.config",
+    "blackhole": "sardonyx.media",
+    "files": "sardonyx.media",
+    "generator": "sardonyx.media",
+    "kafka": "sardonyx.media",
+    "load_settings": "sardonyx.config",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,205 @@
+"""The command's door: parsing, help, exit codes, errors, and how little it imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sardonyx.cli.app import app
+from sardonyx.cli.call import Call, local
+from sardonyx.client import find_job, new_id
+from sardonyx.errors import SardonyxError
+
+COMMANDS = [
+    ["run"],
+    ["check"],
+    ["doctor"],
+    ["config"],
+    ["dev"],
+    ["coordinator"],
+    ["peer"],
+    ["job", "submit"],
+    ["job", "list"],
+    ["job", "show"],
+    ["job", "await"],
+    ["job", "kill"],
+    ["peers", "list"],
+    ["log", "tail"],
+    ["version"],
+]
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Call the command in a directory without any sardonyx.toml."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments))
+
+    return call
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: list[str], invoke) -> None:
+    """`--help` works on each, and each has --json and -v."""
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+    assert "--verbose" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["coordinator"], ["peer", "--virtual-peers", "2"], ["job", "list"], ["log", "tail"]]
+)
+def test_without_an_address_the_three_ways_to_give_one_are_named(command: list[str], invoke) -> None:
+    """Daemons and cluster commands never guess: one clear error, exit code 2."""
+    result = invoke(*command)
+    assert result.exit_code == 2
+    for way in ("SX-CONFIG-MISSING", "--zookeeper", "SARDONYX__ZOOKEEPER__HOSTS", "sardonyx.toml"):
+        assert way in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_error_with_json_is_an_object_on_stdout(invoke) -> None:
+    """With --json the error is text on stderr and data on stdout."""
+    result = invoke("job", "list", "--json")
+    assert json.loads(result.stdout)["error"]["code"] == "SX-CONFIG-MISSING"
+    assert "SX-CONFIG-MISSING" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["job", "await"], ["run", "job.py", "--peers", "0"], ["peer", "--virtual-peers", "x"]]
+)
+def test_a_call_that_cannot_be_understood_ends_with_2(arguments: list[str], invoke) -> None:
+    """Unknown commands, missing arguments and impossible values are usage errors."""
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_a_timeout_that_is_no_duration_is_a_usage_error(invoke) -> None:
+    """The units that exist are named."""
+    result = invoke("job", "await", "x", "--timeout", "soon", "--zookeeper", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "SX-USAGE" in result.stderr
+    assert "ms, s, min" in result.stderr
+
+
+def test_run_of_a_missing_spec_starts_nothing(invoke) -> None:
+    """A spec that is not there ends the run before any service is started."""
+    result = invoke("run", "nothing.py")
+    assert result.exit_code == 1
+    assert "SX-SPEC-MISSING" in result.stderr
+    assert "starting" not in result.stderr
+
+
+def test_one_address_without_the_other_is_a_mistake(invoke, tmp_path: Path) -> None:
+    """`run` with just one of the two services given does not start half a cluster."""
+    spec = tmp_path / "job.yaml"
+    spec.write_text(
+        "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
+        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, medium: blackhole}\n"
+    )
+    result = invoke("run", str(spec), "--zookeeper", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "SX-CONFIG-MISSING" in result.stderr
+    assert "Kafka" in result.stderr
+
+
+def test_check_draws_the_graph(invoke, tmp_path: Path) -> None:
+    """A valid job is described and drawn; with --json it is data."""
+    spec = tmp_path / "job.yaml"
+    spec.write_text(
+        "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
+        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, medium: blackhole}\n"
+    )
+    result = invoke("check", str(spec))
+    assert result.exit_code == 0, result.stderr
+    assert "job tiny: 2 tasks" in result.stdout
+    assert "└─ drop" in result.stdout
+    data = json.loads(invoke("check", str(spec), "--json").stdout)
+    assert (data["valid"], data["tasks"]) == (True, ["make", "drop"])
+
+
+def test_check_shows_every_problem(invoke, tmp_path: Path) -> None:
+    """All that is wrong is told at once."""
+    spec = tmp_path / "job.yaml"
+    spec.write_text(
+        "name: tiny\nworkflow: [[make, drop], [make, gone]]\ncatalog:\n"
+        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, medium: blackhole}\n"
+        "  - {name: lost, type: function, fn: 'nowhere:f'}\n"
+    )
+    result = invoke("check", str(spec), "--json")
+    assert result.exit_code == 1
+    assert len(json.loads(result.stdout)["error"]["problems"]) >= 2
+
+
+def test_an_unexpected_error_is_told_with_its_traceback() -> None:
+    """What nobody foresaw has a code too, its traceback, and exit code 1."""
+    import typer
+
+    own = typer.Typer()
+
+    @local(own, "break")
+    def break_(call: Call) -> None:
+        raise RuntimeError("never thought of")
+
+    result = CliRunner().invoke(own, ["--json"])
+    assert result.exit_code == 1
+    assert "never thought of" in result.stderr
+    assert json.loads(result.stdout)["error"]["code"] == "SX-UNEXPECTED"
+    assert "break_" in json.loads(result.stdout)["error"]["traceback"]
+
+
+def test_the_version_is_printed(invoke) -> None:
+    """`version` and `--version` say the same."""
+    assert json.loads(invoke("version", "--json").stdout)["version"] == invoke("--version").stdout.strip()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`sardonyx --help` must be quick: no Spark, Kafka, ZooKeeper, Arrow or pandas in it."""
+    heavy = {"pyspark", "confluent_kafka", "kazoo", "pyarrow", "pandas", "numpy", "pydantic"}
+    code = "import sys, sardonyx.cli.app; print(' '.join(sorted({m.partition('.')[0] for m in sys.modules})))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not heavy.intersection(loaded)
+
+
+def test_a_job_is_found_by_id_prefix_or_name() -> None:
+    """Whatever is clear is accepted; among jobs of one name the one that runs is meant."""
+    names = {"flights-aaaaaa": "flights", "flights-bbbbbb": "flights", "rides-cccccc": "rides"}
+    assert find_job("flights-aaaaaa", names, set()) == "flights-aaaaaa"
+    assert find_job("flights-b", names, set()) == "flights-bbbbbb"
+    assert find_job("rides", names, set()) == "rides-cccccc"
+    assert find_job("flights", names, {"flights-bbbbbb"}) == "flights-bbbbbb"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "hint"),
+    [
+        ("flihgts-aaaaaa", "SX-JOB-UNKNOWN", "flights-aaaaaa"),
+        ("zzz", "SX-JOB-UNKNOWN", "job list"),
+        ("", "SX-JOB-UNKNOWN", "job list"),
+        ("flights", "SX-JOB-AMBIGUOUS", "flights-bbbbbb"),
+    ],
+)
+def test_a_job_that_is_not_clear_is_an_error_with_a_hint(wanted: str, code: str, hint: str) -> None:
+    """Unknown ones name the nearest known, ambiguous ones all that it may mean."""
+    names = {"flights-aaaaaa": "flights", "flights-bbbbbb": "flights"}
+    with pytest.raises(SardonyxError) as caught:
+        find_job(wanted, names, set())
+    assert caught.value.code == code
+    assert hint in str(caught.value)
+
+
+def test_ids_are_the_name_and_six_characters() -> None:
+    """Ids are fit for paths and topics, and fresh every time."""
+    made = {new_id("flights") for _ in range(50)}
+    assert len(made) == 50
+    assert all(each.startswith("flights-") and len(each) == 14 and each.rpartition("-")[2].isalnum() for each in made)

@@ -1,0 +1,134 @@
+"""A job as others see it, put together from notes and counts."""
+
+from __future__ import annotations
+
+from coordinator.events import Assignment, Counts, JobNote, PeerNote, TaskNote
+from sardonyx.errors import Failure
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.views import JobView, Pulse, job_view, peer_view, waiting_for
+
+
+def spec_of(*tasks: TaskSpec, edges: list[tuple[str, str]]) -> JobSpec:
+    return JobSpec(name="j", workflow=edges, catalog=list(tasks))
+
+
+def source(name: str) -> TaskSpec:
+    return TaskSpec(name=name, type="input", medium="kafka", options={"topic": f"{name}-topic"})
+
+
+def function(name: str) -> TaskSpec:
+    return TaskSpec(name=name, type="function", fn="m:f")
+
+
+def sink(name: str) -> TaskSpec:
+    return TaskSpec(name=name, type="output", medium="kafka", options={"topic": f"{name}-topic"})
+
+
+RUNNING = JobNote(name="j", status="running", n=3, submitted_at=10.0)
+KAFKA_TO_KAFKA = spec_of(source("read"), function("work"), sink("write"), edges=[("read", "work"), ("work", "write")])
+
+
+def view_of(
+    spec: JobSpec,
+    notes: dict[str, TaskNote],
+    live: dict[str, Counts] | None,
+    note: JobNote | None = RUNNING,
+) -> JobView:
+    return job_view("j-1", spec, graph_of(spec, "d", "j-1"), note, notes, live)
+
+
+def test_rows_of_a_running_task_are_those_in_kafka() -> None:
+    """While a task runs, its rows come from its group's positions; peers are counted and listed."""
+    view = view_of(KAFKA_TO_KAFKA, {"work": TaskNote("running", 3, {"p2": 1, "p1": 0}, 1)}, {"work": Counts(7, 5, 2)})
+    task = view.task("work")
+    assert (task.rows_in, task.rows_out, task.skipped, task.failures) == (7, 5, 2, 1)
+    assert (task.peers, task.peer_ids) == (2, ["p1", "p2"])
+
+
+def test_rows_of_a_complete_task_are_those_in_its_note() -> None:
+    """A complete task's counts stand in the tree and win over whatever Kafka still says."""
+    view = view_of(KAFKA_TO_KAFKA, {"work": TaskNote("complete", 9, counts=Counts(8, 8))}, {"work": Counts(1, 1)})
+    assert (view.task("work").rows_in, view.task("work").rows_out) == (8, 8)
+
+
+def test_without_kafka_rows_are_not_known_rather_than_zero() -> None:
+    """If Kafka cannot be asked, rows of what runs are None, and so are those of the topics bound to it."""
+    view = view_of(KAFKA_TO_KAFKA, {"work": TaskNote("running", 3)}, None)
+    assert [(task.rows_in, task.rows_out) for task in view.tasks] == [(None, None)] * 3
+
+
+def test_a_task_that_nobody_touched_has_no_rows() -> None:
+    """Pending, never failed, no peers: zero is known without asking."""
+    view = view_of(KAFKA_TO_KAFKA, {}, None)
+    assert view.task("work").rows_in == 0
+
+
+def test_bound_topics_mirror_their_neighbours() -> None:
+    """A bound input shows what its reader read, a bound output what its writer wrote; both its state; no peers."""
+    view = view_of(KAFKA_TO_KAFKA, {"work": TaskNote("running", 3, {"p": 0})}, {"work": Counts(7, 5)})
+    read, write = view.task("read"), view.task("write")
+    assert (read.rows_in, read.rows_out, read.state, read.peers, read.bound) == (7, 7, "running", 0, True)
+    assert (write.rows_in, write.rows_out, write.state, write.bound) == (5, 5, "running", True)
+
+
+def test_a_bound_output_of_two_writers_adds_them_up_and_waits_for_both() -> None:
+    """Two tasks that write one bound topic: rows add up, and it is complete when both are."""
+    spec = spec_of(
+        TaskSpec(name="make", type="input", medium="generator", options={"count": 1}),
+        function("a"),
+        function("b"),
+        sink("write"),
+        edges=[("make", "a"), ("make", "b"), ("a", "write"), ("b", "write")],
+    )
+    notes = {"a": TaskNote("complete", 5, counts=Counts(3, 3)), "b": TaskNote("pending", 2)}
+    view = view_of(spec, notes, {"make": Counts(), "a": Counts(), "b": Counts(4, 4)})
+    assert view.task("write").rows_out == 7
+    assert view.task("write").state == "running"
+    notes["b"] = TaskNote("complete", 9, counts=Counts(4, 4))
+    assert view_of(spec, notes, None).task("write").state == "complete"
+
+
+def test_a_reader_of_two_inputs_does_not_tell_how_much_came_from_which() -> None:
+    """A task counts the rows of all its links together, so its bound inputs' rows are not known from it."""
+    spec = spec_of(
+        source("one"),
+        source("two"),
+        function("join"),
+        function("alone"),
+        sink("out"),
+        sink("out2"),
+        edges=[("one", "join"), ("two", "join"), ("one", "alone"), ("join", "out"), ("alone", "out2")],
+    )
+    view = view_of(spec, {}, {"join": Counts(9, 9), "alone": Counts(4, 4)})
+    assert view.task("one").rows_out == 4
+    assert view.task("two").rows_out is None
+
+
+def test_a_job_that_nobody_has_taken_in_is_submitted() -> None:
+    """Before the coordinator has written its status, a job shows as submitted, with its tasks pending."""
+    view = view_of(KAFKA_TO_KAFKA, {}, None, note=None)
+    assert (view.id, view.name, view.status, view.submitted_at) == ("j-1", "j", "submitted", None)
+    assert not view.ended
+
+
+def test_what_a_job_waits_for_in_words() -> None:
+    """No coordinator comes first, then peers; a job that has ended waits for nothing."""
+    waits = JobNote(name="j", status="running", n=3, submitted_at=1.0, waits_for=2)
+    running = view_of(KAFKA_TO_KAFKA, {}, None, note=waits)
+    assert waiting_for(running, led=True) == "waits for 2 more virtual peers"
+    assert "no coordinator leads" in (waiting_for(running, led=False) or "")
+    fine = view_of(KAFKA_TO_KAFKA, {}, None)
+    assert waiting_for(fine, led=True) is None
+    failed = JobNote(name="j", status="failed", n=3, submitted_at=1.0, waits_for=2, error=Failure("SX-X", "m"))
+    ended = view_of(KAFKA_TO_KAFKA, {}, None, note=failed)
+    assert ended.waits_for == 0
+    assert waiting_for(ended, led=False) is None
+
+
+def test_a_peer_is_its_state_and_its_pulse() -> None:
+    """A peer's view joins what it is to be with where it lives; a dead one has no pulse any more."""
+    note = PeerNote("active", 7, Assignment(7, "j-1", "work", 2))
+    view = peer_view("p1", note, Pulse(host="h", pid=12, daemon="d"))
+    assert (view.job, view.task, view.slot, view.host, view.pid) == ("j-1", "work", 2, "h", 12)
+    assert peer_view("p1", PeerNote("dead", 9), None).host == ""

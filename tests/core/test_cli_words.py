@@ -1,0 +1,203 @@
+"""What the command says: events in words, errors, graphs, progress."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import get_args
+
+import pytest
+
+from coordinator import events
+from coordinator.events import AnyEvent, Counts, LinkFacts
+from sardonyx.cli import report
+from sardonyx.cli.draw import draw, headline
+from sardonyx.cli.progress import PlainLines, Rates, share
+from sardonyx.cli.words import duration, summary
+from sardonyx.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.views import JobView, TaskView
+
+FAILURE = Failure("SX-FN-RAISED", "it raised\nat length")
+SPEC = JobSpec(
+    name="flights",
+    workflow=[("read", "clean"), ("read", "airlines"), ("clean", "join"), ("airlines", "join"), ("join", "publish")],
+    catalog=[
+        TaskSpec(name="read", type="input", medium="files", options={"path": "/a.csv", "format": "csv"}),
+        TaskSpec(name="clean", type="function", fn="job:clean"),
+        TaskSpec(name="airlines", type="function", fn="job:airlines", max_peers=2),
+        TaskSpec(name="join", type="function", fn="job:join", consumption="sequential"),
+        TaskSpec(name="publish", type="output", medium="kafka", options={"topic": "t", "format": "json"}),
+    ],
+)
+EVENTS = [
+    (events.PeerBorn(peer="p", host="h", pid=3), "peer p is there, on h, process 3"),
+    (events.PeerDied(peer="p"), "peer p is gone"),
+    (events.Left(peer="p"), "peer p wants to leave"),
+    (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is handed in: 5 tasks"),
+    (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
+    (events.LinksFailed(job="j-1", error=FAILURE), "job j-1 gets no links: SX-FN-RAISED: it raised"),
+    (events.LinksDeleted(job="j-1"), "the links of job j-1 are gone"),
+    (events.Acked(peer="p", assignment=5), "peer p takes assignment 5"),
+    (
+        events.Declined(peer="p", assignment=5, error=FAILURE),
+        "peer p cannot take assignment 5: SX-FN-RAISED: it raised",
+    ),
+    (events.AckTimedOut(peer="p", assignment=5), "peer p did not answer the offer of assignment 5"),
+    (events.GraceEnded(peer="p"), "peer p did not withdraw in time after its task was taken away"),
+    (events.Exhausted(peer="p", assignment=5), "peer p has read all there is for assignment 5; seal?"),
+    (
+        events.Completed(peer="p", assignment=5, counts=Counts(1000, 990, 10)),
+        "peer p has sealed assignment 5; complete! (1,000 rows in, 990 out, 10 skipped)",
+    ),
+    (
+        events.TaskFailed(peer="p", assignment=5, error=FAILURE, fatal=True),
+        "peer p gives assignment 5 up, for good: SX-FN-RAISED: it raised",
+    ),
+    (events.JobKilled(job="j-1"), "a user ends job j-1"),
+    (events.Evicted(peer="p"), "a user takes peer p out"),
+]
+
+
+@pytest.mark.parametrize(("event", "words"), EVENTS, ids=lambda value: type(value).__name__)
+def test_every_event_has_one_line_of_words(event: AnyEvent, words: str) -> None:
+    """`log tail` says each event in one line."""
+    assert summary(event) == words
+
+
+def test_no_event_is_without_words() -> None:
+    """The table above names every event that there is."""
+    assert {type(event) for event, _ in EVENTS} == set(get_args(AnyEvent))
+
+
+def test_the_traceback_of_the_user_comes_first() -> None:
+    """An error begins with the user's own traceback, then code, cause and what to do."""
+    error = SardonyxError("SX-A", "wrong", cause="why", fix="do", traceback="Traceback\n  ValueError: x\n")
+    assert report.error_text(error).splitlines() == [
+        "Traceback",
+        "  ValueError: x",
+        "",
+        "SX-A: wrong",
+        "  cause: why",
+        "  fix:   do",
+    ]
+
+
+def test_all_problems_are_told() -> None:
+    """Several problems of one job are all shown, and all in the JSON."""
+    error = JobInvalid([SardonyxError("SX-A", "one"), SardonyxError("SX-B", "two", where={"task": "t"})])
+    assert report.error_text(error) == "SX-A: one\nSX-B: two\n2 problems"
+    data = report.error_json(error)["error"]
+    assert data["code"] == "SX-A"
+    assert [each["code"] for each in data["problems"]] == ["SX-A", "SX-B"]
+    assert json.loads(report.to_json(data))["problems"][1]["where"] == {"task": "t"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SetupError("SX-CONFIG-MISSING", "no address"), 2),
+        (SardonyxError("SX-USAGE", "no duration"), 2),
+        (Interrupted("SX-JOB-KILLED", "killed"), 3),
+        (Interrupted("SX-JOB-TIMEOUT", "late"), 4),
+        (SardonyxError("SX-JOB-UNKNOWN", "no job"), 1),
+    ],
+)
+def test_exit_codes_of_errors(error: SardonyxError, code: int) -> None:
+    """0 completed, 1 failed, 2 usage, 3 killed, 4 timed out."""
+    assert report.exit_code(error) == code
+
+
+def test_exit_codes_of_jobs() -> None:
+    """How a job ended is how the command ends."""
+    assert [report.exit_code_of(status) for status in ("completed", "failed", "killed")] == [0, 1, 3]
+
+
+def test_the_graph_is_drawn_with_every_task_once() -> None:
+    """A task with two ways in stands under the last, and an arrow names it at the first."""
+    graph = graph_of(SPEC, "d", "j")
+    assert draw(SPEC, graph) == [
+        "read              input files csv /a.csv",
+        "├─ clean          function job:clean",
+        "│  └─ → join",
+        "└─ airlines       function job:airlines (at most 2 peers)",
+        "   └─ join        function job:join (one peer at a time)",
+        "      └─ publish  output kafka json t (the topic itself is the link)",
+    ]
+    assert headline(SPEC, graph) == "job flights: 5 tasks, 6 links; ends by itself"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (3.21, "3.2 s"), (12.4, "12 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (-1, "0.0 s")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    """Durations read as people write them."""
+    assert duration(seconds) == text
+
+
+def job(status: str = "running", **rows: tuple[str, int]) -> JobView:
+    tasks = [
+        TaskView(name=name, type="function", state=state, rows_in=count, rows_out=count)  # type: ignore[arg-type]
+        for name, (state, count) in rows.items()
+    ]
+    return JobView(id="j-1", name="j", status=status, tasks=tasks)  # type: ignore[arg-type]
+
+
+def test_plain_lines_only_on_change_and_at_most_one_a_second_per_task() -> None:
+    """A log of progress: no line without news, none too soon, and the last state always."""
+    lines = PlainLines()
+    assert lines.lines(job(a=("pending", 0)), 0.0) == ["j-1: running"]
+    assert lines.lines(job(a=("running", 10)), 0.1) == ["  a: running, 10 rows in, 10 out"]
+    assert lines.lines(job(a=("running", 20)), 0.6) == []
+    assert len(lines.lines(job(a=("running", 30)), 1.2)) == 1
+    assert lines.lines(job(a=("running", 30)), 9.0) == []
+    assert len(lines.lines(job(a=("complete", 40)), 9.1)) == 1
+    assert lines.lines(job("completed", a=("complete", 40)), 9.2) == ["j-1: completed"]
+
+
+def test_a_remark_is_said_once() -> None:
+    """What a job waits for is said when it changes, not again and again."""
+    lines = PlainLines()
+    lines.lines(job(), 0.0)
+    assert lines.lines(job(), 1.0, "waits for 2 more virtual peers") == ["j-1: waits for 2 more virtual peers"]
+    assert lines.lines(job(), 2.0, "waits for 2 more virtual peers") == []
+    assert lines.lines(job(), 3.0, None) == []
+    assert len(lines.lines(job(), 4.0, "waits for 2 more virtual peers")) == 1
+
+
+def test_rates_are_rows_a_second() -> None:
+    """The rate comes from two looks and is smoothed; a complete task has none."""
+    rates = Rates()
+    looks = [rates.update(job(a=("running", rows)).task("a"), now) for now, rows in ((0.0, 0), (1.0, 100), (2.0, 300))]
+    assert looks == [0.0, 100.0, 150.0]
+    assert rates.update(job(a=("complete", 300)).task("a"), 3.0) == 0.0
+
+
+def test_a_tasks_share_is_measured_by_what_is_in_front_of_it() -> None:
+    """Rows read of rows written so far; an input has no known total, a complete task is full."""
+    view = job(a=("running", 200), b=("running", 50), c=("complete", 1), d=("pending", 0))
+    assert share(view, view.task("b"), ["a"]) == (50.0, 200.0)
+    assert share(view, view.task("a"), []) == (0.0, None)
+    assert share(view, view.task("c"), ["b"]) == (1.0, 1.0)
+    assert share(view, view.task("d"), ["b"]) == (0.0, 1.0)
+
+
+def test_silence_is_broken_after_a_few_seconds() -> None:
+    """A job without progress says what it waits for; one that moves does not."""
+    from sardonyx.cli.job_commands import SILENCE, Silence
+
+    @dataclasses.dataclass
+    class Handle:
+        asked: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
+
+        def waiting(self, view: JobView) -> str:
+            next(self.asked)
+            return f"waits in {view.status}"
+
+    silence = Silence(Handle())  # type: ignore[arg-type]
+    assert silence.remark(job("submitted"), 0.0) is None
+    assert silence.remark(job("submitted"), SILENCE) == "waits in submitted"
+    assert silence.remark(job("running"), SILENCE + 0.1) is None
