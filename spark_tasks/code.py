@@ -19,7 +19,6 @@ import importlib.machinery
 import importlib.util
 import io
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -32,11 +31,10 @@ from typing import Any
 
 from sardonyx.errors import FunctionError, SetupError
 from sardonyx.functions import check_reference, import_function
-from spark_tasks.failures import user_traceback
+from spark_tasks.failures import as_written, user_traceback
 
 _PREFIX = "_sx_"
 _HASH_IN_NAME = 16
-_MANGLED = re.compile(rf"\b{_PREFIX}[0-9a-f]{{{_HASH_IN_NAME}}}\.")
 
 _lock = threading.Lock()
 _bundles: dict[str, CodeBundle] = {}
@@ -137,11 +135,6 @@ class CodeBundle:
     def data(self, name: str) -> bytes | None:
         """A file of the zip by its name in it."""
         return self._files.get(name)
-
-
-def as_written(text: str) -> str:
-    """A message with module names as the user knows them: without the package that we import them under."""
-    return _MANGLED.sub("", text)
 
 
 def in_worker(package: str) -> CodeBundle:
@@ -252,7 +245,7 @@ class _Imports(ast.NodeTransformer):
     def __init__(self, bundle: CodeBundle) -> None:
         self._bundle = bundle
 
-    def visit_Import(self, node: ast.Import) -> ast.Import:  # noqa: N802
+    def visit_Import(self, node: ast.Import) -> ast.Import:
         names: list[ast.alias] = []
         for alias in node.names:
             top = alias.name.partition(".")[0]
@@ -265,7 +258,7 @@ class _Imports(ast.NodeTransformer):
                 names.append(ast.copy_location(ast.alias(f"{self._bundle.package}.{top}", top), alias))
         return ast.copy_location(ast.Import(names), node)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:  # noqa: N802
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.level or node.module is None or node.module.partition(".")[0] not in self._bundle.modules:
             return node
         inside = f"{self._bundle.package}.{node.module}"

@@ -57,9 +57,14 @@ def user_traceback(error: BaseException) -> str:
     return readable("".join(shown.format()))
 
 
+def as_written(text: str) -> str:
+    """Text with modules and files of a code bundle named as the user named them."""
+    return _PACKAGE.sub("", _ZIP.sub('File "', text))
+
+
 def readable(text: str) -> str:
-    """A traceback with files and modules of a code bundle named as the user named them, and of bounded length."""
-    text = _PACKAGE.sub("", _ZIP.sub('File "', text))
+    """:func:`as_written`, and of bounded length: it will be stored in ZooKeeper."""
+    text = as_written(text)
     if len(text) > _TRACEBACK_LIMIT:
         half = _TRACEBACK_LIMIT // 2
         text = f"{text[:half]}\n  ...\n{text[-half:]}"
@@ -119,14 +124,11 @@ def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
     broken_off = in_py4j and isinstance(error, OSError | EOFError)
     if alive and not broken_off and not isinstance(error, Py4JError):
         return None
-    if not alive:
-        cause = "Spark's JVM has ended; was it killed, or did it run out of memory?"
-    else:
-        cause = bounded(_root_cause(error))
+    dead = "Spark's JVM has ended; was it killed, or did it run out of memory?"
     return SetupError(
         "SX-SPARK-LOST",
         "Spark could not finish the batch",
-        cause=cause,
+        cause=bounded(_root_cause(error)) if alive else dead,
         fix="the batch will be tried again; if it comes back, look for memory (spark.driver.memory in the settings) "
         "and for functions that end their worker process",
     )

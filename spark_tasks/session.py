@@ -25,6 +25,7 @@ from typing import IO
 import structlog
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sardonyx.config import SparkSettings
@@ -57,12 +58,16 @@ logger.submit.level = error
 _FAIR_WITHIN_ONE_POOL = """<?xml version="1.0"?>
 <allocations><pool name="default"><schedulingMode>FAIR</schedulingMode></pool></allocations>
 """
-_CHATTER = re.compile(r"WARNING: |NOTE: Picked up |Using Spark's default log4j|Setting default log level|To adjust logging")
+_CHATTER = re.compile(
+    r"WARNING: |NOTE: Picked up |Using Spark's default log4j|Setting default log level|To adjust logging"
+)
 _STOP_SECONDS = 10.0
 _PANDAS_3 = "PySpark does not yet fully support pandas"
 """A warning at every ``udf()``. What it means (some of Spark's pandas API) is nothing that goes through here."""
 
 log = structlog.get_logger()
+
+# ruff: noqa: SLF001 (PySpark has no public way to use a second JVM after the first has ended)
 
 
 class _Started:
@@ -98,6 +103,8 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYSPARK_DRIVER_PYTHON"] = conf.get("spark.pyspark.driver.python", python)
     warnings.filterwarnings("ignore", message=_PANDAS_3)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # they print JVM stack traces of errors that are raised anyway
     began = time.monotonic()
     output = _Output()
     gateway = None
@@ -107,7 +114,9 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
             popen_kwargs=output.popen_arguments(),
         )
         output.follow()
-        spark = SparkSession(SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway))
+        spark = SparkSession(
+            SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway)
+        )
     except Exception as error:
         output.follow()
         process = getattr(gateway, "proc", None)
@@ -141,9 +150,7 @@ def stop_session(spark: SparkSession) -> None:
     started = _started.pop(spark, None)
     if started is None:
         return
-    if started.process.poll() is None:
-        with contextlib.suppress(Exception):  # whatever it says, the process is ended below
-            spark.stop()
+    _stop_context(spark.sparkContext)
     _forget_gateway()
     _end(started.process)
     started.output.close()
@@ -195,11 +202,25 @@ def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
     return conf
 
 
+def _stop_context(context: SparkContext) -> None:
+    """Like ``SparkSession.stop``, which raises half-way when the JVM has died."""
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # whatever it says, the process is ended next
+        warnings.simplefilter("ignore")
+        context.stop()
+
+
 def _forget_gateway() -> None:
-    """PySpark keeps the gateway for ever in a class attribute; without this no second session could start."""
-    gateway = SparkContext._gateway  # noqa: SLF001 (there is no public way)
-    SparkContext._gateway = None  # noqa: SLF001
-    SparkContext._jvm = None  # noqa: SLF001
+    """PySpark keeps what belongs to its one JVM in class attributes; without this no second session could start."""
+    gateway = SparkContext._gateway
+    context = SparkContext._active_spark_context
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.shutdown()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
     if gateway is not None:
         with contextlib.suppress(Exception):
             gateway.shutdown()

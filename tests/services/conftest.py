@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from pyspark.sql import SparkSession
 
-from sardonyx.config import Settings, load_settings
+from sardonyx.config import Settings, SparkSettings, load_settings
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,14 @@ def settings(services: Cluster) -> Settings:
         zookeeper={"hosts": services.zookeeper},
         kafka={"bootstrap_servers": services.kafka},
     )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session for all tests; ``SARDONYX_TEST_SPARK`` names another master."""
+    from spark_tasks.session import start_session, stop_session
+
+    master = os.environ.get("SARDONYX_TEST_SPARK", "local[2]")
+    session = start_session(SparkSettings(master=master), tmp_path_factory.mktemp("spark"))
+    yield session
+    stop_session(session)

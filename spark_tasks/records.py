@@ -1,0 +1,115 @@
+"""Arrow tables as Python records and back: what lies around a function that takes one ``dict`` at a time.
+
+Types on the way back. A column that the input had keeps its type if the new values fit without loss, so ``int32`` stays
+``int32`` and a batch of whole numbers in a ``double`` column stays ``double``. Any other column has the type that Arrow
+infers from all values of the slice. A column that holds nothing but None has no type to infer: it stays Arrow's ``null``,
+which joins any other type later (``string`` would not). Columns stand in the order in which they first appear.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+Record = dict[str, Any]
+
+
+class UnfitColumn(ValueError):
+    """The values of a column have no common Arrow type; says which column and why."""
+
+
+def to_records(table: pa.Table) -> list[Record]:
+    """The rows as dicts of Python's own types: ``datetime`` with its time zone, ``Decimal``, ``list``, ``dict``."""
+    names = table.column_names
+    if not names:
+        return [{} for _ in range(table.num_rows)]
+    columns = [_values(column) for column in table.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    if kinds.is_timestamp(kind) and kind.unit in ("us", "ms", "s") and kind.tz in (None, "UTC"):
+        # About fifty times faster than to_pylist, which makes these one scalar at a time.
+        values = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]").tolist()
+        if kind.tz is None:
+            return list(values)
+        utc = dt.UTC
+        return [None if value is None else value.replace(tzinfo=utc) for value in values]
+    return list(column.to_pylist(maps_as_pydicts="strict")) if kinds.is_nested(kind) else list(column.to_pylist())
+
+
+def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
+    """Records as a table; no records give a table without columns.
+
+    Args:
+        records: dicts with string keys; a missing key is null.
+        like: the schema that the records had before.
+
+    Raises:
+        UnfitColumn: values of a column have no type in common, or a column's name is not a string.
+    """
+    names = list(dict.fromkeys(itertools.chain.from_iterable(records)))
+    for name in names:
+        if not isinstance(name, str):
+            raise UnfitColumn(f"the name of a field is {name!r}, which is not a string")
+    if records and not names:
+        raise UnfitColumn("not one of the records has a field")
+    known = {field.name: field.type for field in like}
+    arrays = [_array(name, _column(records, name), known.get(name)) for name in names]
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _column(records: Iterable[Record], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), records))
+    except KeyError:
+        return [record.get(name) for record in records]
+
+
+def _array(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UnfitColumn(f"the values of field {name!r} have no type in common: {error}") from error
+    if known is None or array.type == known:
+        return array
+    if kinds.is_nested(known):
+        return _nested(array, values, known)
+    if not _same_kind(array.type, known):
+        return array
+    try:
+        return array.cast(known, safe=True)
+    except (pa.ArrowException, ValueError):
+        return array
+
+
+def _same_kind(found: pa.DataType, known: pa.DataType) -> bool:
+    """Whether a column may keep its type by a safe cast. Whole floats do not become integers: the next one may not be whole."""
+    if kinds.is_null(found):
+        return True
+    if kinds.is_integer(found):
+        return bool(kinds.is_integer(known) or kinds.is_floating(known) or kinds.is_decimal(known))
+    same = (kinds.is_floating, kinds.is_decimal, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
+    text = (
+        (kinds.is_string, kinds.is_large_string),
+        (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary),
+    )
+    return any(is_(found) and is_(known) for is_ in same) or any(
+        any(is_(found) for is_ in family) and any(is_(known) for is_ in family) for family in text
+    )
+
+
+def _nested(array: pa.Array, values: list[Any], known: pa.DataType) -> pa.Array:
+    """Arrow drops fields that a struct type lacks without a word, so what comes out is compared with what went in."""
+    try:
+        kept = pa.array(values, type=known)
+        return kept if kept.to_pylist(maps_as_pydicts="strict") == values else array
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return array
