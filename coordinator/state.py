@@ -231,10 +231,13 @@ def decode_state(data: bytes) -> State:
         raise _unreadable(f"it has format {found}, this version reads format {FORMAT}")
     state = State(stored.deployment)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
-    state.peers, state.jobs = stored.peers, stored.jobs
+    state.peers = stored.peers
+    state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
         state.by_state[peer.state][name] = None
     for name, job in state.jobs.items():
+        # JSON keeps keys sorted by name; decisions go through tasks as the catalog has them
+        job.tasks = {task.name: job.tasks[task.name] for task in job.spec.catalog if task.name in job.tasks}
         if not job.ended:
             state.plans[name] = plan_of(state, name)
             state.names[job.spec.name] = name

@@ -1,0 +1,282 @@
+"""Scenario files: what happens, a sentence a line, ``----``, and exactly what the coordinator makes of it.
+
+A file is a row of blocks parted by empty lines; lines that begin with ``#`` are for the reader. The output of a block is
+each event with its number and effects, and in the end a line that pictures peers and jobs. ``pytest --rewrite`` writes the
+outputs anew. (The idea is that of the datadriven tests of etcd's raft.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+from coordinator import decide as core
+from coordinator.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    Completed,
+    Counts,
+    Create,
+    Declined,
+    Delete,
+    Effect,
+    Evicted,
+    Exhausted,
+    JobKilled,
+    JobSubmitted,
+    Left,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    PeerBorn,
+    PeerDied,
+    Set,
+    TaskFailed,
+    kind_of,
+)
+from coordinator.state import check, decode_state, encode_state, new_state, project
+from sardonyx.errors import Failure
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+
+ACK_TIMEOUT, REVOKE_GRACE = 15.0, 10.0
+
+
+class World:
+    """The core, the tree as its effects make it, and the memory of who was told what.
+
+    Args:
+        times: how often each event is delivered.
+        stride: the distance between the numbers of two different events, so that runs can be compared.
+        snapshots: whether the state is stored and loaded after every event.
+    """
+
+    def __init__(self, *, times: int = 1, stride: int = 1, snapshots: bool = False) -> None:
+        self.times, self.stride, self.snapshots = times, stride, snapshots
+        self.state = new_state("test")
+        self.n = 0
+        self.now = 0.0
+        self.tree: dict[str, bytes] = {}
+        self.log: list[tuple[int, AnyEvent]] = []
+        self.told: dict[str, int] = {}
+        """Peer -> id of the last assignment that it saw, which it may have lost since."""
+
+    def say(self, sentence: str) -> list[str]:
+        """Let one thing happen; gives what came of it, a line each."""
+        for pattern, action in _SENTENCES:
+            found = re.fullmatch(pattern, sentence)
+            if found:
+                lines: list[str] = []
+                for event in action(self, *found.groups()):
+                    lines += [f"{self.n + self.stride} {kind_of(event)}", *self.deliver(event)]
+                return lines
+        raise AssertionError(f"no scenario can say: {sentence}")
+
+    def deliver(self, event: AnyEvent) -> list[str]:
+        """Hand an event to the core as often as asked, and hold what comes out against the rules."""
+        self.n += self.stride
+        lines = [f"  {line}" for line in map(show, self._decide(self.n, event))] or ["  nothing"]
+        for again in range(1, self.times):
+            self._decide(self.n + again, event)
+        return lines
+
+    def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
+        before = {(j, t) for j, job in self.state.jobs.items() for t, x in job.tasks.items() if x.state == "complete"}
+        effects = core.decide(self.state, n, event)
+        self.log.append((n, event))
+        for effect in effects:
+            apply(self.tree, effect)
+        check(self.state)
+        assert self.tree == project(self.state), "the effects are the difference between the trees"
+        assert all(self.state.jobs[j].tasks[t].state == "complete" for j, t in before), "complete stays complete"
+        if self.snapshots:
+            self.state = decode_state(encode_state(self.state))
+        self.told |= {name: peer.assignment.id for name, peer in self.state.peers.items() if peer.assignment}
+        return effects
+
+    def picture(self) -> str:
+        """Peers with their places, and jobs with their tasks, in a line."""
+        peers = [f"{name} {peer.state}{_place(peer.assignment)}" for name, peer in sorted(self.state.peers.items())]
+        jobs = []
+        for name, job in self.state.jobs.items():
+            waits = f" (waits for {job.waits_for})" if job.waits_for else ""
+            error = f" ({job.error.code})" if job.error else ""
+            tasks = ", ".join(
+                " ".join([task_name, task.state, *self.state.on_task(task)]) for task_name, task in job.tasks.items()
+            )
+            jobs.append(f"{name} {job.status}{waits}{error}: {tasks or 'no tasks'}")
+        return "= " + " | ".join([", ".join(peers) or "nobody", *jobs])
+
+
+def apply(tree: dict[str, bytes], effect: Effect) -> None:
+    """Do to a dictionary what the service does to ZooKeeper, as strictly."""
+    if isinstance(effect, Create):
+        assert effect.path not in tree, f"{effect.path} is there already"
+        parent = effect.path.rpartition("/")[0]
+        assert parent in ("/job", "/peer-state") or parent in tree, f"{effect.path} comes before its parent"
+        tree[effect.path] = effect.data
+    elif isinstance(effect, Set):
+        assert tree[effect.path] != effect.data, f"{effect.path} is set to what it is"
+        tree[effect.path] = effect.data
+    elif isinstance(effect, Delete):
+        del tree[effect.path]
+
+
+def show(effect: Effect) -> str:
+    """An effect as a line."""
+    if isinstance(effect, Create | Set):
+        data = "<spec>" if effect.path.endswith("/spec") else effect.data.decode()
+        return f"{type(effect).__name__.lower()} {effect.path} {data}".rstrip()
+    if isinstance(effect, Delete):
+        return f"delete {effect.path}"
+    return (
+        re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(effect).__name__).lower()
+        + " of "
+        + (getattr(effect, "job", "") or getattr(effect, "peer", ""))
+    )
+
+
+def _place(assignment: Any) -> str:
+    return f" {assignment.job}/{assignment.task}#{assignment.slot}" if assignment else ""
+
+
+# What can be said
+
+
+def spec_of(name: str, text: str) -> JobSpec:
+    """A job from ``read -> clean -> write, read -> audit; clean is sequential; 4 partitions``."""
+    drawing, *remarks = [part.strip() for part in text.split(";")]
+    paths = [[task.strip() for task in path.split("->")] for path in drawing.split(",")]
+    edges = [(a, b) for path in paths for a, b in itertools.pairwise(path)]
+    names = list(dict.fromkeys(task for path in paths for task in path))
+    tasks: dict[str, dict[str, Any]] = {}
+    for task in names:
+        has_in, has_out = any(b == task for _, b in edges), any(a == task for a, _ in edges)
+        kind = "input" if not has_in else "function" if has_out else "output"
+        tasks[task] = {"type": kind, "medium": {"input": "generator", "output": "blackhole"}.get(kind)}
+        if kind == "function":
+            tasks[task]["fn"] = f"job:{task}"
+    job: dict[str, Any] = {}
+    for remark in remarks:
+        for pattern, change in _REMARKS:
+            found = re.fullmatch(pattern, remark)
+            if found:
+                change(job, tasks, *found.groups())
+                break
+        else:
+            raise AssertionError(f"no scenario can say of a job: {remark}")
+    catalog = [TaskSpec(name=task, **options) for task, options in tasks.items()]
+    return JobSpec(name=name, workflow=edges, catalog=catalog, **job)
+
+
+_TOPIC = {"medium": "kafka"}
+_REMARKS: list[tuple[str, Any]] = [
+    (r"(\w+) is sequential", lambda _, t, name: t[name].update(consumption="sequential")),
+    (r"(\w+) takes at most (\d+)", lambda _, t, name, n: t[name].update(max_peers=int(n))),
+    (r"(\w+) begins with (\d+)", lambda _, t, name, n: t[name].update(min_peers=int(n))),
+    (r"(\w+) is a topic", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "latest"})),
+    (r"(\w+) never ends", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
+    (r"(\w+) names no topic", lambda _, t, name: t[name].update(_TOPIC)),
+    (r"(\d+) partitions?", lambda j, _, n: j.update(partitions=int(n))),
+    (r"outlives (\d+) failures?", lambda j, _, n: j.update(failure_limit=int(n))),
+]
+
+
+def facts_of(spec: JobSpec, job: str) -> dict[str, LinkFacts]:
+    """Every link with as many partitions as the job asks for."""
+    return {link.name: LinkFacts(partitions=spec.partitions) for link in graph_of(spec, "test", job).links}
+
+
+def _error(text: str | None) -> Failure:
+    return Failure("SX-TEST", text or "no reason given")
+
+
+def _pass(world: World, seconds: str) -> list[AnyEvent]:
+    world.now += float(seconds)
+    return core.due(world.state, world.now, ACK_TIMEOUT, REVOKE_GRACE)
+
+
+def _links(world: World, job: str) -> list[AnyEvent]:
+    return [LinksCreated(at=world.now, job=job, links=facts_of(world.state.jobs[job].spec, job))]
+
+
+def _about(kind: type[Any]) -> Any:
+    """A sentence of a peer about the assignment that it saw last, or about a given one."""
+    return lambda world, peer, number=None: [
+        kind(at=world.now, peer=peer, assignment=int(number) if number else world.told.get(peer, 0))
+    ]
+
+
+def _peer(kind: type[Any]) -> Any:
+    return lambda world, peer: [kind(at=world.now, peer=peer)]
+
+
+_P, _J = r"(P\w+)", r"([a-z][\w-]*)"
+_SENTENCES: list[tuple[str, Any]] = [
+    (r"(P[\w, ]+) (?:is|are) born", lambda w, ps: [PeerBorn(at=w.now, peer=p) for p in re.findall(r"P\w+", ps)]),
+    (rf"{_P} dies", _peer(PeerDied)),
+    (rf"{_P} leaves", _peer(Left)),
+    (rf"{_P} is evicted", _peer(Evicted)),
+    (rf"{_P} acks(?: assignment (\d+))?", _about(Acked)),
+    (rf"{_P} is exhausted(?: on assignment (\d+))?", _about(Exhausted)),
+    (rf"{_P} completes(?: assignment (\d+))?", _about(Completed)),
+    (
+        rf"{_P} completes with (\d+) rows in, (\d+) out",
+        lambda w, p, i, o: [Completed(at=w.now, peer=p, assignment=w.told[p], counts=Counts(int(i), int(o)))],
+    ),
+    (rf"{_P} declines: (.*)", lambda w, p, e: [Declined(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
+    (rf"{_P} fails: (.*)", lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
+    (
+        rf"{_P} fails for good: (.*)",
+        lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e), fatal=True)],
+    ),
+    (
+        rf"{_J}(?: named (\w+))? is submitted: (.*)",
+        lambda w, j, name, text: [JobSubmitted(at=w.now, job=j, spec=spec_of(name or j, text))],
+    ),
+    (rf"the links of {_J} are made", _links),
+    (rf"the links of {_J} cannot be made: (.*)", lambda w, j, e: [LinksFailed(at=w.now, job=j, error=_error(e))]),
+    (rf"the links of {_J} are gone", lambda w, j: [LinksDeleted(at=w.now, job=j)]),
+    (
+        rf"the links of {_J} are gone, (\w+) had (\d+) rows in, (\d+) out",
+        lambda w, j, t, i, o: [LinksDeleted(at=w.now, job=j, counts={t: Counts(int(i), int(o))})],
+    ),
+    (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
+    (r"(\d+) s pass", _pass),
+    (rf"{_P}.s timer for assignment (\d+) runs out", _about(AckTimedOut)),
+]
+
+
+# Files
+
+
+def blocks(text: str) -> list[tuple[list[str], list[str], str]]:
+    """(comment lines, sentences, expected output) of each block."""
+    found = []
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = block.split("\n")
+        comments = [line for line in lines if line.startswith("#")]
+        rest = [line for line in lines if not line.startswith("#")]
+        cut = rest.index("----") if "----" in rest else len(rest)
+        found.append((comments, rest[:cut], "\n".join(rest[cut + 1 :])))
+    return found
+
+
+def run(text: str, world: World) -> str:
+    """Play a scenario; gives its text with the output as it came."""
+    played = []
+    for comments, sentences, _ in blocks(text):
+        lines = list(comments)
+        if sentences:
+            output = [line for sentence in sentences for line in world.say(sentence)]
+            lines += [*sentences, "----", *output, world.picture()]
+        played.append("\n".join(lines))
+    return "\n\n".join(played) + "\n"
+
+
+def scenario_files() -> list[Path]:
+    return sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
