@@ -276,11 +276,15 @@ class TaskLoop:
             self._reader.group_metadata,
         )
         gate("sealed")
-        self._meanwhile(lambda: [outlet.sealed() for outlet in self._work.outlets])
+        self._meanwhile(self._seal_outlets)
         counts = total(drained.values())
         self._tree.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
         self._sealed = True
         log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped)
+
+    def _seal_outlets(self) -> None:
+        for outlet in self._work.outlets:
+            outlet.sealed()
 
     # --- opening, closing, failing -------------------------------------------------------------------------------
 

@@ -282,7 +282,7 @@ def _error_of(future: Any) -> KafkaError | None:
 
 
 def _still_there(error: KafkaError) -> bool:
-    return error.code() != KafkaError.GROUP_ID_NOT_FOUND
+    return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)
 
 
 def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
