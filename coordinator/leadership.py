@@ -13,13 +13,14 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import structlog
 
 from coordinator import layout
-from coordinator.operations import Check, SetIf
+from coordinator.operations import Check, Operation, SetIf
 from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree
 from sardonyx.errors import SardonyxError
 
@@ -85,6 +86,11 @@ class Leadership:
                 fix="nothing: it stands for election again",
             )
 
+    def commit(self, operations: Iterable[Operation]) -> None:
+        """A transaction under this epoch: :meth:`check`, then :meth:`Tree.commit`, with the errors of both."""
+        self.check()
+        self.tree.commit(operations, epoch_version=self.version)
+
     def renew(self) -> None:
         """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""
         found = self.tree.read_version(layout.EPOCH)
@@ -93,25 +99,30 @@ class Leadership:
 
 
 class Candidacy:
-    """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session."""
+    """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session.
 
-    def __init__(self, tree: Tree) -> None:
+    Args:
+        tree: the session.
+        wake: makes :meth:`wait` look again; set by this object, and by whoever sets its ``stop``.
+    """
+
+    def __init__(self, tree: Tree, wake: threading.Event) -> None:
         self._tree = tree
-        self._changed = threading.Event()
+        self._wake = wake
         self._token = uuid.uuid4().hex
         self._node = tree.create_sequential(f"{layout.ELECTION}/{self._token}-", identity().encode(), ephemeral=True)
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until this is the first in the line; False if ``stop`` was set before.
 
-        Whoever sets ``stop`` should call :meth:`wake` as well.
-
         Raises:
             SessionLost: our place is gone.
             ZooKeeperAway: no answer for too long.
         """
-        while not stop.is_set():
-            self._changed.clear()
+        while True:
+            self._wake.clear()
+            if stop.is_set():
+                return False
             line = sorted(self._tree.children(layout.ELECTION), key=_turn)
             if self._node not in line:
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
@@ -120,12 +131,7 @@ class Candidacy:
                 return True
             # Only the one in front is watched: when it goes, one candidate looks, not all of them.
             if self._tree.read(f"{layout.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
-                self._changed.wait()
-        return False
-
-    def wake(self) -> None:
-        """Make :meth:`wait` look again. May be called from any thread, and from a signal handler."""
-        self._changed.set()
+                self._wake.wait()
 
     def take(self) -> Leadership:
         """Raise the epoch, in one transaction with the check that our election node still stands.
@@ -157,7 +163,7 @@ class Candidacy:
     def _on_change(self, event: Any) -> None:
         """In kazoo's thread: only signals."""
         del event
-        self._changed.set()
+        self._wake.set()
 
 
 def _turn(node: str) -> int:

@@ -8,13 +8,14 @@ says how many they are and what they hash to, so a snapshot that was only half w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import structlog
 
 from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
+from coordinator.leadership import Leadership
 from coordinator.operations import ENTRY_LIMIT, Operation, chunked
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SetupError
@@ -68,19 +69,19 @@ class _Format(msgspec.Struct):
 # Entries
 
 
-def append(tree: Tree, first: int, intakes: Sequence[Intake], *, epoch_version: int) -> None:
+def append(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> None:
     """Write events as entries ``first``, ``first + 1`` ... and remove the requests they came from, all fenced.
 
     In one transaction, or in several in order if they are too large for one: what has been appended when it breaks off
     stands in the log and is out of the inbox, the rest is as it was.
 
     Raises:
-        Deposed, TransactionFailed, OutcomeUnknown, SessionLost: as :meth:`Tree.commit`.
+        Deposed, TransactionFailed, OutcomeUnknown, SessionLost, LeadershipEnded: as :meth:`Leadership.commit`.
         InternalError: ``SX-INTERNAL-ENTRY-SIZE``.
     """
     for chunk in chunked(_entry_operations(n, intake) for n, intake in enumerate(intakes, first)):
         gate("before-append")
-        tree.commit(chunk, epoch_version=epoch_version)
+        leadership.commit(chunk)
         gate("after-append")
 
 
@@ -160,8 +161,9 @@ def checkpoint(n: int) -> Set:
     return Set(layout.CHECKPOINT, str(n).encode())
 
 
-def compact(tree: Tree, *, keep: int, epoch_version: int) -> int:
+def compact(leadership: Leadership, *, keep: int) -> int:
     """Remove whole buckets that are behind the latest-but-one snapshot by more than ``keep`` entries. How many entries."""
+    tree = leadership.tree
     kept = complete_snapshots(tree)
     if len(kept) < SNAPSHOTS_KEPT:
         return 0
@@ -173,27 +175,28 @@ def compact(tree: Tree, *, keep: int, epoch_version: int) -> int:
         entries = [Delete(layout.log_entry(int(name))) for name in tree.children(f"{layout.LOG}/{bucket}")]
         removed += len(entries)
         for chunk in chunked([entry] for entry in [*entries, Delete(f"{layout.LOG}/{bucket}")]):
-            tree.commit(chunk, epoch_version=epoch_version)
+            leadership.commit(chunk)
     return removed
 
 
 # Snapshots
 
 
-def write_snapshot(tree: Tree, n: int, state: bytes, *, epoch_version: int) -> None:
+def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
     """Store the state after event ``n``, and remove all but the latest two snapshots."""
-    _remove_snapshot(tree, n, epoch_version)  # a leader may have died while it wrote this very one
+    tree = leadership.tree
+    _remove_snapshot(leadership, n)  # a leader may have died while it wrote this very one
     parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
-    tree.commit([Create(layout.snapshot(n))], epoch_version=epoch_version)
+    leadership.commit([Create(layout.snapshot(n))])
     for number, part in enumerate(parts):
-        tree.commit([Create(layout.snapshot_part(n, number), part)], epoch_version=epoch_version)
+        leadership.commit([Create(layout.snapshot_part(n, number), part)])
         gate("in-snapshot")
     note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
-    tree.commit([Set(layout.snapshot(n), msgspec.json.encode(note))], epoch_version=epoch_version)
+    leadership.commit([Set(layout.snapshot(n), msgspec.json.encode(note))])
     kept = set(complete_snapshots(tree)[-SNAPSHOTS_KEPT:])
     for name in tree.children(layout.SNAPSHOT):
         if int(name) not in kept:
-            _remove_snapshot(tree, int(name), epoch_version)
+            _remove_snapshot(leadership, int(name))
 
 
 def complete_snapshots(tree: Tree) -> list[int]:
@@ -221,12 +224,13 @@ def load_snapshot(tree: Tree) -> tuple[int, bytes] | None:
     return None
 
 
-def _remove_snapshot(tree: Tree, n: int, epoch_version: int) -> None:
+def _remove_snapshot(leadership: Leadership, n: int) -> None:
     """Its note goes first: from then on it is no snapshot."""
+    tree = leadership.tree
     if tree.read(layout.snapshot(n)) is None:
         return
     parts = [Delete(layout.snapshot_part(n, int(name))) for name in tree.children(layout.snapshot(n))]
-    tree.commit([Set(layout.snapshot(n), b""), *parts, Delete(layout.snapshot(n))], epoch_version=epoch_version)
+    leadership.commit([Set(layout.snapshot(n), b""), *parts, Delete(layout.snapshot(n))])
 
 
 def _refuse_other_format(what: str, data: bytes) -> None:
@@ -238,8 +242,3 @@ def _refuse_other_format(what: str, data: bytes) -> None:
             cause="the deployment was made by another version",
             fix="run the version that made it, or choose a fresh deployment",
         )
-
-
-def requests_of(entries: Iterable[tuple[int, Entry]]) -> dict[str, int]:
-    """The uuids of the requests among entries, with their numbers: what has been taken in must not come in again."""
-    return {entry.request: n for n, entry in entries if entry.request}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from coordinator.events import Create, Delete, Set
+from coordinator.events import Create, Delete, Set, TreeEffect
 
 ENTRY_LIMIT = 64 * 1024
 """Bytes of one request or log entry. What is larger travels by reference."""
@@ -57,3 +57,41 @@ def chunked(groups: Iterable[Sequence[Operation]], limit: int = TRANSACTION_LIMI
         filled += size
     if chunk:
         yield chunk
+
+
+class Merged:
+    """The effects of several events as one operation for each path: what counts is what stands there in the end."""
+
+    def __init__(self) -> None:
+        self._stood: dict[str, bool] = {}
+        self._now: dict[str, bytes | None] = {}
+        self.size = 0
+        """Bytes of all operations together."""
+
+    def __bool__(self) -> bool:
+        return bool(self._now)
+
+    def add(self, effects: Iterable[TreeEffect]) -> None:
+        """Take effects in, in the order in which they were decided."""
+        for effect in effects:
+            self._stood.setdefault(effect.path, not isinstance(effect, Create))
+            if effect.path in self._now:
+                self.size -= self._weight(effect.path)
+            self._now[effect.path] = None if isinstance(effect, Delete) else effect.data
+            self.size += self._weight(effect.path)
+
+    def operations(self) -> list[TreeEffect]:
+        """New nodes first, parents before children; then new data; then removals, children before parents."""
+        created: list[TreeEffect] = []
+        changed: list[TreeEffect] = []
+        removed: list[TreeEffect] = []
+        for path in sorted(self._now, key=lambda path: (path.count("/"), path)):
+            data, stood = self._now[path], self._stood[path]
+            if data is not None:
+                (changed if stood else created).append(Set(path, data) if stood else Create(path, data))
+            elif stood:
+                removed.insert(0, Delete(path))
+        return [*created, *changed, *removed]
+
+    def _weight(self, path: str) -> int:
+        return OPERATION_OVERHEAD + len(path) + len(self._now[path] or b"")

@@ -116,6 +116,7 @@ class Tree:
         *,
         listener: Callable[[str], None] | None = None,
         survive_expiry: bool = False,
+        timeout: float | None = None,
     ) -> Tree:
         """Open a session, and make the deployment's top nodes if nobody has yet.
 
@@ -125,13 +126,15 @@ class Tree:
                 return at once and must not call ZooKeeper.
             survive_expiry: go on in a new session when this one expires. For clients and tools that own nothing;
                 coordinators and peers must stop instead.
+            timeout: seconds to wait for the connection; ``zookeeper.connect_timeout`` if not given.
 
         Raises:
             SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-ADDRESS``, ``SX-ZOOKEEPER-UNREACHABLE``,
                 ``SX-ZOOKEEPER-DENIED`` or ``SX-ZOOKEEPER-CHROOT``.
         """
         settings.require("zookeeper")
-        hosts, waits = settings.zookeeper.hosts, settings.zookeeper.connect_timeout
+        hosts = settings.zookeeper.hosts
+        waits = settings.zookeeper.connect_timeout if timeout is None else timeout
         try:
             client = KazooClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
         except ValueError as error:
@@ -161,9 +164,12 @@ class Tree:
         return tree
 
     def close(self) -> None:
-        """End the session; its ephemeral nodes vanish at once."""
-        self.client.stop()
-        self.client.close()
+        """End the session; its ephemeral nodes vanish at once, or when the session times out if ZooKeeper is away."""
+        try:
+            self.client.stop()
+            self.client.close()
+        except KazooException as error:  # it was on its way to a server that does not answer, and is left to it
+            log.warning("session with ZooKeeper could not be closed", zookeeper=self.hosts, reason=repr(error))
 
     @property
     def connected(self) -> bool:

@@ -6,7 +6,7 @@ many peers there are; after a reconnection both are read again, for a watch that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -34,16 +34,22 @@ class Watches:
 
     Args:
         leadership: whose tree it is.
-        taken: uuids of the requests that stand in the log already, which must not come in again.
         wake: called, from kazoo's thread, when there is something to collect.
     """
 
-    def __init__(self, leadership: Leadership, *, taken: Iterable[str], wake: Callable[[], None]) -> None:
+    def __init__(self, leadership: Leadership, *, wake: Callable[[], None]) -> None:
         self._leadership = leadership
         self._tree = leadership.tree
-        self._taken = dict.fromkeys(taken)
+        self._taken: dict[str, None] = {}
         self._wake = wake
         self._changed = True
+
+    def remember(self, request: str) -> None:
+        """A request of this uuid stands in the log; should it come again, it is left out. Empty: none."""
+        if request:
+            self._taken[request] = None
+        if len(self._taken) > REMEMBERED:
+            del self._taken[next(iter(self._taken))]
 
     def collect(self, state: State, at: float) -> list[Intake]:
         """What happened, as events that carry the time ``at``: births, then requests in their order, then deaths.
@@ -57,14 +63,19 @@ class Watches:
         # Pulses first: whoever is seen dead here put its requests in before, so they are seen below.
         pulses = self._tree.children(layout.PULSE, watch=self._on_change)
         requests = self._requests(self._tree.children(layout.INBOX, watch=self._on_change))
-        alive = [name for name, peer in state.peers.items() if peer.state != "dead"]
+        expected = [name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due]
         standing = set(pulses)
         made = [
             *self._births([name for name in pulses if name not in state.peers]),
             *requests,
-            *(Intake(PeerDied(peer=name)) for name in alive if name not in standing),
+            *(Intake(PeerDied(peer=name)) for name in expected if name not in standing),
         ]
         return [msgspec.structs.replace(intake, event=stamped(intake.event, at)) for intake in made]
+
+    def look_again(self) -> None:
+        """Have :meth:`collect` look whether or not something changed."""
+        self._changed = True
+        self._wake()
 
     def _births(self, names: list[str]) -> list[Intake]:
         found = self._tree.read_many(map(layout.pulse, names))
@@ -102,16 +113,14 @@ class Watches:
                 )
                 self._remove(name)
                 continue
-            self._taken[request] = None
-            if len(self._taken) > REMEMBERED:
-                del self._taken[next(iter(self._taken))]
+            self.remember(request)
             intakes.append(Intake(event, name, request))
         return intakes
 
     def _remove(self, name: str) -> None:
         """What cannot be removed (somebody made a node below it) is left lying; it must not end the leadership."""
         try:
-            self._tree.commit([Delete(f"{layout.INBOX}/{name}")], epoch_version=self._leadership.version)
+            self._leadership.commit([Delete(f"{layout.INBOX}/{name}")])
         except TransactionFailed as error:
             log.warning("request cannot be removed", request=name, reason=error.message)
 

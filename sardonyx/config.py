@@ -145,11 +145,12 @@ class SparkSettings(_Section):
 
 
 class CoordinatorSettings(_Section):
-    """The coordinator's timers, and how often it takes a snapshot (in log entries)."""
+    """The coordinator's timers, how often it takes a snapshot and how much of the log it keeps (in log entries)."""
 
     ack_timeout: Seconds = 15.0
     revoke_grace: Seconds = 10.0
     snapshot_every: int = Field(default=1000, ge=1)
+    keep_log: int = Field(default=100_000, ge=0)
 
 
 class PeerSettings(_Section):

@@ -1,0 +1,432 @@
+"""The coordinator: stands for election, and while it leads runs the one loop in which everything is decided.
+
+What must be durable before what, in :meth:`Leader.handle`:
+
+1. events stand in the log, and the requests they came from are gone, before anything is decided;
+2. the effects of an event stand in the tree, with the checkpoint, before anything outside ZooKeeper is done about it;
+3. what is done outside ends as an event of its own, so a leader that finds no such event in the log does it again.
+
+Whatever goes wrong in the loop ends the leadership; the next leader, maybe this process again, starts from the log.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.decide import decide, due, next_due, unfinished
+from coordinator.events import (
+    Acked,
+    AnyEvent,
+    Completed,
+    Create,
+    Delete,
+    DeletePulse,
+    Exhausted,
+    LinksDeleted,
+    OuterEffect,
+    Set,
+    TreeEffect,
+    kind_of,
+)
+from coordinator.leadership import Candidacy, Leadership, LeadershipEnded, identity
+from coordinator.log import Intake
+from coordinator.operations import TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.outer import KafkaLinks, OuterEffects, OuterWorker
+from coordinator.state import decode_state, encode_state, new_state, project
+from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree, ZooKeeperAway
+from coordinator.watches import Watches, stamped
+from sardonyx.config import Settings
+from sardonyx.errors import InternalError, SardonyxError, SetupError
+from sardonyx.gates import gate
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a coordinator that broke stands again; doubled each time, until a leadership lasts."""
+LASTS = 60.0
+"""Seconds of leadership after which earlier troubles are forgotten."""
+CONNECT_ATTEMPT = 3.0
+"""Seconds of one attempt to connect; after the first one it is said what is waited for."""
+REMIND = 30.0
+"""Seconds between reminders of what is waited for."""
+
+RECALLED = 2_000
+"""Entries before the snapshot that a new leader reads for their requests."""
+
+_OVER = (Deposed, OutcomeUnknown, SessionLost, LeadershipEnded, ZooKeeperAway)
+"""Ways in which a leadership ends that are nobody's fault here."""
+_EVERYDAY = (Acked, Exhausted, Completed)
+"""Events that are logged for debugging only: there are many, and they say nothing that is out of the ordinary."""
+
+log = structlog.get_logger()
+
+
+class Leader:
+    """One leadership, from taking over to its end. Everything but :meth:`wake` happens in one thread.
+
+    Args:
+        leadership: the epoch that was won.
+        settings: timers, deployment, how often to take snapshots.
+        outer: how topics are made and removed.
+        wake: set whenever there is something to look at.
+        clock: the wall clock, seconds since 1970; stamped into events, never asked when deciding.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        settings: Settings,
+        outer: OuterEffects,
+        *,
+        wake: threading.Event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._leadership = leadership
+        self._tree = leadership.tree
+        self._settings = settings
+        self._wake = wake
+        self._clock = clock
+        self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
+        self._worker = OuterWorker(outer, self._outer_done)
+        self._timers = settings.coordinator.ack_timeout, settings.coordinator.revoke_grace
+        self.state = new_state(settings.deployment)
+        self._snapshot = 0
+        self._watches = Watches(leadership, wake=wake.set)
+
+    def lead(self, stop: threading.Event) -> None:
+        """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
+        try:
+            self.take_over()
+            while True:
+                self._wake.clear()
+                if stop.is_set():
+                    return
+                self._leadership.check()
+                intakes = self._gather()
+                if intakes:
+                    self.handle(intakes)
+                    continue
+                if time.monotonic() >= self._leadership.renewal_due:
+                    self._leadership.renew()
+                self._wake.wait(self._rest())
+        finally:
+            self._worker.close()
+
+    # Taking over
+
+    def take_over(self) -> None:
+        """Become what the log says: replay it, finish what the last leader had begun, and look at what happened since.
+
+        Raises:
+            SardonyxError: ``SX-LOG-FORMAT``: written by another version.
+            InternalError: ``SX-INTERNAL-LOG-GAP``.
+        """
+        self._tree.sync()
+        found = journal.load_snapshot(self._tree)
+        if found is not None:
+            self._snapshot = found[0]
+            self.state = decode_state(found[1])
+        reached = journal.read_checkpoint(self._tree)
+        touched = self._replay(reached)
+        repaired = self._repair(touched) if self.state.n > reached else 0
+        log.info(
+            "took over",
+            epoch=self._leadership.epoch,
+            n=self.state.n,
+            snapshot=self._snapshot,
+            checkpoint=reached,
+            repaired=repaired,
+            peers=len(self.state.peers) - len(self.state.by_state["dead"]),
+            jobs=len(self.state.names),
+        )
+        for effect in unfinished(self.state):
+            self._begin(self.state.n, effect)
+
+    def _replay(self, reached: int) -> set[str]:
+        """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree."""
+        touched: set[str] = set()
+        # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
+        start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.FIRST))
+        for n, entry in journal.read_entries(self._tree, start):
+            self._watches.remember(entry.request)
+            if n <= self.state.n:
+                continue
+            if n != self.state.n + 1:
+                raise _lost(self.state.n + 1)
+            effects = decide(self.state, n, entry.event)
+            if n > reached:
+                touched |= {effect.path for effect in effects if isinstance(effect, TreeEffect)}
+        if self.state.n < reached:
+            raise _lost(self.state.n + 1)
+        return touched
+
+    def _repair(self, touched: set[str]) -> int:
+        """Make the touched nodes what the state says. Their effects may be there in part, so each is looked at."""
+        wanted = project(self.state)
+        stands = self._tree.read_many(sorted(touched))
+        missing = Merged()
+        changes: list[TreeEffect] = []
+        for path in touched:
+            before, after = stands.get(path), wanted.get(path)
+            if after is None:
+                changes += [] if before is None else [Delete(path)]
+            elif before is None:
+                changes.append(Create(path, after))
+            elif before != after:
+                changes.append(Set(path, after))
+        missing.add(changes)
+        self._apply(missing, self.state.n)
+        return len(changes)
+
+    # The way of one decision
+
+    def _gather(self) -> list[Intake]:
+        """All that has happened: what peers and clients did, what was done outside, and timers that have run out."""
+        at = self._clock()
+        intakes = self._watches.collect(self.state, at)
+        while True:
+            try:
+                event = self._done.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(event, LinksDeleted):
+                self._remove_sentinels(event.job)
+            intakes.append(Intake(stamped(event, at)))
+        intakes += map(Intake, due(self.state, at, *self._timers))
+        return intakes
+
+    def handle(self, intakes: list[Intake]) -> None:
+        """Log events, decide each, put the effects of all into the tree, and begin what is to be done outside of it.
+
+        Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
+        themselves go in several, the checkpoint with the last, and are repaired by the next leader if that one dies between.
+        """
+        first = self.state.n + 1
+        journal.append(self._leadership, first, intakes)
+        merged, outer = Merged(), list[tuple[int, OuterEffect]]()
+        for n, intake in enumerate(intakes, first):
+            effects = decide(self.state, n, intake.event)
+            self._tell(n, intake.event)
+            changes = [effect for effect in effects if isinstance(effect, TreeEffect)]
+            if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
+                self._apply(merged, n - 1)
+                merged = Merged()
+            merged.add(changes)
+            outer += [(n, effect) for effect in effects if isinstance(effect, OuterEffect)]
+        self._apply(merged, self.state.n)
+        for n, effect in outer:
+            self._begin(n, effect)
+        self._keep()
+
+    def _apply(self, merged: Merged, n: int) -> None:
+        chunks: list[list[Operation]] = list(chunked([operation] for operation in merged.operations())) or [[]]
+        chunks[-1].append(journal.checkpoint(n))
+        for chunk in chunks:
+            gate("before-effects")
+            self._leadership.commit(chunk)
+            gate("after-effects")
+
+    def _begin(self, n: int, effect: OuterEffect) -> None:
+        if isinstance(effect, DeletePulse):
+            try:
+                self._leadership.commit([Delete(layout.pulse(effect.peer))])
+            except TransactionFailed as error:  # it has gone by itself
+                log.debug("pulse had gone already", n=n, peer=effect.peer, reason=repr(error.reason))
+            self._watches.look_again()
+        else:
+            self._worker.submit(n, effect, self.state.jobs[effect.job].spec)
+
+    def _outer_done(self, event: AnyEvent) -> None:
+        """In a thread of the worker."""
+        self._done.put(event)
+        self._wake.set()
+
+    def _remove_sentinels(self, job: str) -> None:
+        """Before it is logged that a job's links are gone, so that it is done again if we die before."""
+        path = layout.sentinels(job)
+        nodes = [Delete(f"{path}/{name}") for name in self._tree.children(path)]
+        if self._tree.read(path) is None:
+            return
+        try:
+            for chunk in chunked([node] for node in [*nodes, Delete(path)]):
+                self._leadership.commit(chunk)
+        except TransactionFailed as error:  # a late peer votes; its node holds nothing that anybody will read again
+            log.warning("sentinels of an ended job stay", job=job, reason=error.message)
+
+    def _keep(self) -> None:
+        """Take a snapshot when it is time, and drop what lies far behind."""
+        if self.state.n - self._snapshot < self._settings.coordinator.snapshot_every:
+            return
+        journal.write_snapshot(self._leadership, self.state.n, encode_state(self.state))
+        self._snapshot = self.state.n
+        removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
+        log.debug("snapshot written", n=self.state.n, entries_removed=removed)
+
+    def _rest(self) -> float:
+        """Seconds until something has to be done, if nothing happens before."""
+        rest = self._leadership.renewal_due - time.monotonic()
+        timer = next_due(self.state, *self._timers)
+        if timer is not None:
+            rest = min(rest, timer - self._clock())
+        return max(rest, 0.001)
+
+    def _tell(self, n: int, event: AnyEvent) -> None:
+        where: dict[str, object] = {"n": n, "kind": kind_of(event)}
+        peer, job = getattr(event, "peer", None), getattr(event, "job", None)
+        if peer is not None:
+            where["peer"] = peer
+            place = self.state.peers[peer].assignment if peer in self.state.peers else None
+            if place is not None:
+                where |= {"job": place.job, "task": place.task}
+        if job is not None:
+            where["job"] = job
+            if job in self.state.jobs:
+                where["status"] = self.state.jobs[job].status
+        if error := getattr(event, "error", None):
+            where |= {"code": error.code, "reason": error.message}
+        say = log.debug if isinstance(event, _EVERYDAY) else log.info
+        say("decided", **where)
+
+
+def _lost(n: int) -> InternalError:
+    return InternalError(
+        "SX-INTERNAL-LOG-GAP",
+        f"the log has no entry {n}, and no snapshot stands for it",
+        cause="the tree was edited, or restored in part",
+        fix="restore the whole deployment in ZooKeeper, or start a fresh one under another name",
+    )
+
+
+class Coordinator:
+    """A coordinator in this process: connects, stands for election, leads, and begins anew when that ends.
+
+    Args:
+        settings: where ZooKeeper is, the deployment, timers.
+        outer: how topics are made and removed; on Kafka if not given.
+    """
+
+    def __init__(self, settings: Settings, outer: OuterEffects | None = None) -> None:
+        self._settings = settings
+        self._outer = KafkaLinks(settings) if outer is None else outer
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._troubles = 0
+        self.leading = threading.Event()
+        """Set while this one leads."""
+
+    def stop(self) -> None:
+        """Make :meth:`run` return soon, from any thread."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Be a coordinator until :meth:`stop`.
+
+        Raises:
+            SetupError: ZooKeeper denies access, or the address is none.
+            SardonyxError: ``SX-LOG-FORMAT``: the deployment was made by another version.
+        """
+        while (tree := self._connected()) is not None:
+            pause = self._term(tree)
+            if pause:
+                self._stop.wait(pause)
+
+    def _term(self, tree: Tree) -> float:
+        """Stand and lead once, and end the session, so that another can lead. Gives the pause until the next time."""
+        began = time.monotonic()
+        try:
+            self._stand_and_lead(tree)
+        except _OVER as error:
+            if not self._stop.is_set():
+                log.warning("leadership or candidacy ended", code=error.code, reason=error.message)
+        except Exception as error:
+            if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
+                raise
+            # Not passed over: the leadership is over, and the pause grows for as long as it happens again.
+            self._troubles = 1 if time.monotonic() - began > LASTS else self._troubles + 1
+            pause = min(FIRST_PAUSE * 2 ** (self._troubles - 1), LONGEST_PAUSE)
+            log.error("leadership broke, stands again after a pause", pause=pause, times=self._troubles, exc_info=error)
+            return pause
+        finally:
+            self.leading.clear()
+            tree.close()
+        return 0.0
+
+    def _stand_and_lead(self, tree: Tree) -> None:
+        candidacy = Candidacy(tree, self._wake)
+        log.info("stands for election", me=identity())
+        if not candidacy.wait(self._stop):
+            return
+        leader = Leader(candidacy.take(), self._settings, self._outer, wake=self._wake)
+        self.leading.set()
+        leader.lead(self._stop)
+        log.info("leaves the leadership", n=leader.state.n)
+
+    def _connected(self) -> Tree | None:
+        """A session, however long it takes; None if stopped before."""
+        since, said = datetime.now().astimezone(), 0.0
+        while not self._stop.is_set():
+            try:
+                return Tree.connect(self._settings, timeout=CONNECT_ATTEMPT)
+            except (SetupError, SessionLost) as error:
+                if error.code not in ("SX-ZOOKEEPER-UNREACHABLE", "SX-ZOOKEEPER-AWAY", "SX-ZOOKEEPER-SESSION-LOST"):
+                    raise
+                if time.monotonic() - said > REMIND:
+                    said = time.monotonic()
+                    hosts = self._settings.zookeeper.hosts
+                    log.warning("waits for ZooKeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
+        return None
+
+
+def main(settings: Settings) -> int:
+    """Run a coordinator until SIGTERM or SIGINT: the first one leaves the leadership, a second one stops at once.
+
+    Must be called in the main thread. Returns the exit code.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, or as :meth:`Coordinator.run`.
+    """
+    settings.require("zookeeper", "kafka")
+    log.info(
+        "coordinator starts",
+        me=identity(),
+        deployment=settings.deployment,
+        zookeeper=settings.zookeeper.hosts,
+        kafka=settings.kafka.bootstrap_servers,
+    )
+    coordinator = Coordinator(settings)
+    ended: list[BaseException] = []
+    # A signal handler must not touch locks that the code it interrupts may hold; a SimpleQueue is safe, an Event is not.
+    told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            coordinator.run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            ended.append(error)
+        finally:
+            told.put(None)
+
+    before = {number: signal.signal(number, lambda n, _: told.put(n)) for number in (signal.SIGTERM, signal.SIGINT)}
+    thread = threading.Thread(target=run, name="coordinator", daemon=True)
+    try:
+        thread.start()
+        number = told.get()
+        if number is not None:
+            log.info("coordinator stops", signal=signal.Signals(number).name)
+            coordinator.stop()
+            if told.get() is not None:
+                return 128 + number
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
+    if ended:
+        raise ended[0]
+    return 0
