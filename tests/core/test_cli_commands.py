@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
@@ -42,7 +44,10 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments))
 
-    return call
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield call
+    structlog.reset_defaults()  # the command logs to the runner's streams, which are closed by now
+    logging.root.handlers[:], logging.root.level = handlers, level
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -1,0 +1,191 @@
+"""The client against a real ZooKeeper, a real Kafka and a real coordinator, without any peers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator import layout
+from sardonyx import Job, blackhole, client, generator, kafka
+from sardonyx.client import Client
+from sardonyx.config import Settings, load_settings
+from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.keeper import start_child
+from tests.waiting import until
+
+YAML = """
+name: tiny
+workflow: [[make, drop]]
+catalog:
+  - {name: make, type: input, medium: generator, options: {count: 3}}
+  - {name: drop, type: output, medium: blackhole}
+"""
+
+
+def tiny(name: str = "tiny") -> Job:
+    job = Job(name)
+    job.output("drop", blackhole(), after=job.input("make", generator(count=3)))
+    return job
+
+
+@pytest.fixture
+def connected(settings: Settings) -> Iterator[Client]:
+    with Client(settings=settings) as found:
+        yield found
+
+
+@pytest.fixture
+def coordinator(settings: Settings, tmp_path: Path) -> Iterator[None]:
+    """A coordinator in a process of its own."""
+    command = [sys.executable, "-m", "sardonyx", "coordinator"]
+    log_path = tmp_path / "coordinator.log"
+    with start_child(command, name="coordinator", log_path=log_path, env=settings.environment()) as child:
+        with Client(settings=settings) as looking:
+            until(looking.led, what="a coordinator that stands for election")
+        yield
+        assert child.poll() is None, child.log_tail(50)
+
+
+def test_a_job_without_a_coordinator_is_submitted_and_says_so(connected: Client) -> None:
+    """It is listed and found by its name; it says that nobody leads; waiting for it times out with that reason."""
+    handle = connected.submit(tiny())
+    assert handle.id.startswith("tiny-")
+    assert handle.status().status == "submitted"
+    assert [task.name for task in handle.status().tasks] == ["make", "drop"]
+    assert "no coordinator leads" in (handle.waits_for() or "")
+    assert [view.id for view in connected.jobs()] == [handle.id]
+    assert connected.job("tiny").id == handle.id
+    with pytest.raises(Interrupted) as caught:
+        handle.await_completion("50 ms")
+    assert caught.value.code == "SX-JOB-TIMEOUT"
+    assert "no coordinator" in caught.value.cause
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_job_without_peers_runs_and_waits_until_it_is_killed(connected: Client, settings: Settings) -> None:
+    """It is planned and runs, says how many peers it waits for, refuses a second of its name, and ends when killed."""
+    handle = connected.submit(tiny())
+    until(lambda: handle.status().status == "running", what="the job to run")
+    assert "more virtual peer" in (handle.waits_for() or "")
+    assert [(task.state, task.rows_in, task.peers) for task in handle.status().tasks] == [("pending", 0, 0)] * 2
+    with pytest.raises(SardonyxError) as taken:
+        connected.submit(tiny())
+    assert taken.value.code == "SX-JOB-NAME-TAKEN"
+    assert handle.id in taken.value.message
+    with Client(settings=settings) as other:
+        other.job("tiny").kill()
+    with pytest.raises(Interrupted) as killed:
+        handle.await_completion("30 s")
+    assert killed.value.code == "SX-JOB-KILLED"
+    view = connected.jobs()[0]
+    assert (view.id, view.status) == (handle.id, "killed")
+    assert view.ended_at is not None
+    assert connected.submit(tiny()).id != handle.id
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_waiting_is_woken_by_a_watch(connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a job is told by ZooKeeper, not found by asking again: asking again is an hour away here."""
+    monkeypatch.setattr(client, "REREAD", 3600.0)
+    handle = connected.submit(tiny())
+    ends: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            handle.await_completion()
+        except Interrupted as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    until(lambda: handle.status().status == "running", what="the job to run")
+    handle.kill()
+    waiting.join(20)
+    assert [getattr(end, "code", None) for end in ends] == ["SX-JOB-KILLED"]
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_job_that_cannot_be_planned_fails_with_its_cause(connected: Client) -> None:
+    """A missing input topic ends the job, and the error names the topic."""
+    job = Job("lost")
+    source = job.input("read", kafka("never-made", format="raw", start="earliest", end="latest"))
+    job.output("drop", blackhole(), after=source)
+    handle = connected.submit(job)
+    with pytest.raises(JobFailed) as caught:
+        handle.await_completion("60 s")
+    assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
+    assert "never-made" in caught.value.message
+    assert handle.status().error is not None
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_without_kafka_a_job_is_shown_without_rows(
+    connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` needs no Kafka: it is quick, and never an error, when Kafka is away or has no address."""
+    monkeypatch.setattr(client, "LOOK", 0.5)
+    handle = connected.submit(tiny())
+    until(lambda: handle.status().status == "running", what="the job to run")
+    away = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})})
+    began = time.monotonic()
+    with Client(settings=away) as looking:
+        assert looking.job(handle.id).status().status == "running"
+    assert time.monotonic() - began < 10
+    with Client(settings.zookeeper.hosts, deployment=settings.deployment) as looking:
+        assert looking.job("tiny").status().status == "running"
+    handle.kill()
+
+
+def test_an_unknown_job_is_an_error_that_names_the_nearest(connected: Client) -> None:
+    """A mistyped id is answered with the one that may be meant."""
+    handle = connected.submit(tiny("flights"))
+    with pytest.raises(SardonyxError) as caught:
+        connected.job("flihgts")
+    assert caught.value.code == "SX-JOB-UNKNOWN"
+    assert "flights" in caught.value.message
+    assert connected.job(handle.id[:-2]).id == handle.id
+
+
+def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_path: Path) -> None:
+    """The modules beside a spec are uploaded once, under the hash that the spec names."""
+    from coordinator.tree import Tree
+
+    (tmp_path / "steps.py").write_text("def keep(row: dict) -> dict:\n    return row\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: coded\nworkflow: [[make, keep], [keep, drop]]\ncatalog:\n"
+        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
+        "  - {name: keep, type: function, fn: 'steps:keep'}\n"
+        "  - {name: drop, type: output, medium: blackhole}\n"
+    )
+    handle = connected.submit(tmp_path / "job.yaml")
+    digest = handle.spec().code
+    assert digest is not None
+    tree = Tree.connect(settings)
+    try:
+        assert (tree.read(layout.code(digest)) or b"").startswith(b"PK")
+    finally:
+        tree.close()
+
+
+def test_a_request_that_nobody_understands_hides_no_job(connected: Client, settings: Settings) -> None:
+    """Garbage in the inbox is the coordinator's to refuse; looking at jobs goes on."""
+    connected._tree.create(f"{layout.INBOX}/submit-garbage-0", b"not json")
+    connected._tree.create(f"{layout.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
+    handle = connected.submit(tiny())
+    assert [view.id for view in connected.jobs()] == [handle.id]
+
+
+def test_an_address_that_nobody_answers_is_told_with_how_long_was_waited() -> None:
+    """ZooKeeper away: one error with the address and the seconds."""
+    settings = load_settings(zookeeper={"hosts": "127.0.0.1:1", "connect_timeout": "300 ms"})
+    with pytest.raises(SardonyxError) as caught:
+        Client(settings=settings)
+    assert caught.value.code == "SX-ZOOKEEPER-UNREACHABLE"
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "0.3 s" in str(caught.value)
