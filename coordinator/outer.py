@@ -135,7 +135,7 @@ class OuterWorker:
                 if self._closed:
                     return
                 if event is None:
-                    self._schedule(job, min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE), attempt + 1)
+                    self._schedule(job, min(FIRST_PAUSE * 2.0 ** (attempt - 1), LONGEST_PAUSE), attempt + 1)
                     continue
                 waiting = self._jobs[job]
                 waiting.popleft()

@@ -351,7 +351,7 @@ class Coordinator:
                 raise
             # Not passed over: the leadership is over, and the pause grows for as long as it happens again.
             self._troubles = 1 if time.monotonic() - began > LASTS else self._troubles + 1
-            pause = min(FIRST_PAUSE * 2 ** (self._troubles - 1), LONGEST_PAUSE)
+            pause = min(FIRST_PAUSE * 2.0 ** (self._troubles - 1), LONGEST_PAUSE)
             log.error("leadership broke, stands again after a pause", pause=pause, times=self._troubles, exc_info=error)
             return pause
         finally:
