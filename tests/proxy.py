@@ -1,0 +1,101 @@
+"""A small TCP proxy that loses replies and cuts connections, for tests of what happens then."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+
+
+class Proxy:
+    """Stands in front of ``host:port`` on a free loopback port; :attr:`address` is where clients connect to.
+
+    Args:
+        target: ``host:port``.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname()[:2])
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._lose_replies = False
+        self._refuse = False
+        self.lost = 0
+        """Bytes of replies that were lost so far."""
+        self._relays: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def lose_replies(self) -> None:
+        """From now on what the server says does not arrive; what the clients say still does."""
+        self._lose_replies = True
+
+    def cut(self) -> None:
+        """End all connections. New ones work, replies included."""
+        self._lose_replies = False
+        with self._lock:
+            for end in self._open:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self) -> None:
+        """End all connections, and every new one at once, until :meth:`accept_again`."""
+        self._refuse = True
+        self.cut()
+
+    def accept_again(self) -> None:
+        """Undo :meth:`refuse`."""
+        self._refuse = False
+
+    def close(self) -> None:
+        """End everything."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        self.cut()
+        for thread in self._relays:
+            thread.join()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            try:
+                if self._refuse:
+                    raise ConnectionRefusedError
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._open |= {client, server}
+            relay = threading.Thread(target=self._relay, args=(client, server), daemon=True)
+            self._relays.append(relay)
+            relay.start()
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, contextlib.suppress(OSError):
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(65536)
+                    if not data:
+                        raise ConnectionResetError
+                    if source is server and self._lose_replies:
+                        self.lost += len(data)
+                    else:
+                        (client if source is server else server).sendall(data)
+        with self._lock:
+            self._open -= {client, server}
