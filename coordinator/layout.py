@@ -28,6 +28,11 @@ def root(deployment: str) -> str:
     return f"/sardonyx/{deployment}"
 
 
+def election_prefix(token: str) -> str:
+    """A candidate is an ephemeral sequential node with this prefix; the lowest number leads."""
+    return f"{ELECTION}/{token}-"
+
+
 def log_bucket(n: int) -> str:
     return f"{LOG}/{n // LOG_BUCKET:07d}"
 

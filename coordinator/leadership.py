@@ -110,7 +110,7 @@ class Candidacy:
         self._tree = tree
         self._wake = wake
         self._token = uuid.uuid4().hex
-        self._node = tree.create_sequential(f"{layout.ELECTION}/{self._token}-", identity().encode(), ephemeral=True)
+        self._node = tree.create_sequential(layout.election_prefix(self._token), identity().encode(), ephemeral=True)
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until this is the first in the line; False if ``stop`` was set before.

@@ -1,0 +1,75 @@
+"""``zk_layout.md`` and ``coordinator/layout.py`` name the same nodes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator import layout
+
+PAGE = Path(__file__).parents[2] / "zk_layout.md"
+SAMPLES: dict[str, object] = {
+    "n": 12_345,
+    "part": 3,
+    "kind": "ack",
+    "uuid": "0f1e2d3c",
+    "token": "4b5a",
+    "peer": "host-7",
+    "job": "flights-abc234",
+    "task": "clean",
+    "link": "read.clean",
+    "sha256": "9d2f",
+}
+DOCUMENTED = re.findall(r"^\| `(/[^`]*)` \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+CONSTANTS = {name: value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)}
+FUNCTIONS = {
+    name: function
+    for name, function in vars(layout).items()
+    if inspect.isfunction(function) and function.__module__ == layout.__name__ and name != "root"
+}
+
+
+def sample(function: Callable[..., str]) -> str:
+    """A path that the function makes; a prefix ends in the number that ZooKeeper appends."""
+    path = function(**{name: SAMPLES[name] for name in inspect.signature(function).parameters})
+    return path + "0000000042" if path.endswith("-") else path
+
+
+def matching(path: str) -> list[str]:
+    """The documented paths that a path is one of; where one of them has a name, a placeholder elsewhere is not meant."""
+    found = [
+        pattern for pattern in DOCUMENTED if re.fullmatch(re.sub(r"<\w+>", "[^/]+", pattern.replace(".", r"\.")), path)
+    ]
+    return found if len(found) < 2 else [min(found, key=lambda pattern: pattern.count("<"))]
+
+
+@pytest.mark.parametrize("name", sorted(CONSTANTS))
+def test_every_top_node_is_on_the_page(name: str) -> None:
+    """Each constant stands there as it is."""
+    assert CONSTANTS[name] in DOCUMENTED
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_path_is_on_the_page(name: str) -> None:
+    """What each function makes is described there."""
+    assert matching(sample(FUNCTIONS[name])), f"{name}: {sample(FUNCTIONS[name])} is not in {PAGE.name}"
+
+
+def test_nothing_else_is_on_the_page() -> None:
+    """What is described there is made by the code, and described once."""
+    made = set(CONSTANTS.values()) | {found for f in FUNCTIONS.values() for found in matching(sample(f))}
+    assert sorted(DOCUMENTED) == sorted(made)
+
+
+def test_the_top_is_all_constants() -> None:
+    """A constant that is forgotten in TOP would be a node that nobody makes."""
+    assert set(layout.TOP) == set(CONSTANTS.values())
+
+
+def test_the_root_is_on_the_page() -> None:
+    """The page says below which node everything stands."""
+    assert f"`{layout.root('<deployment>')}`" in PAGE.read_text(encoding="utf-8")
