@@ -66,7 +66,7 @@ $(READY): pyproject.toml requirements.lock requirements-build.lock
 	echo "Sardonyx needs Python 3.11 or newer; found: $$(python3 --version 2>&1)"; \
 	echo "  Debian and Ubuntu: sudo apt-get install python3 python3-venv; macOS: brew install python"; \
 	echo "  one that is not on the PATH: make PYTHON=/path/to/python"; exit 1; } >&2
-	@echo "making $(VENV) with $$($(PYTHON) --version), about 700 MB, a few minutes at first"
+	@echo "making $(VENV) with $$($(PYTHON) --version), about 1 GB, a minute or two at first"
 	@$(PYTHON) -m venv $(VENV) || { \
 	echo "this Python cannot make environments; Debian and Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; }
 	@$(PIP) --require-hashes -r requirements-build.lock

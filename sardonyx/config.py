@@ -248,12 +248,15 @@ class Settings(BaseSettings):
         ]
 
     def environment(self) -> dict[str, str]:
-        """Environment variables that give another process these settings, without secrets on its command line."""
+        """Environment variables that give another process these settings, without secrets on its command line.
+
+        What was given is in them even where it is the default: it may overrule a variable that the process inherits.
+        """
         defaults = dict(_leaves(type(self).model_construct()))
         return {
             variable(key): _text(value)
             for key, value in self.flat().items()
-            if value is not None and defaults.get(key) != value
+            if value is not None and (key in self.origins or defaults.get(key) != value)
         }
 
 

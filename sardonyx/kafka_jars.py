@@ -84,7 +84,7 @@ def ensure_kafka(java: Java, progress: Progress | None = None) -> Path:
     target = jars_dir()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(target.with_suffix(".lock"), progress):
+        with _only_one(target.with_name(f"{target.name}.lock"), progress):
             if not cached():
                 _fetch(java, target, progress)
     except OSError as error:
@@ -110,6 +110,8 @@ def _fetch(java: Java, target: Path, progress: Progress | None) -> None:
     ivy = target.parent / "ivy"  # kept after a failure, so that the next try goes on where this one stopped
     log.info("fetching the Kafka broker, once", version=KAFKA_VERSION, to=str(target))
     started = time.monotonic()
+    for leftover in target.parent.glob(".kafka-*"):  # of a fetch that was killed: we hold the lock
+        shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".kafka-", dir=target.parent) as folder:
         lib = Path(folder) / "lib"
         said = _run_ivy(_ivy_command(java, ivy, lib), Path(folder) / "ivy.log", progress)
@@ -149,7 +151,7 @@ def _run_ivy(command: list[str], log_path: Path, progress: Progress | None) -> s
             for line in lines:
                 found += "\tfound " in line
                 done += "[SUCCESSFUL ]" in line
-                if re.search(r"WARN|ERROR|UNRESOLVED|not found|Exception|refused|timed out", line):
+                if re.search(r"module not found|Server access error|Exception|No space|invalid", line):
                     said.append(" ".join(line.split()))
             if progress:
                 progress("downloading Kafka" if done else "looking up Kafka's jars", found + done, 2 * JARS)

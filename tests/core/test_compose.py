@@ -1,0 +1,129 @@
+"""docker-compose.yml and the Dockerfile as documents: Docker runs in few places, mistakes in them can be found anywhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from sardonyx.cli.app import app
+from sardonyx.config import ENV_PREFIX, Settings, is_known
+from sardonyx.health import KINDS
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DAEMONS = [name for name in SERVICES if name.startswith(("coordinator", "peer"))]
+EXACT = re.compile(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*")
+
+
+def test_the_cluster_is_whole() -> None:
+    """ZooKeeper, Kafka, two coordinators, three peers."""
+    assert sorted(SERVICES) == [
+        "coordinator-1",
+        "coordinator-2",
+        "kafka",
+        "peer-1",
+        "peer-2",
+        "peer-3",
+        "zookeeper",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_each_service_is_pinned_watched_and_restarted(name: str) -> None:
+    """An exact image, a health check with a bound, a restart policy."""
+    service = SERVICES[name]
+    assert EXACT.fullmatch(service["image"]), service["image"]
+    assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+    assert {"interval", "timeout", "retries"} <= service["healthcheck"].keys()
+    assert service["restart"] == "unless-stopped"
+
+
+def test_the_versions_are_ones_that_we_support() -> None:
+    """ZooKeeper 3.9 from 3.9.5 on, Kafka 4."""
+    version = tuple(int(part) for part in SERVICES["zookeeper"]["image"].rpartition(":")[2].split("."))
+    assert (3, 9, 5) <= version < (3, 10)
+    assert SERVICES["kafka"]["image"].rpartition(":")[2].startswith("4.")
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_each_daemon_runs_a_command_that_exists(name: str) -> None:
+    """The command line parses with the real CLI; it is the command that the service is named for."""
+    program, *arguments = SERVICES[name]["command"]
+    assert program == "sardonyx"
+    group = typer.main.get_command(app)
+    with group.make_context("sardonyx", list(arguments), resilient_parsing=True) as context:
+        assert isinstance(group, typer.core.TyperGroup)
+        command_name, command, rest = group.resolve_command(context, list(arguments))
+        assert command_name == name.partition("-")[0]
+        assert command is not None
+        command.make_context(command_name, rest, parent=context)
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_each_daemon_is_given_settings_that_exist(name: str) -> None:
+    """Every variable is a setting; the addresses are those at which the other services listen."""
+    environment = SERVICES[name]["environment"]
+    for variable in environment:
+        assert variable.startswith(ENV_PREFIX)
+        assert is_known(variable.removeprefix(ENV_PREFIX).lower().replace("__", ".")), variable
+    assert environment["SARDONYX__ZOOKEEPER__HOSTS"] == "zookeeper:2181"
+    inside = environment["SARDONYX__KAFKA__BOOTSTRAP_SERVERS"]
+    assert f"://{inside}" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_each_daemon_waits_for_healthy_services_and_proves_its_own_health(name: str) -> None:
+    """It starts after ZooKeeper and Kafka answer, and is healthy when it stands in ZooKeeper itself."""
+    service = SERVICES[name]
+    for other in ("zookeeper", "kafka"):
+        assert service["depends_on"][other] == {"condition": "service_healthy"}
+    assert all(needed in SERVICES for needed in service["depends_on"])
+    *asks, kind = service["healthcheck"]["test"]
+    assert asks == ["CMD", "python", "-m", "sardonyx.health"]
+    assert kind in KINDS
+    assert name.startswith(kind)
+    assert service["hostname"] == name
+
+
+def test_nothing_is_published_beyond_loopback() -> None:
+    """The ZooKeeper and the Kafka in it have no lock on the door."""
+    for service in SERVICES.values():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:")
+
+
+def test_zookeeper_grants_the_sessions_that_we_ask_for() -> None:
+    """The default session timeout lies within 2 to 20 ticks."""
+    tick = int(SERVICES["zookeeper"]["environment"]["ZOO_TICK_TIME"]) / 1000
+    assert 2 * tick <= Settings().zookeeper.session_timeout <= 20 * tick
+
+
+def test_volumes_and_files_that_are_named_exist() -> None:
+    """Named volumes are declared; what the Dockerfile copies is there and is let in by .dockerignore."""
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert source.startswith(("/", "${")) or source in COMPOSE["volumes"]
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    for copied in re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE):
+        for source in copied.split():
+            assert (ROOT / source).exists(), source
+            assert source in let_in, source
+
+
+def test_the_image_has_the_python_and_java_that_we_need() -> None:
+    """An exact Python image of 3.11 or newer, Java 17 or newer."""
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    base = re.search(r"^FROM python:(\d+)\.(\d+)\.\d+-slim-\w+$", dockerfile, re.MULTILINE)
+    assert base
+    assert (int(base[1]), int(base[2])) >= (3, 11)
+    java = re.search(r"openjdk-(\d+)-jre-headless", dockerfile)
+    assert java
+    assert int(java[1]) >= 17

@@ -1,0 +1,239 @@
+"""Settings: where they come from, who wins, what is refused, what is never shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from rich.pretty import pretty_repr
+
+from sardonyx.config import Settings, load_settings, variable
+from sardonyx.errors import SetupError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test runs in a directory of its own, without any sardonyx.toml above it that could speak."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_defaults_stand_without_file_environment_and_flags() -> None:
+    """Nothing set: the documented defaults, durations in seconds, no addresses."""
+    settings = load_settings()
+    assert settings.deployment == "default"
+    assert settings.zookeeper.hosts is None
+    assert settings.zookeeper.session_timeout == 10.0
+    assert settings.peer.heartbeat == 0.3
+    assert settings.coordinator.snapshot_every == 1000
+    assert settings.kafka.client() == {}
+    assert settings.origins == {}
+
+
+def test_flags_win_over_environment_over_file_over_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of four settings is set in one place more; the strongest of them wins, and its origin is known."""
+    (folder / "sardonyx.toml").write_text(
+        'deployment = "file"\n[coordinator]\nack_timeout = "1 s"\nrevoke_grace = "1 s"\nsnapshot_every = 1\n'
+    )
+    monkeypatch.setenv("SARDONYX__COORDINATOR__ACK_TIMEOUT", "2 s")
+    monkeypatch.setenv("SARDONYX__COORDINATOR__REVOKE_GRACE", "2 s")
+    monkeypatch.setenv("SARDONYX__LOG__LEVEL", "DEBUG")
+    settings = load_settings(coordinator={"ack_timeout": "3 s"}, log={"format": None})
+    assert settings.coordinator.ack_timeout == 3.0
+    assert settings.coordinator.revoke_grace == 2.0
+    assert settings.coordinator.snapshot_every == 1
+    assert settings.deployment == "file"
+    assert settings.log.level == "debug"
+    origin = {key: where for key, _, where in settings.shown()}
+    assert origin["coordinator.ack_timeout"] == "command line or argument"
+    assert origin["coordinator.revoke_grace"] == "environment SARDONYX__COORDINATOR__REVOKE_GRACE"
+    assert origin["coordinator.snapshot_every"] == str(folder / "sardonyx.toml")
+    assert origin["log.format"] == "default"
+
+
+def test_the_file_is_found_upwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sardonyx.toml above the working directory counts; a nearer one hides it."""
+    deep = folder / "a" / "b"
+    deep.mkdir(parents=True)
+    (folder / "sardonyx.toml").write_text('deployment = "far"\n')
+    monkeypatch.chdir(deep)
+    assert load_settings().deployment == "far"
+    (folder / "a" / "sardonyx.toml").write_text('deployment = "near"\n')
+    assert load_settings().deployment == "near"
+
+
+def test_flags_may_be_nested_or_dotted_and_none_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of writing a flag give the same; None leaves the setting alone."""
+    monkeypatch.setenv("SARDONYX__ZOOKEEPER__HOSTS", "env:1")
+    assert load_settings(zookeeper={"hosts": "flag:1"}).zookeeper.hosts == "flag:1"
+    assert load_settings(**{"zookeeper.hosts": "flag:1"}).zookeeper.hosts == "flag:1"
+    assert load_settings(zookeeper={"hosts": None}).zookeeper.hosts == "env:1"
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose files write unset variables as empty ones."""
+    monkeypatch.setenv("SARDONYX__DEPLOYMENT", "")
+    assert load_settings().deployment == "default"
+
+
+@pytest.mark.parametrize("place", ["file", "environment", "flags"])
+def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands: SX-CONFIG-UNKNOWN with the key, where it stands, and what was probably meant."""
+    if place == "file":
+        (folder / "sardonyx.toml").write_text('[zookeeper]\nhost = "a:1"\n')
+    elif place == "environment":
+        monkeypatch.setenv("SARDONYX__ZOOKEEPER__HOST", "a:1")
+    with pytest.raises(SetupError) as caught:
+        load_settings(**({"zookeeper.host": "a:1"} if place == "flags" else {}))
+    assert caught.value.code == "SX-CONFIG-UNKNOWN"
+    assert "zookeeper.host " in caught.value.message
+    assert "did you mean zookeeper.hosts?" in caught.value.message
+    where = {"file": "sardonyx.toml", "environment": "SARDONYX__ZOOKEEPER__HOST", "flags": "command line"}[place]
+    assert where in caught.value.message
+
+
+def test_every_unknown_key_of_a_place_is_named(folder: Path) -> None:
+    """Two mistakes in one file are told at once."""
+    (folder / "sardonyx.toml").write_text("deploymint = 1\n[peer]\nheart_beat = 1\n")
+    with pytest.raises(SetupError, match=r"deploymint.*peer\.heart_beat"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("coordinator.ack_timeout", "5 parsecs", "units are ms, s, min, h, d"),
+        ("coordinator.snapshot_every", "0", "greater than or equal to 1"),
+        ("log.level", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("deployment", "a.b", "must be a letter"),
+        ("kafka.replication_factor", "0", "must be 1 or more"),
+        ("peer.virtual_peers", "many", "valid integer"),
+    ],
+)
+def test_a_bad_value_names_key_value_origin_and_reason(
+    key: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SX-CONFIG-VALUE says all that is needed to mend it."""
+    monkeypatch.setenv(variable(key), value)
+    with pytest.raises(SetupError) as caught:
+        load_settings()
+    assert caught.value.code == "SX-CONFIG-VALUE"
+    for part in (key, repr(value), variable(key), reason):
+        assert part in caught.value.message
+
+
+def test_a_rule_between_settings_is_told_too() -> None:
+    """A heartbeat that the session timeout cannot bear is refused."""
+    with pytest.raises(SetupError, match="at most a third") as caught:
+        load_settings(peer={"heartbeat": "3 s"})
+    assert caught.value.code == "SX-CONFIG-VALUE"
+
+
+def test_a_broken_file_is_named(folder: Path) -> None:
+    """SX-CONFIG-FILE with path and line."""
+    (folder / "sardonyx.toml").write_text("deployment = \n")
+    with pytest.raises(SetupError, match=r"sardonyx\.toml") as caught:
+        load_settings()
+    assert caught.value.code == "SX-CONFIG-FILE"
+    assert "line 1" in caught.value.cause
+
+
+def test_kafka_keys_with_a_dot_pass_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of librdkafka go to it unchanged, from file, environment and flags alike; a key without a dot is a mistake."""
+    (folder / "sardonyx.toml").write_text('[kafka]\nsecurity.protocol = "SASL_SSL"\n"linger.ms" = 5\n')
+    monkeypatch.setenv("SARDONYX__KAFKA__SASL__PASSWORD", "hush")
+    settings = load_settings(**{"kafka.bootstrap.servers": "k:9092", "kafka.socket.keepalive.enable": True})
+    assert settings.kafka.bootstrap_servers == "k:9092"
+    assert settings.kafka.client() == {
+        "bootstrap.servers": "k:9092",
+        "security.protocol": "SASL_SSL",
+        "linger.ms": 5,
+        "sasl.password": "hush",
+        "socket.keepalive.enable": True,
+    }
+    with pytest.raises(SetupError, match=r"no setting kafka\.linger_ms"):
+        load_settings(**{"kafka.linger_ms": 5})
+
+
+def test_spark_conf_keeps_its_keys_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's keys have dots and capitals; values become the texts that Spark takes."""
+    (folder / "sardonyx.toml").write_text("[spark.conf]\n'spark.sql.adaptive.enabled' = false\n")
+    monkeypatch.setenv("SARDONYX__SPARK__CONF__spark__sql__shuffle__partitions", "3")
+    assert load_settings(spark={"conf": {"spark.task.maxFailures": 2}}).spark.conf == {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.task.maxFailures": "2",
+    }
+
+
+def test_secrets_are_never_shown() -> None:
+    """Neither repr, str, rich, the listing nor an error shows what a secret key holds; the client gets it."""
+    settings = load_settings(
+        **{"kafka.sasl.password": "hush-1", "kafka.ssl.key.password": "hush-2", "zookeeper.auth.digest": "me:hush-3"},
+        zookeeper={"auth": {"sasl": {"password": "hush-4"}, "key_password": "hush-5"}},
+    )
+    for shown in (repr(settings), str(settings), pretty_repr(settings), repr(settings.shown()), repr(settings.kafka)):
+        assert "hush" not in shown
+    assert settings.kafka.client()["sasl.password"] == "hush-1"
+    with pytest.raises(SetupError) as caught:
+        load_settings(**{"kafka.sasl.password": ["hush-6"], "zookeeper.auth.key_password": 1})
+    assert "hush" not in str(caught.value)
+
+
+def test_a_missing_address_names_the_three_ways_to_give_it() -> None:
+    """SX-CONFIG-MISSING: flag, variable, file."""
+    settings = load_settings(**{"zookeeper.hosts": "a:1"})
+    settings.require("zookeeper")
+    with pytest.raises(SetupError) as caught:
+        settings.require("zookeeper", "kafka")
+    assert caught.value.code == "SX-CONFIG-MISSING"
+    for way in ("--kafka", "SARDONYX__KAFKA__BOOTSTRAP_SERVERS", "sardonyx.toml"):
+        assert way in caught.value.fix
+
+
+def test_another_process_gets_the_same_settings_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`environment()` carries everything that was given, over what the process would inherit otherwise."""
+    monkeypatch.setenv("SARDONYX__DEPLOYMENT", "inherited")
+    given = load_settings(
+        deployment="default",
+        zookeeper={"hosts": ["a:1", "b:2"], "auth": {"sasl": {"username": "me"}}},
+        spark={"conf": {"spark.sql.adaptive.enabled": True}},
+        peer={"virtual_peers": 7, "heartbeat": "100 ms"},
+        **{"kafka.sasl.password": "hush"},
+    )
+    for name, value in given.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().flat() == given.flat()
+    assert os.environ["SARDONYX__DEPLOYMENT"] == "default"
+
+
+def test_settings_cannot_be_changed() -> None:
+    """One object, the same for everybody who holds it."""
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().zookeeper.hosts = "other:1"  # type: ignore[misc]
+
+
+def test_zookeeper_client_arguments_follow_the_settings() -> None:
+    """Plain: hosts and timeout only. TLS: verified unless said otherwise."""
+    plain = load_settings(zookeeper={"hosts": "a:1"}).zookeeper.client()
+    assert plain == {"hosts": "a:1", "timeout": 10.0}
+    secure = load_settings(zookeeper={"hosts": "a:1", "auth": {"tls": True, "ca": "/ca.pem"}}).zookeeper.client()
+    assert secure["use_ssl"] is True
+    assert secure["verify_certs"] is True
+    assert secure["ca"] == "/ca.pem"
+
+
+def test_every_setting_has_a_variable_that_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting is out of reach of the environment."""
+    for key in Settings().flat():
+        value = {"deployment": "x", "log.format": "json", "log.level": "error"}.get(key, "1")
+        with monkeypatch.context() as patch:
+            patch.setenv(variable(key), value)
+            if key == "peer.heartbeat":
+                patch.setenv(variable("peer.session_timeout"), "10")
+            if key == "peer.session_timeout":
+                patch.setenv(variable("peer.heartbeat"), "0.1")
+            assert load_settings().origins[key] == f"environment {variable(key)}"
