@@ -78,6 +78,6 @@ class TopicFormat(Protocol):
         """Rows of the records that can be read, in order."""
         ...
 
-    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes]]:
-        """Key and value of each row, in order."""
+    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each row, in order; a value of None is a tombstone (raw only)."""
         ...

@@ -1,0 +1,124 @@
+"""Texts as values of declared types: how CSV fields and JSON strings become numbers, dates and moments. Pure.
+
+One rule for both formats. White space around a value is ignored, except in strings. A value that does not say exactly
+what its type can hold is refused, never rounded, cut or turned into a null; the exception is a second's fraction, which
+is cut to microseconds.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_ZONED = r"^.{10}.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
+"""A zone behind a date (which takes ten characters, so its own dashes cannot be taken for a zone's sign)."""
+_FINER_THAN_MICROSECONDS = r"(\.\d{6})\d+"
+
+
+class BadValue(ValueError):
+    """A text that does not hold a value of its type.
+
+    Args:
+        index: its place in the array.
+        text: the text itself.
+        kind: the type.
+    """
+
+    def __init__(self, index: int, text: str, kind: pa.DataType) -> None:
+        super().__init__(f"{shortened(text)!r} is not a value of type {kind}")
+        self.index = index
+        self.text = text
+        self.kind = kind
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """A text that fits into a message."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def readable(kind: pa.DataType) -> bool:
+    """Whether :func:`parsed` knows the type; nested ones cannot stand in a text."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+    )
+
+
+def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """An array of strings as one of ``kind``; nulls stay nulls.
+
+    Moments are ISO 8601 with ``T`` or a space, with a zone or without: a ``timestamp`` without one is taken as UTC, a
+    ``timestamp_ntz`` must not have one. Booleans are true and false, in any case. Binary is the text's own bytes.
+
+    Raises:
+        BadValue: the first text that does not fit.
+    """
+    if pa.types.is_string(kind):
+        return texts
+    if pa.types.is_binary(kind):
+        return pc.cast(texts, kind)
+    trimmed = pc.utf8_trim_whitespace(texts)
+    try:
+        return _parsed(trimmed, kind)
+    except pa.ArrowInvalid:
+        index = _first_bad(trimmed, kind)
+        raise BadValue(index, texts[index].as_py(), kind) from None
+
+
+def _first_bad(texts: pa.Array, kind: pa.DataType) -> int:
+    """The index of the first text that fails, by halving: some prefix is good, one text more is not."""
+    good, bad = 0, len(texts)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            _parsed(texts.slice(good, middle - good), kind)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):
+        if _any(pc.match_substring(texts, "x", ignore_case=True)):
+            raise pa.ArrowInvalid("Arrow would read 0x10 as sixteen")
+        if _any(pc.starts_with(texts, "+")):
+            texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
+    elif pa.types.is_boolean(kind):
+        texts = pc.utf8_lower(texts)
+        if not _all(pc.is_in(texts, pa.array(["true", "false", None]))):
+            raise pa.ArrowInvalid("Arrow would read 1 as true")
+    elif pa.types.is_timestamp(kind):
+        return _moments(texts, kind)
+    return pc.cast(texts, kind)
+
+
+def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if _any(pc.match_substring_regex(texts, _FINER_THAN_MICROSECONDS)):
+        texts = pc.replace_substring_regex(texts, _FINER_THAN_MICROSECONDS, r"\1")
+    if kind.tz is None:
+        return pc.cast(texts, kind)
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    if not _any(zoned):
+        return pc.cast(pc.cast(texts, pa.timestamp(kind.unit)), kind)
+    if _all(zoned):
+        return pc.cast(texts, kind)
+    none = pa.scalar(None, pa.string())
+    with_zone = pc.cast(pc.if_else(zoned, texts, none), kind)
+    without = pc.cast(pc.cast(pc.if_else(zoned, none, texts), pa.timestamp(kind.unit)), kind)
+    return pc.coalesce(with_zone, without)
+
+
+def _any(mask: pa.Array) -> bool:
+    return bool(pc.any(mask).as_py())
+
+
+def _all(mask: pa.Array) -> bool:
+    """Whether all that are not null hold."""
+    return pc.all(mask).as_py() is not False
