@@ -28,7 +28,7 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     """
     problems: list[SardonyxError] = []
     if not isinstance(data, Mapping):
-        return JobSpec(name="", workflow=[], catalog=[]), [
+        return JobSpec(name="unnamed", workflow=[], catalog=[]), [
             _problem("", f"a job is a mapping with name, workflow and catalog, not {_kind(data)}", "see docs/jobs.md")
         ]
     entries = data.get("catalog", [])
@@ -43,7 +43,7 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
     last = len(catalog)
     workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
-    return JobSpec(**{"name": "", **fields}, workflow=workflow, catalog=catalog), problems
+    return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog), problems
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -57,8 +57,8 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         problems.append(
             _problem("", f"entry {index + 1} of catalog is a mapping, not {_kind(entry)}", "see docs/jobs.md")
         )
-        return TaskSpec(name="", type="function")
-    name = entry["name"] if isinstance(entry.get("name"), str) else f"entry {index + 1}"
+        return TaskSpec(name=f"entry-{index + 1}", type="function")
+    name = entry["name"] if isinstance(entry.get("name"), str) else f"entry-{index + 1}"
     written = dict(entry)
     if isinstance(written.get("on_error"), str):
         written["on_error"] = {"then": written["on_error"]}
@@ -75,7 +75,7 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
                 problems.append(_problem(name, f"{wrong} cannot travel with the job", fix, code=code))
                 written.pop(key)
     fields = _fields(TaskSpec, written, name, problems)
-    return TaskSpec(**{"name": "", "type": "function", **fields})
+    return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
 def _fields(

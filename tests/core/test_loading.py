@@ -1,0 +1,295 @@
+"""From a SPEC argument to a valid job with its code."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from sardonyx.errors import JobInvalid, SardonyxError, SpecUnreadable
+from sardonyx.loading import load
+from sardonyx.spec import encode_spec
+
+JOB = """
+import pyarrow as pa
+from sardonyx import Job, files, kafka
+import flight_helpers
+
+def clean(flights: pa.Table) -> pa.Table:
+    return flights
+
+job = Job("flights")
+raw = job.input("read", files("flights.csv", format="csv", header=True, schema="carrier string, delay double"))
+ok = job.task("clean", clean, after=raw)
+tagged = job.task("label", flight_helpers.label, after=ok, max_peers=2, batch_size=20_000, params={"late": 15})
+job.output("write", files("out", format="parquet"), after=tagged)
+job.output("publish", kafka("flights-out", format="json", key="carrier"), after=[tagged, "clean"])
+"""
+
+YAML = """
+name: flights
+workflow:
+  - [read, clean]
+  - [clean, label]
+  - [label, write]
+  - [label, publish]
+  - [clean, publish]
+catalog:
+  - name: read
+    type: input
+    medium: files
+    options: {path: flights.csv, format: csv, header: true, schema: "carrier string, delay double"}
+  - {name: clean, type: function, fn: "flights_job:clean"}
+  - {name: label, type: function, fn: "flight_helpers:label", max_peers: 2, batch_size: 20_000, params: {late: 15}}
+  - {name: write, type: output, medium: files, options: {path: out, format: parquet}}
+  - {name: publish, type: output, medium: kafka, options: {topic: flights-out, key: carrier}}
+"""
+
+TOML = """
+name = "flights"
+workflow = [["read", "clean"], ["clean", "label"], ["label", "write"], ["clean", "publish"], ["label", "publish"]]
+
+[[catalog]]
+name = "read"
+type = "input"
+medium = "files"
+options = {path = "flights.csv", format = "csv", header = true, schema = "carrier string, delay double"}
+
+[[catalog]]
+name = "clean"
+type = "function"
+fn = "flights_job:clean"
+
+[[catalog]]
+name = "label"
+type = "function"
+fn = "flight_helpers:label"
+max_peers = 2
+batch_size = 20_000
+params = {late = 15}
+
+[[catalog]]
+name = "write"
+type = "output"
+medium = "files"
+options = {path = "out", format = "parquet"}
+
+[[catalog]]
+name = "publish"
+type = "output"
+medium = "kafka"
+options = {topic = "flights-out", key = "carrier"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A job in three languages, with a helper module and its input."""
+    for name, text in {
+        "flights_job.py": JOB,
+        "flights.yaml": YAML,
+        "flights.toml": TOML,
+        "flight_helpers.py": "def label(row: dict, *, late: int) -> dict:\n    return row\n",
+        "flights.csv": "delay,carrier\n1.5,AA\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def failing(argument, kind=SpecUnreadable, **options) -> SardonyxError:
+    with pytest.raises(kind) as caught:
+        load(str(argument), **options)
+    return caught.value
+
+
+def test_a_python_file(folder):
+    """Paths become absolute against the file; the code is a zip of the modules beside it, known by its hash."""
+    loaded = load(str(folder / "flights_job.py"))
+    assert loaded.base_dir == folder
+    assert loaded.spec.task("read").options["path"] == str(folder / "flights.csv")
+    assert loaded.spec.task("write").options["path"] == str(folder / "out")
+    assert loaded.spec.task("clean").fn == "flights_job:clean"
+    assert loaded.spec.task("label").fn == "flight_helpers:label"
+    assert loaded.code is not None
+    assert loaded.spec.code == hashlib.sha256(loaded.code).hexdigest()
+    assert zipfile.ZipFile(io.BytesIO(loaded.code)).namelist() == ["flight_helpers.py", "flights_job.py"]
+    assert str(folder) not in sys.path
+
+
+def test_the_same_job_in_every_language_is_the_same_data(folder, monkeypatch):
+    """Python, YAML, TOML, standard input and a module give byte-identical specs."""
+    wanted = encode_spec(load(str(folder / "flights_job.py")).spec)
+    assert encode_spec(load(str(folder / "flights.yaml")).spec) == wanted
+    assert encode_spec(load(str(folder / "flights.toml")).spec) == wanted
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(YAML))
+    assert encode_spec(load("-").spec) == wanted
+    assert encode_spec(load("flights_job.py:job").spec) == wanted
+    assert encode_spec(load("flights_job:job").spec) == wanted
+    assert encode_spec(load("flights_job").spec) == wanted
+
+
+def test_a_function_that_makes_the_job(folder):
+    """``job`` may be a function without arguments: it is called by the client only."""
+    text = (
+        JOB.replace('job = Job("flights")', 'def make():\n    return job\n\njob = Job("flights")') + "\njob_2 = make\n"
+    )
+    (folder / "flights_job.py").write_text(text)
+    assert load(f"{folder}/flights_job.py:job_2").spec == load(f"{folder}/flights_job.py").spec
+
+
+def test_two_jobs_with_helpers_of_one_name(folder, tmp_path_factory):
+    """Each job gets the modules beside its own spec, also in one process."""
+    load(str(folder / "flights_job.py"))
+    other = tmp_path_factory.mktemp("other")
+    for file in folder.glob("*.*"):
+        (other / file.name).write_text(file.read_text())
+    (other / "flight_helpers.py").write_text("def label(rows: list, *, late: int): ...\n")
+    assert failing(other / "flights_job.py", JobInvalid).code == "SX-FN-ANNOTATION"
+    load(str(folder / "flights_job.py"))
+
+
+def test_a_job_without_code_of_its_own(folder):
+    """Functions from installed packages, or none at all, bring no zip."""
+    (folder / "copy.yaml").write_text(
+        "name: copy\nworkflow: [[a, b]]\ncatalog:\n"
+        "- {name: a, type: input, medium: generator, options: {count: 5}}\n"
+        "- {name: b, type: output, medium: blackhole}\n"
+    )
+    loaded = load(str(folder / "copy.yaml"))
+    assert (loaded.code, loaded.spec.code) == (None, None)
+
+
+def test_a_job_handed_over_in_python(folder):
+    """A script that runs as ``__main__`` hands its own job over: names, paths and code are as from its file."""
+    script = JOB + "\nfrom sardonyx.loading import load\nfrom sardonyx.spec import encode_spec\n"
+    script += "if __name__ == '__main__':\n    import sys\n    sys.stdout.buffer.write(encode_spec(load(job).spec))\n"
+    (folder / "flights_job.py").write_text(script)
+    ran = subprocess.run(
+        [sys.executable, folder / "flights_job.py"], capture_output=True, check=True, timeout=60, cwd="/"
+    )
+    assert ran.stdout == encode_spec(load(str(folder / "flights_job.py")).spec)
+
+
+def test_a_package_finds_its_root(folder, monkeypatch):
+    """A job in a package is imported, and bundled, from the folder that the package lies in."""
+    package = folder / "our_jobs"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "flights.py").write_text(JOB.replace("import flight_helpers", "from our_jobs import flight_helpers"))
+    (package / "flight_helpers.py").write_text((folder / "flight_helpers.py").read_text())
+    (package / "flights.csv").write_text("delay,carrier\n")
+    monkeypatch.chdir(folder)
+    loaded = load("our_jobs.flights:job")
+    assert loaded.base_dir == package
+    assert loaded.spec.task("label").fn == "our_jobs.flight_helpers:label"
+    assert "our_jobs/flights.py" in zipfile.ZipFile(io.BytesIO(loaded.code)).namelist()
+
+
+def test_a_folder_that_is_no_package_is_named(folder):
+    """A function in a folder without __init__.py would not travel; it is said before peers find out."""
+    (folder / "plain_folder").mkdir()
+    (folder / "plain_folder" / "helpers.py").write_text("def f(row: dict): ...\n")
+    (folder / "flights.yaml").write_text(YAML.replace("flights_job:clean", "plain_folder.helpers:f"))
+    error = failing(folder / "flights.yaml", JobInvalid)
+    assert error.code == "SX-JOB-CODE-NO-PACKAGE"
+    assert "__init__.py" in error.fix
+
+
+@pytest.mark.parametrize(
+    "argument", ["nowhere.py", "nowhere.yaml", "nowhere.toml", "nowhere_at_all:job", "what is this"]
+)
+def test_a_missing_spec(argument, folder, monkeypatch):
+    """It says what was looked for, and what a spec may be."""
+    monkeypatch.chdir(folder)
+    error = failing(argument)
+    assert error.code == "SX-SPEC-MISSING"
+    assert "a spec is" in error.fix
+
+
+def test_a_missing_spec_names_the_nearest(folder):
+    """A mistyped file name is held against what lies there."""
+    assert "did you mean 'flights_job.py'" in failing(folder / "flihgts_job.py").message
+
+
+def test_a_module_without_job(folder):
+    """It says which jobs there are instead."""
+    path = folder / "flights_job.py"
+    path.write_text(JOB.replace("job = ", "flights = ").replace("job.", "flights."))
+    error = failing(path)
+    assert error.code == "SX-SPEC-NO-JOB"
+    assert "it has the jobs flights" in error.cause
+    assert error.fix == "name it: flights_job.py:flights"
+    assert "did you mean 'flights'" in failing(f"{path}:fligths").message
+    assert "not a Job but str" in failing(f"{path}:__name__").message
+    path.write_text("")
+    assert "there is no Job at the top level" in failing(path).cause
+
+
+def test_a_spec_that_raises(folder):
+    """The user's own traceback comes with it, beginning at the user's first frame."""
+    path = folder / "flights_job.py"
+    path.write_text("def f():\n    return [][1]\n\n\nf()\n")
+    error = failing(path)
+    assert error.code == "SX-SPEC-RAISED"
+    lines = error.traceback.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert "flights_job.py" in lines[1]
+    assert lines[-1] == "IndexError: list index out of range"
+    path.write_text("import sys\nsys.exit(3)\n")
+    assert failing(path).code == "SX-SPEC-RAISED"
+    path.write_text("from sardonyx import Job\njob = Job()\n")
+    assert "job = Job()" in failing(path).traceback
+
+
+def test_a_spec_that_does_not_parse(folder):
+    """Python, YAML and TOML: the file and the line."""
+    (folder / "flights_job.py").write_text("x = 1\njob = = 2\n")
+    error = failing(folder / "flights_job.py")
+    assert (error.code, "line 2" in error.message) == ("SX-SPEC-SYNTAX", True)
+    assert "job = = 2" in error.traceback
+    for name, text in {
+        "flights.yaml": "name: flights\n  workflow: [",
+        "flights.toml": "name = \nx",
+        "twice.yaml": "name: flights\nname: fights\n",
+    }.items():
+        (folder / name).write_text(text)
+        error = failing(folder / name)
+        assert error.code == "SX-SPEC-SYNTAX"
+        assert "line" in error.cause
+    (folder / "flights.yaml").write_bytes(b"\xff\xfe")
+    assert failing(folder / "flights.yaml").code == "SX-SPEC-SYNTAX"
+
+
+@pytest.mark.parametrize("name", ["json.py", "my job.py", "a.b.py", "queues.py"])
+def test_names_that_peers_could_not_import(tmp_path, name):
+    """A file that would hide another module, or has no importable name, is refused."""
+    (tmp_path / name).write_text(JOB)
+    assert failing(tmp_path / name).code == "SX-SPEC-NAME"
+
+
+def test_yaml_is_strict(folder):
+    """Unknown keys are errors that name the nearest known one; all at once, with the other problems."""
+    text = (
+        YAML.replace("workflow:", "worflow:").replace("max_peers", "max_pers").replace("key: carrier", "kee: carrier")
+    )
+    (folder / "flights.yaml").write_text(text.replace("name: write, type: output", "name: write, type: sink"))
+    text = str(failing(folder / "flights.yaml", JobInvalid))
+    for part in ("did you mean 'workflow'", "did you mean 'max_peers'", "did you mean 'key'", "type cannot be 'sink'"):
+        assert part in text, part
+    for content in ("", "[1, 2]", "catalog: 5", "catalog: [5]"):
+        (folder / "flights.yaml").write_text(content)
+        assert failing(folder / "flights.yaml", JobInvalid).code == "SX-JOB-FIELD"
+
+
+def test_places_are_looked_at_unless_told_not_to(folder):
+    """A missing input is reported together with everything else."""
+    (folder / "flights.csv").unlink()
+    (folder / "flights.yaml").write_text(YAML.replace("batch_size: 20_000", "batch_size: 0"))
+    codes = [problem.code for problem in failing(folder / "flights.yaml", JobInvalid).problems]
+    assert codes == ["SX-JOB-BATCH", "SX-INPUT-MISSING"]
+    assert load(str(folder / "flights_job.py"), places=False).spec.name == "flights"

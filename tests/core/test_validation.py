@@ -1,0 +1,427 @@
+"""Validation: all that is wrong with a job, at once, with where and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sardonyx import Job, blackhole, files, generator, kafka
+from sardonyx.document import read
+from sardonyx.errors import JobInvalid
+from sardonyx.media import Medium
+from sardonyx.validation import check_places, problems_of, validate
+
+
+def clean(rows: pa.Table, *, limit: int = 5) -> pa.Table:
+    return rows[:limit]
+
+
+def label(row: dict, *, late: int, **more: Any) -> dict:
+    return {**row, "late": late, **more}
+
+
+def bare(rows):
+    return rows
+
+
+renamed = clean
+
+
+def wrapped(row: dict) -> dict:
+    return row
+
+
+inner, wrapped = wrapped, 5
+
+
+def a_job(**job_options: Any) -> Job:
+    """A job with nothing wrong in it, for tests to spoil."""
+    job = Job("good", **job_options)
+    job.input("read", generator(10))
+    job.task("clean", clean, after="read")
+    job.output("drop", blackhole(), after="clean")
+    return job
+
+
+def problems(job: Job):
+    spec, found = read(job.data())
+    return found + problems_of(spec, functions=job.functions)
+
+
+def codes(job: Job) -> list[str]:
+    return [problem.code for problem in problems(job)]
+
+
+def only(job: Job):
+    found = problems(job)
+    assert len(found) == 1, [str(problem) for problem in found]
+    return found[0]
+
+
+def test_a_good_job_passes():
+    """Nothing is found where nothing is wrong, with functions at hand, imported, or left alone."""
+    job = a_job()
+    validate(job.spec(), functions=job.functions)
+    validate(job.spec())
+    validate(job.spec(), import_functions=False)
+
+
+def test_everything_is_reported_at_once():
+    """One error holds every problem; each names its task and says what to do."""
+    job = Job("many problems")
+    job.input("read", Medium("files", {"format": "csvv", "headr": True}))
+    job.task("clean", bare, after="raed")
+    job.task("clean", lambda row: row, after="read")
+    job.task("label", label, after="clean", params={"lat": 3}, batch_timeout="5 parsecs", min_peers=9)
+    job.output("publish", kafka("bad topic"), after="label", sequential=True, max_peers=2)
+    spec, found = read(job.data())
+    with pytest.raises(JobInvalid) as caught:
+        validate(spec, functions=job.functions)
+    found += caught.value.problems
+    assert {problem.code for problem in found} == {
+        "SX-JOB-NAME",
+        "SX-JOB-DUPLICATE",
+        "SX-JOB-UNKNOWN-TASK",
+        "SX-JOB-MEDIUM",
+        "SX-JOB-UNITS",
+        "SX-JOB-PEERS",
+        "SX-FN-NAME",
+        "SX-FN-ANNOTATION",
+        "SX-FN-PARAMS",
+    }
+    text = str(caught.value)
+    for hint in ("did you mean 'read'", "did you mean 'csv'", "did you mean 'header'", "needs path", "5 parsecs"):
+        assert hint in text, hint
+    assert all(problem.fix for problem in found)
+    assert {problem.where.get("task") for problem in found} == {None, "read", "clean", "label", "publish"}
+
+
+def test_a_cycle_is_shown():
+    """The message shows the circle in the direction in which records would run."""
+    job = a_job()
+    job.task("a", clean, after=["clean", "c"])
+    job.task("b", clean, after="a")
+    job.task("c", clean, after="b")
+    job.output("out", blackhole(), after="c")
+    problem = only(job)
+    assert problem.code == "SX-JOB-CYCLE"
+    circle = problem.message.rpartition(": ")[2].split(" -> ")
+    assert circle[0] == circle[-1]
+    assert "".join(circle[:-1] * 2).count("abc") >= 1
+
+
+def test_a_task_that_comes_after_itself_is_a_cycle():
+    """The smallest circle."""
+    job = a_job()
+    job.task("a", clean, after=["clean", "a"])
+    job.output("out", blackhole(), after="a")
+    assert only(job).message == "the tasks form a cycle: a -> a"
+
+
+def test_tasks_without_a_way():
+    """A function or output that nothing comes before; a function or input that nothing comes after."""
+    job = a_job()
+    job.input("alone", generator(1))
+    job.task("middle", clean, after=[])
+    job.output("last", blackhole(), after=[])
+    assert [(problem.code, problem.where["task"]) for problem in problems(job)] == [
+        ("SX-JOB-NO-WAY-OUT", "alone"),
+        ("SX-JOB-NO-WAY-IN", "middle"),
+        ("SX-JOB-NO-WAY-OUT", "middle"),
+        ("SX-JOB-NO-WAY-IN", "last"),
+    ]
+
+
+def test_inputs_come_first_and_outputs_last():
+    """A link into an input, out of an output, or given twice, is refused."""
+    job = a_job()
+    job.input("second", generator(1))
+    job.task("after", clean, after=["second", "drop", "clean", "clean"])
+    job.output("last", blackhole(), after="after")
+    data = job.data()
+    data["workflow"].append(("clean", "second"))
+    spec, _ = read(data)
+    found = problems_of(spec, functions=job.functions)
+    assert [(problem.code, problem.where["task"]) for problem in found] == [
+        ("SX-JOB-EDGE", "second"),
+        ("SX-JOB-EDGE", "after"),
+        ("SX-JOB-EDGE", "drop"),
+    ]
+
+
+def test_a_job_needs_both_ends():
+    """No input, no output: said as such."""
+    assert codes(Job("empty")) == ["SX-JOB-ENDS", "SX-JOB-ENDS"]
+
+
+@pytest.mark.parametrize("name", ["1st", "with space", "a.b", "ü", "", "x" * 61, "splits", "parts", "topic"])
+def test_names_that_cannot_be_used(name):
+    """Topics, groups and paths are named by tasks; the names of a task's own queues are taken."""
+    job = Job("good")
+    job.input("read", generator(10))
+    job.task(name, clean, after="read")
+    job.output("drop", blackhole(), after=name)
+    assert codes(job) == ["SX-JOB-NAME"]
+    if name not in ("splits", "parts", "topic"):
+        job = a_job()
+        job.name = name
+        assert codes(job) == ["SX-JOB-NAME"]
+
+
+def test_queues_whose_names_kafka_cannot_tell_apart():
+    """Kafka refuses a topic that differs from another in . and _ only; it is found before."""
+    job = Job("good")
+    job.input("a", generator(10))
+    job.input("a_b", generator(10))
+    job.task("b_c", clean, after="a")
+    job.task("c", clean, after="a_b")
+    job.output("drop", blackhole(), after=["b_c", "c"])
+    problem = only(job)
+    assert problem.code == "SX-JOB-NAME"
+    assert "a.b_c" in problem.message
+    assert "a_b.c" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"min_peers": 0}, "SX-JOB-PEERS"),
+        ({"max_peers": 0}, "SX-JOB-PEERS"),
+        ({"min_peers": 3, "max_peers": 2}, "SX-JOB-PEERS"),
+        ({"min_peers": 9}, "SX-JOB-PEERS"),
+        ({"sequential": True, "max_peers": 2}, "SX-JOB-PEERS"),
+        ({"sequential": True, "min_peers": 2}, "SX-JOB-PEERS"),
+        ({"batch_size": 0}, "SX-JOB-BATCH"),
+        ({"batch_timeout": "soon"}, "SX-JOB-UNITS"),
+        ({"params": {"limits": 3}}, "SX-FN-PARAMS"),
+    ],
+)
+def test_numbers_of_a_task(options, code):
+    """Each value that cannot work is one problem."""
+    job = a_job()
+    job.task("extra", clean, after="read", **options)
+    job.output("out", blackhole(), after="extra")
+    problem = only(job)
+    assert (problem.code, problem.where["task"]) == (code, "extra")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"partitions": 0}, "SX-JOB-PARTITIONS"), ({"failure_limit": -1}, "SX-JOB-FAILURE-LIMIT")]
+)
+def test_numbers_of_a_job(options, code):
+    """Partitions and the failure limit have a least value."""
+    assert code in codes(a_job(**options))
+
+
+def with_function(fn: Any, **options: Any) -> Job:
+    job = a_job()
+    job.task("extra", fn, after="read", **options)
+    job.output("out", blackhole(), after="extra")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("fn", "code"),
+    [
+        (bare, "SX-FN-ANNOTATION"),
+        (lambda row: row, "SX-FN-NAME"),
+        (inner, "SX-FN-NAME"),
+        ("clean", "SX-FN-NAME"),
+        ("no_such_module:clean", "SX-FN-IMPORT"),
+        (f"{__name__}:no_such_function", "SX-FN-IMPORT"),
+        (f"{__name__}:bare", "SX-FN-ANNOTATION"),
+        (None, "SX-JOB-FUNCTION"),
+    ],
+)
+def test_functions_that_peers_could_not_run(fn, code):
+    """A function must be there, importable under its name, and say what it takes."""
+    problem = only(with_function(fn))
+    assert (problem.code, problem.where["task"]) == (code, "extra")
+
+
+def test_a_module_that_raises_is_shown_with_its_own_traceback(tmp_path, monkeypatch):
+    """The user's traceback, beginning with the user's code."""
+    (tmp_path / "raising_module.py").write_text("def f():\n    1 / 0\nf()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    problem = only(with_function("raising_module:f"))
+    assert problem.code == "SX-FN-IMPORT"
+    lines = problem.traceback.splitlines()
+    assert "raising_module.py" in lines[1]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_params_are_held_against_the_signature():
+    """Missing ones are named; **more takes any; none may be given where there is no function."""
+    assert only(with_function(label)).message.endswith("needs 'late', which params do not give")
+    assert codes(with_function(label, params={"late": 3, "whatever": [1, None, {"a": "b"}]})) == []
+    job = a_job()
+    job.output("more", blackhole(), after="clean", params={"a": 1})
+    assert only(job).code == "SX-JOB-FUNCTION"
+
+
+def ends(medium: Medium, use: str = "output") -> list[str]:
+    """Messages about a medium at one end of a job."""
+    job = a_job()
+    if use == "input":
+        job.input("end", medium)
+        job.output("out", blackhole(), after="end")
+    else:
+        job.output("end", medium, after="clean")
+    return [f"{problem.code} {problem.message} {problem.cause}" for problem in problems(job)]
+
+
+@pytest.mark.parametrize(
+    ("use", "medium", "says"),
+    [
+        ("input", Medium("fils", {}), "did you mean 'files'"),
+        ("input", blackhole(), "blackhole cannot be an input"),
+        ("output", generator(1), "generator cannot be an output"),
+        ("output", files("/o", format="text"), "format cannot be 'text'"),
+        ("input", files("/o", format="parqet"), "did you mean 'parquet'"),
+        ("input", files("/o", format="json", mode="append"), "takes mode only as an output"),
+        ("input", files("/o", format="json", header=True), "format json has no header"),
+        ("input", files([], format="json"), "it is empty"),
+        ("input", files("s3a://b/o", format="json"), "only paths of the file system"),
+        ("output", files("hdfs://b/o", format="json"), "only paths of the file system"),
+        ("input", files("/o", format="csv", split_size="4 MiBs"), "units are"),
+        ("input", files("/o", format="csv", schema="a strin"), "did you mean 'string'"),
+        ("output", Medium("files", {"path": ["/a"], "format": "csv"}), "path cannot be ['/a']"),
+        ("output", Medium("files", {"path": "/a", "format": "csv", "mod": "error"}), "did you mean 'mode'"),
+        ("output", Medium("files", {"path": "/a", "format": "csv", "mode": "replace"}), "mode cannot be"),
+        ("input", kafka("t"), "kafka as an input needs start"),
+        ("input", kafka("t", start="erliest"), "neither a known word nor a time"),
+        ("input", kafka("t", start="2026-01-01T00:00:00"), "needs its zone"),
+        ("input", kafka("t", start={0: -5}), "numbers from 0 on"),
+        ("input", kafka("t", start="earliest", end="earliest"), "end cannot be 'earliest'"),
+        ("input", kafka("t", start="earliest", format="raw", schema="a int"), "format raw has no schema"),
+        ("input", kafka("t", start="earliest", key="a"), "takes key only as an output"),
+        ("output", kafka("t", partitions=0), "at least 1"),
+        ("output", kafka("t", key=""), "it is empty"),
+        ("output", kafka("/t"), "no such topic names"),
+        ("output", Medium("kafka", {"topic": "t", "format": "json", "key": ["a"]}), "key cannot be ['a']"),
+        ("input", generator(-1), "at least 0"),
+        ("input", generator(1, rate=0), "above 0"),
+        ("output", Medium("blackhole", {"size": 3}), "no option 'size'"),
+    ],
+)
+def test_media_and_their_options(use, medium, says):
+    """Each mistake about a medium is one problem, with the nearest known name where there is one."""
+    found = ends(medium, use)
+    assert len(found) == 1, found
+    assert found[0].startswith(("SX-JOB-MEDIUM", "SX-JOB-SCHEMA"))
+    assert says in found[0]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "2026-01-01T00:00:00Z", {0: 5, 1: 0}])
+def test_good_positions(start):
+    """Every way to say where to begin."""
+    assert ends(kafka("t", start=start, end="latest"), "input") == []
+
+
+def test_a_function_task_has_no_medium():
+    """It can only come from YAML or TOML."""
+    data = a_job().data()
+    data["catalog"][1] |= {"medium": "files", "options": {"path": "x"}}
+    spec, _ = read(data)
+    assert [problem.code for problem in problems_of(spec)] == ["SX-JOB-MEDIUM"]
+
+
+def test_what_never_ends_replaces_nothing():
+    """Mode overwrite is for results that are whole at some time."""
+    job = Job("endless")
+    job.input("read", kafka("t", start="earliest"))
+    job.output("write", files("/o", format="json", mode="overwrite"), after="read")
+    assert only(job).code == "SX-JOB-MODE"
+
+
+def test_outputs_do_not_share_directories_nor_write_over_inputs():
+    """A directory belongs to one output, and no output replaces what an input reads."""
+    job = Job("paths")
+    job.input("read", files("/data/in/*.csv", format="csv"))
+    for name, path in (("one", "/data/in"), ("two", "/out/a"), ("three", "/out/a/b"), ("four", "/out/ab")):
+        job.output(name, files(path, format="json"), after="read")
+    assert [(problem.code, problem.where["task"]) for problem in problems(job)] == [
+        ("SX-JOB-PATHS", "one"),
+        ("SX-JOB-PATHS", "three"),
+    ]
+
+
+def test_a_spec_has_a_size_limit():
+    """What does not fit into a ZooKeeper transaction is refused with the task that takes most of it."""
+    job = with_function(label, params={"late": 1, "table": "x" * 70_000})
+    problem = only(job)
+    assert problem.code == "SX-JOB-TOO-LARGE"
+    assert "'extra'" in problem.cause
+
+
+# --- Places -----------------------------------------------------------------------------------------------------------
+
+
+def on_disk(source: Medium, target: Medium | None = None):
+    job = Job("places")
+    job.input("read", source)
+    job.output("write", target or blackhole(), after="read")
+    return job.spec()
+
+
+def test_missing_input_says_what_is_there(tmp_path):
+    """A path or a glob without a file names the nearest name that lies beside it."""
+    (tmp_path / "flights.csv").write_text("a\n")
+    for name in ("flihgts.csv", "*.json"):
+        with pytest.raises(JobInvalid) as caught:
+            check_places(on_disk(files(tmp_path / name, format="csv")))
+        assert caught.value.code == "SX-INPUT-MISSING"
+        assert name in caught.value.message
+    with pytest.raises(JobInvalid) as caught:
+        check_places(on_disk(files(tmp_path / "flihgts.csv", format="csv")))
+    assert "did you mean 'flights.csv'" in caught.value.cause
+    check_places(on_disk(files(tmp_path / "*.csv", format="csv")))
+    check_places(on_disk(files(tmp_path, format="csv")))
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("\ufeffcarrier,delay,other\n", {}),
+        ('"carrier";delay\n', {"sep": ";"}),
+        ("'carrier'\tdelay\n", {"sep": "\\t", "quote": "'"}),
+        ("carrier||delay\n", {"sep": "||"}),
+        ("", {}),
+    ],
+)
+def test_a_header_with_the_named_columns(tmp_path, text, options):
+    """Columns are matched by name, in any order, however the line is written; an empty file has nothing to match."""
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    schema = "delay int, carrier string"
+    check_places(on_disk(files(tmp_path / "a.csv", format="csv", header=True, schema=schema, **options)))
+
+
+def test_a_header_without_a_named_column(tmp_path):
+    """The error names the file, the column, the nearest one and all that there are; every file is looked at."""
+    (tmp_path / "a.csv").write_text("carrier,delay\n")
+    (tmp_path / "b.csv").write_text("carrier,dealy\n")
+    with pytest.raises(JobInvalid) as caught:
+        check_places(on_disk(files(tmp_path, format="csv", header=True, schema="delay int")))
+    assert [problem.code for problem in caught.value.problems] == ["SX-INPUT-SCHEMA"]
+    assert "b.csv has no column 'delay'; did you mean 'dealy'?" in caught.value.message
+    assert caught.value.cause == "its columns are carrier, dealy"
+
+
+def test_where_results_go(tmp_path):
+    """Not into a directory with something in it, unless told how; never onto a file."""
+    source = generator(1)
+    target = tmp_path / "out"
+    check_places(on_disk(source, files(target, format="csv")))
+    target.mkdir()
+    (target / "_sardonyx").mkdir()
+    (target / ".hidden").write_text("")
+    check_places(on_disk(source, files(target, format="csv")))
+    (target / "part.csv").write_text("")
+    for mode in ("append", "overwrite"):
+        check_places(on_disk(source, files(target, format="csv", mode=mode)))
+    for path, code in ((target, "SX-OUTPUT-NOT-EMPTY"), (target / "part.csv" / "x", "SX-OUTPUT-NOT-DIRECTORY")):
+        with pytest.raises(JobInvalid) as caught:
+            check_places(on_disk(source, files(path, format="csv")))
+        assert caught.value.code == code
