@@ -66,6 +66,7 @@ class TaskFunction:
         self._spark = spark
         self._task = task
         self._fn: Any = None
+        self._cores: int = spark.sparkContext.defaultParallelism
         self._known: dict[str, pa.DataType] = {}
         if task.fn is None:
             return
@@ -109,7 +110,7 @@ class TaskFunction:
     def _cut(self, table: pa.Table) -> list[pa.Table]:
         """Even slices, as many as Spark has cores."""
         most = max(1, table.num_rows // SMALLEST_SLICE)
-        slices = min(most, self._spark.sparkContext.defaultParallelism)
+        slices = min(most, self._cores)
         edges = [table.num_rows * n // slices for n in range(slices + 1)]
         return [table.slice(start, end - start) for start, end in itertools.pairwise(edges)]
 

@@ -5,6 +5,7 @@ A user sees their own frames and their own message, never a JVM's stack trace or
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import reprlib
@@ -27,9 +28,10 @@ def _machinery() -> tuple[str, ...]:
     """Directories whose frames say nothing to a user."""
     found = [_HERE, "<frozen importlib"]
     for package in ("pyspark", "py4j"):
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            found.append(str(Path(spec.origin).parent))
+        with contextlib.suppress(ImportError, ValueError):  # made unimportable: then it has no frames either
+            spec = importlib.util.find_spec(package)
+            if spec is not None and spec.origin is not None:
+                found.append(str(Path(spec.origin).parent))
     found.append(str(Path(importlib.util.__file__).parent))
     return tuple(found)
 
