@@ -128,14 +128,14 @@ class GraceEnded(Event, frozen=True, kw_only=True, tag="grace-ended"):
 
 
 class Exhausted(Event, frozen=True, kw_only=True, tag="exhausted"):
-    """ "Seal?": a peer found everything it reads drained, and has committed so."""
+    """The question "seal?": a peer found everything it reads drained, and has committed so."""
 
     peer: str
     assignment: int
 
 
 class Completed(Event, frozen=True, kw_only=True, tag="completed"):
-    """ "Complete!": the sealing peer has committed the sentinels. ``counts`` are the whole task's."""
+    """The word "complete!": the sealing peer has committed the sentinels. ``counts`` are the whole task's."""
 
     peer: str
     assignment: int
