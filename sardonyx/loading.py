@@ -99,8 +99,8 @@ def _finish(
         code = _bundle(spec, root)
     except JobInvalid as error:
         problems += error.problems
-    if places:
-        try:
+    if places and not any(problem.code in ("SX-JOB-MEDIUM", "SX-JOB-SCHEMA", "SX-JOB-FIELD") for problem in problems):
+        try:  # with media as they must be
             check_places(spec)
         except JobInvalid as error:
             problems += error.problems

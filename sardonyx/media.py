@@ -54,7 +54,7 @@ def files(
         path: a file, a directory or a glob, or several; as output the directory.
         format: input: ``csv``, ``json`` (a record a line), ``parquet`` or ``text``; output: all but text.
         schema: input: columns and their Spark types, ``"carrier string, dep_delay double"``; may name just some of a
-            file's columns. Without it they are inferred.
+            file's columns. Needed for json; without it csv gives strings, and parquet what the files say.
         header: csv: whether the first line names the columns. Input: false by default; output: true.
         sep: csv input: what stands between two values, ``,`` by default; this and the next five are as in Spark's reader.
         quote: csv input: what values are put in that hold a separator.
@@ -106,7 +106,7 @@ def generator(
         count: how many rows.
         seed: 0 by default.
         rate: rows a second; None: as fast as they are taken.
-        columns: what each row holds; see the docs on media.
+        columns: what each row holds: a kind, or a mapping with ``kind`` and its settings, by name; see ``GENERATED``.
     """
     return _medium("generator", locals())
 
@@ -177,6 +177,8 @@ class Option(msgspec.Struct, frozen=True):
     required: bool = False
     formats: tuple[str, ...] = ()
     """The formats that know it; empty: all."""
+    required_by: tuple[str, ...] = ()
+    """The formats that cannot do without."""
     check: Callable[[Any], str] = lambda _: ""
     """What is wrong with a value of the right type; empty: nothing."""
 
@@ -224,6 +226,27 @@ def _column(name: str) -> str:
     return "" if name else "it is empty"
 
 
+def _character(text: str) -> str:
+    return "" if len(text.encode()) == 1 else "it must be one character that takes one byte (a tab as an actual tab)"
+
+
+def _character_or_none(text: str) -> str:
+    return _character(text) if text else ""
+
+
+def _columns(columns: dict[str, Any]) -> str:
+    """Kinds and settings of generated columns; whether the settings fit is found out when rows are made."""
+    for name, given in columns.items():
+        settings = {"kind": given} if isinstance(given, str) else given
+        kind = settings.get("kind") if isinstance(settings, dict) else None
+        if kind not in GENERATED:
+            return f"column {name!r}: its kind is one of {', '.join(GENERATED)}{_near(str(kind), list(GENERATED))}"
+        for setting in settings:
+            if setting not in ("kind", *GENERATED[kind]):
+                return f"column {name!r}: kind {kind} has {', '.join(GENERATED[kind])}, not {setting}"
+    return ""
+
+
 def _from(least: int) -> Callable[[Any], str]:
     return lambda number: "" if number >= least else f"it must be at least {least}"
 
@@ -232,7 +255,26 @@ def _words(*words: str) -> tuple[Any, str]:
     return Literal[words], ", ".join(words[:-1]) + " or " + words[-1]
 
 
+GENERATED = {
+    "sequence": ("start", "step"),
+    "key": ("distinct", "prefix"),
+    "number": ("min", "max"),
+    "integer": ("min", "max"),
+    "boolean": ("share",),
+    "choice": ("of",),
+    "moment": ("start", "step"),
+}
+"""Kinds of columns that the generator makes, and their settings."""
+
+CODECS = {
+    "parquet": ("snappy", "zstd", "gzip", "lz4", "brotli", "none"),
+    "json": ("gzip", "bz2", "zstd", "lz4", "none"),
+    "csv": ("gzip", "bz2", "zstd", "lz4", "none"),
+}
+"""Compressions of output files, by format."""
+
 _TEXT = "a text"
+_CHARACTER = "a single character"
 _CSV = ("csv",)
 _SCHEMA = Option(str, 'columns and types, such as "carrier string, dep_delay double"')
 _OFFSETS = 'a time with its zone ("2026-01-31T08:00:00Z") or {partition: offset}'
@@ -242,11 +284,11 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
         "input": {
             "path": Option(str | list[str], "a path, a glob, or a list of them", required=True, check=_paths),
             "format": Option(*_words("csv", "json", "parquet", "text"), required=True),
-            "schema": msgspec.structs.replace(_SCHEMA, formats=("csv", "json", "parquet")),
+            "schema": msgspec.structs.replace(_SCHEMA, formats=("csv", "json", "parquet"), required_by=("json",)),
             "header": Option(bool, "true or false", formats=_CSV),
-            "sep": Option(str, _TEXT, formats=_CSV, check=_column),
-            "quote": Option(str, _TEXT, formats=_CSV),
-            "escape": Option(str, _TEXT, formats=_CSV),
+            "sep": Option(str, _CHARACTER, formats=_CSV, check=_character),
+            "quote": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
+            "escape": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
             "nullValue": Option(str, _TEXT, formats=_CSV),
             "encoding": Option(str, _TEXT, formats=("csv", "json", "text")),
             "multiLine": Option(bool, "true or false", formats=_CSV),
@@ -257,7 +299,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "format": Option(*_words("parquet", "json", "csv"), required=True),
             "mode": Option(*_words("error", "append", "overwrite")),
             "header": Option(bool, "true or false", formats=_CSV),
-            "compression": Option(str, "the name of a codec", check=_column),
+            "compression": Option(str, "the name of a codec that the format has"),
         },
     },
     "kafka": {
@@ -289,7 +331,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "count": Option(int, "a number of rows", required=True, check=_from(0)),
             "seed": Option(int, "a whole number"),
             "rate": Option(int | float, "rows a second", check=lambda rate: "" if rate > 0 else "it must be above 0"),
-            "columns": Option(dict[str, Any], "columns by name"),
+            "columns": Option(dict[str, Any], "kinds (or kinds with their settings) by column", check=_columns),
         },
     },
     "blackhole": {"output": {}},
@@ -311,7 +353,7 @@ def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> lis
     for name, option in known_options.items():
         if name in options:
             found += _value_problems(medium, name, option, options)
-        elif option.required:
+        elif option.required or options.get("format") in option.required_by:
             found.append(_problem(f"{medium} as an {use} needs {name}", f"{name} is {option.wanted}"))
     return found
 
@@ -344,6 +386,9 @@ def _value_problems(medium: str, name: str, option: Option, options: Mapping[str
             return error.problems
         return []
     wrong = option.check(value)
+    codecs = CODECS.get(str(format_), ())
+    if name == "compression" and codecs and value not in codecs:
+        wrong = f"{format_} has {', '.join(codecs)}"
     fix = f"{name} is {option.wanted}"
     return [_problem(f"{medium}: {name} cannot be {value!r}", fix, cause=wrong)] if wrong else []
 

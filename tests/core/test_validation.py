@@ -280,10 +280,16 @@ def ends(medium: Medium, use: str = "output") -> list[str]:
         ("output", generator(1), "generator cannot be an output"),
         ("output", files("/o", format="text"), "format cannot be 'text'"),
         ("input", files("/o", format="parqet"), "did you mean 'parquet'"),
-        ("input", files("/o", format="json", mode="append"), "takes mode only as an output"),
-        ("input", files("/o", format="json", header=True), "format json has no header"),
-        ("input", files([], format="json"), "it is empty"),
-        ("input", files("s3a://b/o", format="json"), "only paths of the file system"),
+        ("input", files("/o", format="json"), "needs schema"),
+        ("input", files("/o", format="csv", sep="||"), "one character"),
+        ("input", files("/o", format="csv", quote="''"), "one character"),
+        ("output", files("/o", format="csv", compression="snappy"), "csv has gzip"),
+        ("input", generator(1, columns={"a": "keys"}), "did you mean 'key'"),
+        ("input", generator(1, columns={"a": {"kind": "key", "most": 5}}), "kind key has distinct, prefix, not most"),
+        ("input", files("/o", format="text", mode="append"), "takes mode only as an output"),
+        ("input", files("/o", format="text", header=True), "format text has no header"),
+        ("input", files([], format="text"), "it is empty"),
+        ("input", files("s3a://b/o", format="text"), "only paths of the file system"),
         ("output", files("hdfs://b/o", format="json"), "only paths of the file system"),
         ("input", files("/o", format="csv", split_size="4 MiBs"), "units are"),
         ("input", files("/o", format="csv", schema="a strin"), "did you mean 'string'"),
@@ -312,6 +318,18 @@ def test_media_and_their_options(use, medium, says):
     assert len(found) == 1, found
     assert found[0].startswith(("SX-JOB-MEDIUM", "SX-JOB-SCHEMA"))
     assert says in found[0]
+
+
+def test_what_is_declared_is_what_there_is():
+    """The tables that declarations are checked against say the same as the code that runs."""
+    from queues.media import files_output
+    from queues.media import generator as made
+    from sardonyx.media import CODECS, GENERATED
+
+    assert {kind: settings for kind, (_, settings) in made._KINDS.items()} == GENERATED
+    assert {name: set(codecs) for name, codecs in files_output._CODECS.items()} == {
+        name: set(codecs) for name, codecs in CODECS.items()
+    }
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "2026-01-01T00:00:00Z", {0: 5, 1: 0}])
@@ -386,8 +404,7 @@ def test_missing_input_says_what_is_there(tmp_path):
     [
         ("\ufeffcarrier,delay,other\n", {}),
         ('"carrier";delay\n', {"sep": ";"}),
-        ("'carrier'\tdelay\n", {"sep": "\\t", "quote": "'"}),
-        ("carrier||delay\n", {"sep": "||"}),
+        ("'carrier'\tdelay\n", {"sep": "\t", "quote": "'"}),
         ("", {}),
     ],
 )
@@ -405,8 +422,10 @@ def test_a_header_without_a_named_column(tmp_path):
     with pytest.raises(JobInvalid) as caught:
         check_places(on_disk(files(tmp_path, format="csv", header=True, schema="delay int")))
     assert [problem.code for problem in caught.value.problems] == ["SX-INPUT-SCHEMA"]
-    assert "b.csv has no column 'delay'; did you mean 'dealy'?" in caught.value.message
-    assert caught.value.cause == "its columns are carrier, dealy"
+    assert caught.value.message.startswith("task 'read': ")
+    assert "b.csv" in caught.value.message
+    assert "did you mean 'dealy'" in caught.value.fix
+    assert "carrier, dealy" in caught.value.cause
 
 
 def test_where_results_go(tmp_path):
