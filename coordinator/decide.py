@@ -229,6 +229,7 @@ def _links_failed(step: Step, event: LinksFailed) -> None:
         return
     if job.status == "planning":
         step.end(event.job, "failed", event.error)
+        job.links = "made"  # in part; so that the same news again finds nothing to do
     elif job.ended and job.links != "made":
         step.links_came_late(event.job)
 

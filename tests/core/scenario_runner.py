@@ -79,12 +79,12 @@ class World:
     def deliver(self, event: AnyEvent) -> list[str]:
         """Hand an event to the core as often as asked, and hold what comes out against the rules."""
         self.n += self.stride
-        lines = [f"  {line}" for line in map(show, self._decide(self.n, event))] or ["  nothing"]
+        lines = [f"  {line}" for line in map(show, self.decide(self.n, event))] or ["  nothing"]
         for again in range(1, self.times):
-            self._decide(self.n + again, event)
+            self.decide(self.n + again, event)
         return lines
 
-    def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
+    def decide(self, n: int, event: AnyEvent) -> list[Effect]:
         before = {(j, t) for j, job in self.state.jobs.items() for t, x in job.tasks.items() if x.state == "complete"}
         effects = core.decide(self.state, n, event)
         self.log.append((n, event))

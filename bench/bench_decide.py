@@ -1,0 +1,80 @@
+"""What a decision costs, and that it does not grow with the number of peers: `python bench/bench_decide.py`.
+
+Peers and jobs grow together, so that every peer has a place (8 partitions, 5 stages a job). Measured is a steady mix: a
+peer dies and another is born, gets its place, acks, finds it exhausted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from coordinator.decide import decide
+from coordinator.events import Acked, AnyEvent, Exhausted, JobSubmitted, LinkFacts, LinksCreated, PeerBorn, PeerDied
+from coordinator.state import State, new_state
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+
+STAGES, PARTITIONS = 5, 8
+
+
+def job(number: int) -> JobSpec:
+    names = [f"t{index}" for index in range(STAGES)]
+    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
+    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    workflow = list(zip(names, names[1:], strict=False))
+    return JobSpec(name=f"job{number}", workflow=workflow, catalog=catalog, partitions=PARTITIONS)
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.state: State = new_state()
+        self.n = 0
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.n += 1
+        decide(self.state, self.n, event)
+
+
+def world(peers: int, *, idle: bool) -> Driver:
+    """So many peers, all with a place; or all idle but those of one job."""
+    drive = Driver()
+    for number in range(1 if idle else max(1, peers // (STAGES * PARTITIONS))):
+        spec = job(number)
+        drive(JobSubmitted(job=spec.name, spec=spec))
+        facts = {link.name: LinkFacts(PARTITIONS) for link in graph_of(spec, "default", spec.name).links}
+        drive(LinksCreated(job=spec.name, links=facts))
+    for peer in range(peers):
+        drive(PeerBorn(peer=f"p{peer}"))
+        if drive.state.peers[f"p{peer}"].assignment:
+            drive(Acked(peer=f"p{peer}", assignment=drive.n))
+    return drive
+
+
+def measure(drive: Driver, rounds: int = 5000) -> float:
+    """Events a second."""
+    on_tasks = [name for name, peer in drive.state.peers.items() if peer.assignment]
+    began, events = time.perf_counter(), drive.n
+    for number in range(rounds):
+        victim = on_tasks[number % len(on_tasks)]
+        drive(PeerDied(peer=victim))
+        heir = next(iter(drive.state.by_state["acking"]), None)
+        born = f"q{number}"
+        drive(PeerBorn(peer=born))
+        heir = heir or born
+        on_tasks[number % len(on_tasks)] = heir
+        assignment = drive.state.assignment(heir).id
+        drive(Acked(peer=heir, assignment=assignment))
+        drive(Exhausted(peer=heir, assignment=assignment))
+    return (drive.n - events) / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    for idle in (False, True):
+        for peers in (10, 100, 1000, 10_000):
+            began = time.perf_counter()
+            drive = world(peers, idle=idle)
+            setup = drive.n / (time.perf_counter() - began)
+            kind = "one job, the others idle" if idle else "all at work"
+            sys.stdout.write(f"{peers:>6} peers, {kind}: set-up {setup:,.0f}, steady {measure(drive):,.0f} events/s\n")

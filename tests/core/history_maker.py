@@ -1,0 +1,305 @@
+"""Random histories for the deciding core: a small world of peers, clients and faults, driven by a seeded source of chance.
+
+The world is as unkind as the log allows: requests come late, twice, from the dead, about other assignments; links are made
+twice or never; timers run out; the leader changes. Afterwards it can be told to behave, and then every bounded job must end.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+from scenario_runner import World, facts_of
+
+from coordinator import scheduling
+from coordinator.decide import due, next_due, unfinished
+from coordinator.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    Completed,
+    Counts,
+    Declined,
+    DeleteLinks,
+    DeletePulse,
+    Effect,
+    Evicted,
+    Exhausted,
+    GraceEnded,
+    JobKilled,
+    JobSubmitted,
+    Left,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    OuterEffect,
+    PeerBorn,
+    PeerDied,
+    TaskFailed,
+)
+from coordinator.state import decode_state, encode_state
+from sardonyx.errors import Failure
+from sardonyx.spec import JobSpec, TaskSpec
+
+FAILURE = Failure("SX-TEST", "something broke")
+ACK_TIMEOUT, REVOKE_GRACE = 15.0, 10.0
+
+
+def without_n(state: bytes) -> dict[str, object]:
+    """A stored state without the number of its last event."""
+    return {key: value for key, value in msgspec.json.decode(state).items() if key != "n"}
+
+
+@dataclass
+class History:
+    """One random history. ``rng`` decides everything."""
+
+    rng: random.Random
+    world: World = field(default_factory=World)
+    pulses: set[str] = field(default_factory=set)
+    to_run: list[OuterEffect] = field(default_factory=list)
+    past: list[AnyEvent] = field(default_factory=list)
+    born: int = 0
+    submitted: int = 0
+
+    # One event
+
+    def deliver(self, event: AnyEvent) -> None:
+        """Deliver an event, and now and then again; hold the state against every rule that there is."""
+        effects = self._once(event)
+        if self.rng.random() < 0.3:
+            before = without_n(encode_state(self.world.state))
+            again = self._once(event)
+            assert without_n(encode_state(self.world.state)) == before, f"twice is not once: {event}"
+            assert again == [], f"the second delivery has effects: {event}: {again}"
+        self.past.append(event)
+        self.to_run += [effect for effect in effects if isinstance(effect, OuterEffect)]
+
+    def _once(self, event: AnyEvent) -> list[Effect]:
+        world = self.world
+        world.n += 1
+        effects = world.decide(world.n, event)  # holds it against invariants and projection
+        state = world.state
+        for job in state.plans:
+            if state.jobs[job].status == "running":
+                assert scheduling.choose(state, job, state.free) is None or not state.free, "somebody idles beside work"
+                assert scheduling.call_back(state, job) is None, f"{job} is stuck"
+                assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
+                assert job in state.hungry or scheduling.choose(state, job, 10**6) is None, f"{job} is left out"
+        return effects
+
+    # Unkind
+
+    def unkind(self, events: int) -> None:
+        """Let so many things happen."""
+        while events > 0:
+            event = self._something()
+            if event is not None:
+                self.deliver(event)
+                events -= 1
+            if self.rng.random() < 0.02:  # another leader
+                self.world.state = decode_state(encode_state(self.world.state))
+                self.to_run = unfinished(self.world.state)
+
+    def _something(self) -> AnyEvent | None:
+        kinds = {
+            self._obedient: 60,
+            self._late: 12,
+            self._birth: 8,
+            self._death: 4,
+            self._submission: 4,
+            self._effect_done: 12,
+            self._time: 4,
+            self._trouble: 6,
+        }
+        return self.rng.choices(list(kinds), list(kinds.values()))[0]()
+
+    def _obedient(self) -> AnyEvent | None:
+        """What a peer would say next."""
+        peers = sorted(
+            name for name, peer in self.world.state.peers.items() if peer.state in ("acking", "active", "sealing")
+        )
+        if not peers:
+            return None
+        name = self.rng.choice(peers)
+        peer = self.world.state.peers[name]
+        assignment = self.world.state.assignment(name).id
+        if peer.state == "acking":
+            return Acked(at=self.world.now, peer=name, assignment=assignment)
+        if peer.state == "active":
+            return Exhausted(at=self.world.now, peer=name, assignment=assignment)
+        return Completed(
+            at=self.world.now, peer=name, assignment=assignment, counts=Counts(rows_in=self.rng.randrange(9))
+        )
+
+    def _late(self) -> AnyEvent | None:
+        """Something that was said before, or about anything."""
+        if self.past and self.rng.random() < 0.5:
+            return self.rng.choice(self.past)
+        peer = f"P{self.rng.randint(1, self.born + 1)}"
+        kind = self.rng.choice([Acked, Exhausted, Completed, AckTimedOut])
+        return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
+
+    def _birth(self) -> AnyEvent | None:
+        if len(self.pulses) >= 6:
+            return None
+        self.born += 1
+        self.pulses.add(f"P{self.born}")
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born)
+
+    def _death(self) -> AnyEvent | None:
+        if not self.pulses:
+            return None
+        peer = self.rng.choice(sorted(self.pulses))
+        if self.rng.random() < 0.2:
+            return self.rng.choice([Left, Evicted])(at=self.world.now, peer=peer)
+        self.pulses.discard(peer)
+        return PeerDied(at=self.world.now, peer=peer)
+
+    def _submission(self) -> AnyEvent | None:
+        if sum(not job.ended for job in self.world.state.jobs.values()) >= 3:
+            return None
+        self.submitted += 1
+        spec = random_spec(self.rng, name=self.rng.choice(["one", "two", "three"]))
+        return JobSubmitted(at=self.world.now, job=f"{spec.name}-{self.submitted}", spec=spec)
+
+    def _effect_done(self) -> AnyEvent | None:
+        if not self.to_run:
+            return None
+        effect = self.to_run[0] if self.rng.random() < 0.7 else self.rng.choice(self.to_run)
+        if self.rng.random() < 0.8:  # otherwise its news comes again
+            self.to_run.remove(effect)
+        return self._end_of(effect, fails=self.rng.random() < 0.1)
+
+    def _end_of(self, effect: OuterEffect, *, fails: bool = False) -> AnyEvent | None:
+        now = self.world.now
+        if isinstance(effect, DeletePulse):
+            self.pulses.discard(effect.peer)
+            return PeerDied(at=now, peer=effect.peer)
+        if isinstance(effect, DeleteLinks):
+            return LinksDeleted(at=now, job=effect.job, counts={"t0": Counts(rows_in=5)})
+        if fails:
+            return LinksFailed(at=now, job=effect.job, error=FAILURE)
+        return LinksCreated(at=now, job=effect.job, links=facts_of(self.world.state.jobs[effect.job].spec, effect.job))
+
+    def _time(self) -> AnyEvent | None:
+        self.world.now += self.rng.choice([1.0, 9.0, 16.0, -3.0])
+        events = due(self.world.state, self.world.now, ACK_TIMEOUT, REVOKE_GRACE)
+        first = next_due(self.world.state, ACK_TIMEOUT, REVOKE_GRACE)
+        assert not events or first is not None, "what is due was announced"
+        for event in events[:-1]:
+            self.deliver(event)
+        return events[-1] if events else None
+
+    def _trouble(self) -> AnyEvent | None:
+        """Failures, kills and timers out of nowhere."""
+        world, rng = self.world, self.rng
+        peer = f"P{rng.randint(1, self.born + 1)}"
+        assignment = world.told.get(peer, 0)
+        return rng.choice(
+            [
+                TaskFailed(at=world.now, peer=peer, assignment=assignment, error=FAILURE, fatal=rng.random() < 0.1),
+                Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
+                GraceEnded(at=world.now, peer=peer),
+                JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+            ]
+        )
+
+    # Kind
+
+    def settle(self) -> int:
+        """From here on all behave: no faults, and as many peers as the most demanding task asks for. Everything bounded
+        must end; gives how many events that took.
+        """
+        world = self.world
+        self.to_run = unfinished(world.state)
+        for name in list(world.state.jobs):
+            job = world.state.jobs[name]
+            if not job.ended and not all(task.options.get("end", True) for task in job.spec.catalog):
+                self.deliver(JobKilled(at=world.now, job=name))
+        few = self.rng.random() < 0.5  # the last fault may take nearly all peers
+        for name in sorted(self.pulses):
+            if world.state.peers[name].state == "dead" or (few and self.rng.random() < 0.6):
+                self.deliver(PeerDied(at=world.now, peer=name))
+                self.pulses.discard(name)
+        wanted = [t.min_peers for job in world.state.jobs.values() if not job.ended for t in job.spec.catalog]
+        while len(self.pulses) < max(wanted, default=0):
+            self.deliver(self._birth() or PeerBorn(peer="none"))
+        open_tasks = sum(len(job.spec.catalog) for job in world.state.jobs.values() if not job.ended)
+        limit = 20 * (open_tasks + 1) * (len(self.pulses) + 1)
+        for taken in range(limit):
+            event = self._good_step()
+            if event is None:
+                return taken
+            self.deliver(event)
+        raise AssertionError(f"no end after {limit} events: {world.picture()}")
+
+    def _good_step(self) -> AnyEvent | None:
+        world = self.world
+        while self.to_run:
+            event = self._end_of(self.to_run.pop(0))
+            if event is not None:
+                return event
+        for name, peer in sorted(world.state.peers.items()):
+            if peer.state in ("revoked", "acking", "sealing"):
+                return self._answer(name)
+        if len(self.pulses) < self.wanted():
+            return self._birth()  # who was revoked comes back under a new id
+        for name in world.state.by_state["active"]:
+            place = world.state.assignment(name)
+            tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
+            if all(tasks[before].state == "complete" for before in plan.upstream[place.task]):
+                return Exhausted(at=world.now, peer=name, assignment=place.id)
+        unended = [name for name, job in world.state.jobs.items() if not job.ended]
+        assert not unended, f"nobody has anything to do, but {unended} have not ended: {world.picture()}"
+        return None
+
+    def _answer(self, name: str) -> AnyEvent:
+        peer = self.world.state.peers[name]
+        if peer.state == "revoked":
+            self.pulses.discard(name)
+            return PeerDied(at=self.world.now, peer=name)
+        kind = Acked if peer.state == "acking" else Completed
+        return kind(at=self.world.now, peer=name, assignment=self.world.state.assignment(name).id)
+
+    def wanted(self) -> int:
+        jobs = [job for job in self.world.state.jobs.values() if not job.ended]
+        return max((task.min_peers for job in jobs for task in job.spec.catalog), default=0)
+
+
+def random_spec(rng: random.Random, name: str) -> JobSpec:
+    """A job of two to five tasks in any shape, sometimes with topics in place, sometimes without end."""
+    size = rng.randint(2, 5)
+    edges: set[tuple[str, str]] = set()
+    for task in range(1, size):
+        for source in rng.sample(range(task), rng.randint(1, min(2, task))):
+            edges.add((f"t{source}", f"t{task}"))
+    catalog = []
+    for task in (f"t{index}" for index in range(size)):
+        has_in, has_out = any(edge[1] == task for edge in edges), any(edge[0] == task for edge in edges)
+        kind = "input" if not has_in else "function" if has_out else "output"
+        options: dict[str, object] = {}
+        medium = {"input": "generator", "output": "blackhole", "function": None}[kind]
+        if kind != "function" and rng.random() < 0.3:
+            medium = "kafka"
+            options = {"topic": task, "end": None if kind == "input" and rng.random() < 0.3 else "latest"}
+        catalog.append(
+            TaskSpec(
+                name=task,
+                type=kind,
+                medium=medium,
+                options=options,
+                fn="m:f" if kind == "function" else None,
+                consumption="sequential" if rng.random() < 0.2 else "concurrent",
+                min_peers=rng.choice([1, 1, 1, 2, 3]),
+                max_peers=rng.choice([None, None, 2]),
+            )
+        )
+    return JobSpec(
+        name=name,
+        workflow=sorted(edges),
+        catalog=catalog,
+        partitions=rng.randint(1, 4),
+        failure_limit=rng.randint(0, 5),
+    )

@@ -1,0 +1,53 @@
+"""Thousands of random histories on the core: the rules hold after every event, and whatever happened, bounded jobs end.
+
+The number of histories can be raised with SARDONYX_HISTORIES; the seed stands in the header of the test session, and a
+failure names the history: `History(random.Random("<seed>/<number>"))` plays it again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+from history_maker import History
+
+from coordinator.decide import replay
+from coordinator.events import decode_event, encode_event
+from coordinator.state import encode_state
+
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "2000"))
+BATCHES = 4
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_histories(batch: int, seed: int) -> None:
+    """Invariants, projection, idempotence, work conservation after every event; liveness and replay at the end."""
+    for number in range(batch, HISTORIES, BATCHES):
+        name = f"{seed}/{number}"
+        history = History(random.Random(name))  # noqa: S311 (not for secrets)
+        try:
+            history.unkind(history.rng.randint(5, 60))
+            history.settle()
+            entries = [(n, decode_event(encode_event(event))) for n, event in history.world.log]
+            assert encode_state(replay(entries, deployment="test")) == encode_state(history.world.state)
+        except BaseException as error:
+            error.add_note(f"history {name}, event {history.world.n}: {history.world.picture()}")
+            raise
+
+
+def test_histories_reach_everything(seed: int) -> None:
+    """The random histories are worth something: all states, all ends of jobs, and peers called back occur in them."""
+    states, ends = set(), set()
+    until = time.monotonic() + 60
+    number = 0
+    while (len(states) < 7 or len(ends) < 3) and time.monotonic() < until:
+        history = History(random.Random(f"{seed}/reach/{number}"))  # noqa: S311 (not for secrets)
+        for _ in range(60):
+            history.unkind(1)
+            states |= {peer.state for peer in history.world.state.peers.values()}
+            ends |= {job.status for job in history.world.state.jobs.values() if job.ended}
+        number += 1
+    assert states == {"idle", "acking", "active", "waiting", "sealing", "revoked", "dead"}
+    assert ends == {"completed", "killed", "failed"}
