@@ -1,0 +1,178 @@
+"""What tests of the coordinator share: links that stand nowhere, peers that only do as they are told, a coordinator process.
+
+Run as a script it is a coordinator in a process of its own, with the settings of its environment, that can be killed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from coordinator import layout
+from coordinator.events import (
+    Acked,
+    Completed,
+    Counts,
+    Exhausted,
+    JobNote,
+    JobSubmitted,
+    LinkFacts,
+    PeerNote,
+    PulseNote,
+)
+from coordinator.leadership import Candidacy, Leadership
+from coordinator.service import Coordinator
+from coordinator.tree import Tree
+from sardonyx.config import Settings, load_settings
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+
+SPEC = JobSpec(
+    name="count",
+    workflow=[("read", "work"), ("work", "write")],
+    catalog=[
+        TaskSpec(name="read", type="input", medium="generator", options={"count": 10}),
+        TaskSpec(name="work", type="function", fn="jobs:work"),
+        TaskSpec(name="write", type="output", medium="blackhole"),
+    ],
+)
+
+
+class FakeLinks:
+    """Says that a job's links stand, without Kafka, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        self.asked.append(("create", job))
+        return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:  # noqa: ARG002
+        self.asked.append(("delete", job))
+        return {}
+
+
+class FakePeer:
+    """A virtual peer without work: takes what it is offered, finds it exhausted, seals it at once.
+
+    Args:
+        tree: its own session.
+        name: its id.
+        answers: whether it answers offers at all.
+    """
+
+    def __init__(self, tree: Tree, name: str, *, answers: bool = True) -> None:
+        self._tree = tree
+        self.name = name
+        self.seen: list[PeerNote] = []
+        """Its state notes, in order."""
+        self._answers = answers
+        self._stop = threading.Event()
+        self._changed = threading.Event()
+        tree.create(layout.pulse(name), msgspec.json.encode(PulseNote("fake", "here", 1)), ephemeral=True)
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; the pulse stays until the session ends."""
+        self._stop.set()
+        self._changed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while True:
+            self._changed.clear()
+            if self._stop.is_set():
+                return
+            data = self._tree.read(layout.peer_state(self.name), watch=lambda _: self._changed.set())
+            if data is not None:
+                note = msgspec.json.decode(data, type=PeerNote)
+                if not self.seen or self.seen[-1] != note:
+                    self.seen.append(note)
+                    self._obey(note)
+            self._changed.wait()
+
+    def _obey(self, note: PeerNote) -> None:
+        if note.assignment is None or not self._answers:
+            return
+        mine = note.assignment.id
+        if note.state == "acking":
+            self._tree.request(Acked(peer=self.name, assignment=mine))
+        elif note.state == "active":
+            self._tree.request(Exhausted(peer=self.name, assignment=mine))
+        elif note.state == "sealing":
+            self._tree.request(Completed(peer=self.name, assignment=mine, counts=Counts(10, 10)))
+
+
+@contextmanager
+def peers(settings: Settings, *names: str, answers: bool = True) -> Iterator[list[FakePeer]]:
+    """Fake peers in one session."""
+    tree = Tree.connect(settings)
+    made = [FakePeer(tree, name, answers=answers) for name in names]
+    yield made
+    for peer in made:
+        peer.stop()
+    tree.close()
+
+
+@contextmanager
+def coordinator(settings: Settings, outer: FakeLinks | None = None) -> Iterator[Coordinator]:
+    """A coordinator in a thread of this process, stopped in the end; what ended it otherwise is raised."""
+    running = Coordinator(settings, FakeLinks() if outer is None else outer)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            running.run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the test
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="coordinator", daemon=True)
+    thread.start()
+    yield running
+    running.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    if raised:
+        raise raised[0]
+
+
+@contextmanager
+def leadership(settings: Settings) -> Iterator[Leadership]:
+    """A won election, with nobody who drives it."""
+    tree = Tree.connect(settings)
+    candidacy = Candidacy(tree, threading.Event())
+    assert candidacy.wait(threading.Event())
+    yield candidacy.take()
+    tree.close()
+
+
+def submit(tree: Tree, job: str, name: str | None = None) -> None:
+    tree.request(JobSubmitted(job=job, spec=msgspec.structs.replace(SPEC, name=name or job.rpartition("-")[0] or job)))
+
+
+def status(tree: Tree, job: str) -> JobNote | None:
+    data = tree.read(layout.job_status(job))
+    return None if data is None else msgspec.json.decode(data, type=JobNote)
+
+
+def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
+    """Every node below a path, with its data."""
+    found: dict[str, bytes] = {}
+    for name in tree.children(path):
+        found[f"{path}/{name}"] = tree.read(f"{path}/{name}") or b""
+        found |= nodes_below(tree, f"{path}/{name}")
+    return found
+
+
+def decided_nodes(tree: Tree) -> dict[str, bytes]:
+    """What the coordinator's decisions have put into the tree: the same nodes as in ``project(state)``."""
+    return nodes_below(tree, layout.PEER_STATE) | nodes_below(tree, layout.JOB)
+
+
+if __name__ == "__main__":
+    Coordinator(load_settings(), FakeLinks()).run()

@@ -1,0 +1,338 @@
+"""The coordinator on a real ZooKeeper: the way of one decision, and what remains of it when a leader dies on that way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator import layout, log
+from coordinator.decide import decide, replay
+from coordinator.events import Create, Evicted, JobSubmitted, PeerBorn, PeerDied, Set, TreeEffect
+from coordinator.log import Intake
+from coordinator.service import Leader
+from coordinator.state import check, encode_state, new_state, project
+from coordinator.tree import Tree
+from sardonyx.config import Settings, load_settings
+from tests.proxy import Proxy
+from tests.services import coordination
+from tests.services.coordination import SPEC, FakeLinks, coordinator, decided_nodes, leadership, peers, status, submit
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+def with_timers(settings: Settings, **changes: object) -> Settings:
+    """The same deployment, with a short session so that a takeover is quick."""
+    return load_settings(
+        deployment=settings.deployment,
+        zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 2},
+        kafka={"bootstrap_servers": settings.kafka.bootstrap_servers},
+        coordinator=changes,
+    )
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    return with_timers(settings)
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    opened = Tree.connect(settings, survive_expiry=True)
+    yield opened
+    opened.close()
+
+
+def completed(tree: Tree, job: str) -> bool:
+    note = status(tree, job)
+    return note is not None and note.status == "completed" and note.links == "gone"
+
+
+def hold_together(tree: Tree, settings: Settings) -> None:
+    """The log replayed from its beginning gives a sound state, and the tree is just what that state says."""
+    state = replay(log.read_log(tree), deployment=settings.deployment)
+    check(state)
+    assert log.read_checkpoint(tree) == state.n
+    assert decided_nodes(tree) == project(state)
+    requests = [entry.request for _, entry in log.read_entries(tree) if entry.request]
+    assert len(set(requests)) == len(requests), "a request was taken twice"
+
+
+def follows(settings: Settings) -> Leader:
+    """A leader of its own that has taken over, and does no more."""
+    with leadership(settings) as won:
+        leader = Leader(won, settings, FakeLinks(), wake=threading.Event())
+        leader.take_over()
+        return leader
+
+
+# The way of one decision
+
+
+def test_a_job_runs_to_its_end(tree: Tree, quick: Settings) -> None:
+    """Submitted, planned, offered, acked, exhausted, sealed, completed, its topics gone: every step stands in the log."""
+    links = FakeLinks()
+    with coordinator(quick, links), peers(quick, "p1", "p2") as (p1, p2):
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+    assert links.asked == [("create", "count-1"), ("delete", "count-1")]
+    states = {note.state for peer in (p1, p2) for note in peer.seen}
+    assert states >= {"idle", "acking", "active", "sealing"}
+    hold_together(tree, quick)
+
+
+def test_births_and_deaths_are_seen(tree: Tree, quick: Settings) -> None:
+    """A pulse that appears is a birth, with where the peer runs; one that vanishes is a death."""
+    with coordinator(quick):
+        with peers(quick, "p1"):
+            until(lambda: tree.read(layout.peer_state("p1")), what="the birth")
+        until(lambda: tree.read(layout.peer_state("p1")) is None, what="the death")
+    born, died = [event for _, event in log.read_log(tree)]
+    assert (born, died) == (
+        PeerBorn(at=born.at, peer="p1", daemon="fake", host="here", pid=1),
+        PeerDied(at=died.at, peer="p1"),
+    )
+    assert 0 < born.at <= died.at
+
+
+def test_a_peer_that_never_answers_is_revoked_and_its_pulse_removed(tree: Tree, settings: Settings) -> None:
+    """The ack timer revokes it; when it does not go by itself, its pulse is taken away; the task goes to another."""
+    short = with_timers(settings, ack_timeout=0.3, revoke_grace=0.3)
+    with coordinator(short), peers(short, "mute", answers=False) as (mute,):
+        submit(tree, "count-1")
+        until(lambda: tree.children(layout.PULSE) == [], what="the pulse to be removed")
+        assert [note.state for note in mute.seen][:2] == ["idle", "acking"]
+        with peers(short, "p1"):
+            until(lambda: completed(tree, "count-1"), what="the job to be completed")
+    hold_together(tree, short)
+
+
+def test_unreadable_requests_are_removed_and_harm_nobody(tree: Tree, quick: Settings) -> None:
+    """Rubbish in the inbox is named in a warning, bounded, and removed; what is readable beside it is handled."""
+    tree.create("/inbox/rubbish", b"\xff\x00" * 5_000)
+    tree.create_sequential("/inbox/evict-1234-", b'{"kind":"born","peer":"p"}')
+    tree.create_sequential("/inbox/submit-5678-", b"x" * 100_000)
+    tree.create("/inbox/nest", b"{}")
+    tree.create("/inbox/nest/egg", b"{}")
+    with capture_logs() as lines, coordinator(quick):
+        submit(tree, "count-1")
+        until(lambda: status(tree, "count-1"), what="the job to be seen")
+        until(lambda: tree.children(layout.INBOX) == ["nest"], what="the inbox to be emptied")
+    warned = {
+        line["request"].split("-")[0] for line in lines if line["event"] == "request cannot be read and is left out"
+    }
+    assert warned >= {"rubbish", "evict", "submit", "nest"}
+    assert all(len(line.get("data", b"")) <= 200 for line in lines)
+    assert not [line for line in lines if line["log_level"] == "error"]
+
+
+def test_a_request_sent_again_after_it_was_taken_is_left_out(tree: Tree, quick: Settings, zookeeper: str) -> None:
+    """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy, coordinator(quick):
+        far = Tree.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
+        for n in range(1, 4):
+            proxy.lose_replies()
+            with ThreadPoolExecutor(1) as pool:
+                sending = pool.submit(far.request, Evicted(peer=f"p{n}"))
+                until(lambda n=n: log.last(tree) == n, what="the leader to take the request")
+                proxy.cut()
+                sending.result(30)
+            until(lambda: tree.children(layout.INBOX) == [], what="the second one to be removed")
+        far.close()
+    assert [event.peer for _, event in log.read_log(tree)] == ["p1", "p2", "p3"]
+
+
+def test_many_requests_at_once(tree: Tree, quick: Settings) -> None:
+    """What waits for a leader is taken in its order, in as few transactions as its size allows."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: submit(tree, f"count-{n}", f"name{n}"), range(600)))
+    order = sorted(tree.children(layout.INBOX), key=lambda name: name[-10:])
+    with coordinator(quick):
+        until(lambda: log.last(tree) >= 1200, what="600 submissions and 600 plans to be logged")
+        until(lambda: log.read_checkpoint(tree) == log.last(tree), what="all to be decided")
+    taken = [entry.request for _, entry in log.read_entries(tree) if isinstance(entry.event, JobSubmitted)]
+    assert taken == [name.split("-")[1] for name in order]
+    hold_together(tree, quick)
+
+
+# Taking over
+
+
+@pytest.mark.parametrize("snapshot_every", [3, 1000])
+def test_a_takeover_gives_the_same_state_with_and_without_a_snapshot(
+    tree: Tree, settings: Settings, snapshot_every: int
+) -> None:
+    """Whatever the next leader starts from, its state is byte for byte the replayed log's, and the tree is that state."""
+    timers = with_timers(settings, snapshot_every=snapshot_every)
+    with coordinator(timers), peers(timers, "p1", "p2"):
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+    assert bool(tree.children(layout.SNAPSHOT)) == (snapshot_every == 3)
+    leader = follows(timers)
+    assert encode_state(leader.state) == encode_state(replay(log.read_log(tree), deployment=timers.deployment))
+    hold_together(tree, timers)
+
+
+@pytest.mark.parametrize("applied", [0.0, 0.3, 0.7, 1.0])
+def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, applied: float) -> None:
+    """Whatever part of its last effects a leader had written when it died, the next one makes the tree whole."""
+    with leadership(quick) as won:
+        events = [
+            PeerBorn(at=1.0, peer="p1"),
+            JobSubmitted(at=2.0, job="count-1", spec=SPEC),
+            PeerDied(at=3.0, peer="p1"),
+            PeerBorn(at=4.0, peer="p2"),
+        ]
+        tree.create(layout.pulse("p2"))
+        log.append(won, 1, list(map(Intake, events)))
+        state = new_state(quick.deployment)
+        changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
+        for change in changes[: int(len(changes) * applied)]:
+            won.commit([change])
+    follows(quick)
+    hold_together(tree, quick)
+
+
+def test_what_happened_while_nobody_led(tree: Tree, quick: Settings) -> None:
+    """Births, requests and deaths of the meantime are found by the next leader, and unfinished topics are made."""
+    with coordinator(quick), peers(quick, "p1"):
+        until(lambda: tree.read(layout.peer_state("p1")), what="the birth")
+    submit(tree, "count-1")
+    with peers(quick, "p2"), coordinator(quick):
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        assert tree.read(layout.peer_state("p1")) is None
+    hold_together(tree, quick)
+
+
+def test_a_leadership_that_breaks_is_said_and_begun_anew(tree: Tree, quick: Settings) -> None:
+    """What should not be in the tree ends the leadership, with a traceback; the next one repairs it and goes on."""
+    tree.create(layout.job("count-1"), b"not from here")
+    with capture_logs() as lines, coordinator(quick), peers(quick, "p1"):
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+    broke = [line for line in lines if line["event"] == "leadership broke, stands again after a pause"]
+    assert len(broke) == 1
+    assert broke[0]["exc_info"].code == "SX-INTERNAL-TRANSACTION"
+    hold_together(tree, quick)
+
+
+# Leaders in processes of their own
+
+
+@contextmanager
+def process(settings: Settings, gate: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A coordinator that can be killed; it is the leader when this begins, if nobody else is."""
+    environment = {**os.environ, **settings.environment(), "SARDONYX_GATE": gate, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, coordination.__file__]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "after-append:3",
+        "after-append:6",
+        "before-effects:2",
+        "after-effects:4",
+        "before-outer:1",
+        "after-outer:1",
+        "in-snapshot:1",
+    ],
+)
+def test_the_standby_finishes_what_a_killed_leader_began(tree: Tree, settings: Settings, gate: str) -> None:
+    """SIGKILL at any point of a decision: nothing is lost, nothing is done twice, the job ends."""
+    timers = with_timers(settings, snapshot_every=8)
+    with process(timers, f"{gate}:kill") as leader:
+        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        with coordinator(timers), peers(timers, "p1", "p2"):
+            submit(tree, "count-1")
+            until(lambda: leader.poll() is not None, what=f"the leader to die at {gate}")
+            assert leader.returncode == -signal.SIGKILL
+            until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
+            until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+    hold_together(tree, timers)
+
+
+@pytest.mark.parametrize("gate", ["before-append:3", "before-effects:3"])
+def test_a_paused_leader_wakes_up_deposed(tree: Tree, settings: Settings, gate: str) -> None:
+    """SIGSTOP for longer than its session lives: another leads meanwhile, and the write it wakes up with is refused."""
+    timers = with_timers(settings)
+    with process(timers, f"{gate}:stop") as leader:
+        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        with coordinator(timers) as standby, peers(timers, "p1", "p2"):
+            submit(tree, "count-1")
+            assert standby.leading.wait(30)
+            until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
+            before = encode_state(replay(log.read_log(tree), deployment=timers.deployment))
+            leader.send_signal(signal.SIGCONT)
+            until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the first leader to stand again")
+            assert leader.poll() is None
+            assert encode_state(replay(log.read_log(tree), deployment=timers.deployment)) == before
+    hold_together(tree, timers)
+
+
+DAEMON = """
+from coordinator.service import main
+from sardonyx.config import load_settings
+
+raise SystemExit(main(load_settings()))
+"""
+
+
+def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(tree: Tree, quick: Settings, zookeeper: str) -> None:
+    """It says what it waits for; SIGTERM ends it with exit code 0, and its place in the election is free at once."""
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy:
+        proxy.refuse()
+        settings = load_settings(
+            deployment=quick.deployment,
+            zookeeper={"hosts": proxy.address, "session_timeout": 20},
+            kafka={"bootstrap_servers": "127.0.0.1:9"},
+        )
+        environment = {**os.environ, **settings.environment(), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-u", "-c", DAEMON]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as daemon:
+            try:
+                said = iter(daemon.stdout)
+                start = next(said)
+                assert quick.deployment in start
+                assert proxy.address in start
+                waits = next(line for line in said if "waits for ZooKeeper" in line)
+                assert proxy.address in waits
+                proxy.accept_again()
+                until(lambda: tree.read(layout.EPOCH), what="it to lead")
+                daemon.send_signal(signal.SIGTERM)
+                daemon.stdout.read()
+                assert daemon.wait(20) == 0
+                assert tree.children(layout.ELECTION) == []
+            finally:
+                daemon.kill()
+
+
+def test_a_deployment_of_another_version_is_refused(tree: Tree, quick: Settings) -> None:
+    """A coordinator ends with an error that says so; it does not try again and again."""
+    tree.commit(
+        [
+            Create(layout.log_bucket(1)),
+            Create(layout.log_entry(1), b'{"format":99,"event":{"kind":"new"}}'),
+            Set(layout.CHECKPOINT, b"1"),
+        ]
+    )
+    with pytest.raises(Exception, match="format 99") as caught, coordinator(quick) as running:  # noqa: PT012
+        until(lambda: not tree.children(layout.ELECTION) and tree.read(layout.EPOCH), what="it to give up")
+        running.stop()
+    assert caught.value.code == "SX-LOG-FORMAT"

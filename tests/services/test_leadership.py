@@ -1,0 +1,143 @@
+"""Election, epoch and deadline on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from coordinator import layout
+from coordinator.events import Create, Set
+from coordinator.leadership import Candidacy, EpochNote, LeadershipEnded, identity
+from coordinator.tree import Deposed, SessionLost, Tree
+from sardonyx.config import Settings, load_settings
+from tests.proxy import Proxy
+from tests.services.coordination import leadership
+from tests.waiting import until
+
+
+def candidate(settings: Settings) -> tuple[Tree, Candidacy, threading.Event]:
+    tree, wake = Tree.connect(settings), threading.Event()
+    return tree, Candidacy(tree, wake), wake
+
+
+@pytest.fixture
+def proxy(zookeeper: str) -> Iterator[Proxy]:
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
+        yield between
+
+
+def test_candidates_lead_in_the_order_in_which_they_came(settings: Settings) -> None:
+    """The first leads; when its session ends the next one does, and the epoch rises by one each time."""
+    came = [candidate(settings) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(candidacy.wait, threading.Event()) for _, candidacy, _ in came]
+        for number, (tree, candidacy, _) in enumerate(came):
+            assert waiting[number].result(20)
+            assert not any(later.done() for later in waiting[number + 1 :])
+            assert candidacy.take().epoch == number + 1
+            tree.close()
+
+
+def test_a_standby_stops_when_told(settings: Settings) -> None:
+    """Waiting for the leadership ends at once when it is no longer wanted."""
+    with leadership(settings):
+        tree, candidacy, wake = candidate(settings)
+        stop = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(candidacy.wait, stop)
+            stop.set()
+            wake.set()
+            assert waiting.result(10) is False
+        tree.close()
+
+
+def test_the_epoch_says_who_leads(settings: Settings) -> None:
+    """Number and owner of the leadership stand in the tree."""
+    with leadership(settings) as won:
+        note = msgspec.json.decode(won.tree.read(layout.EPOCH) or b"", type=EpochNote)
+        assert (note.epoch, note.leader) == (1, identity())
+        won.commit([Set(layout.CHECKPOINT, b"0")])
+        won.renew()
+
+
+def test_who_lost_its_place_cannot_take_the_epoch(settings: Settings) -> None:
+    """The epoch is raised only together with the proof that the election node still stands."""
+    tree, candidacy, _ = candidate(settings)
+    assert candidacy.wait(threading.Event())
+    (node,) = tree.children(layout.ELECTION)
+    tree.delete(f"{layout.ELECTION}/{node}")
+    with pytest.raises(SessionLost):
+        candidacy.take()
+    assert tree.read(layout.EPOCH) == b""
+    tree.close()
+
+
+def test_a_deposed_leader_cannot_write(settings: Settings) -> None:
+    """After the next one took the epoch, the last one's writes and its renewal are refused."""
+    with leadership(settings) as old:
+        (node,) = old.tree.children(layout.ELECTION)
+        old.tree.delete(f"{layout.ELECTION}/{node}")  # what an expired session does, but the old one has not noticed
+        with leadership(settings) as new:
+            for act in (lambda: old.commit([Create("/job/x")]), old.renew):
+                with pytest.raises(Deposed):
+                    act()
+            new.commit([Create("/job/y")])
+            assert new.tree.children("/job") == ["y"]
+
+
+def test_a_lost_reply_to_taking_the_epoch_is_cleared_up(settings: Settings, proxy: Proxy) -> None:
+    """If the epoch was taken and only the reply lost, the winner finds its own name there and leads."""
+    far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address})
+    near = Tree.connect(settings)
+    tree, candidacy, _ = candidate(far)
+    assert candidacy.wait(threading.Event())
+    with ThreadPoolExecutor(1) as pool:
+        # The sync and the read before the write need their replies: lose those from the write on.
+        commit = tree.commit
+
+        def commit_unheard(*args: object, **kwargs: object) -> None:
+            proxy.lose_replies()
+            commit(*args, **kwargs)
+
+        tree.commit = commit_unheard
+        taking = pool.submit(candidacy.take)
+        until(lambda: near.read(layout.EPOCH), what="the epoch to be taken")
+        proxy.cut()
+        won = taking.result(30)
+    tree.commit = commit
+    won.commit([Create("/job/x")])
+    assert near.read("/job/x") == b""
+    for opened in (tree, near):
+        opened.close()
+
+
+def test_a_leader_that_is_cut_off_stops_before_another_can_lead(settings: Settings, proxy: Proxy) -> None:
+    """Without an answer for two thirds of the session timeout a leader stops by itself, though nobody told it."""
+    far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 3})
+    with leadership(far) as won:
+        won.check()
+        granted = won.tree.session_timeout
+        began = won.tree.last_answer
+        proxy.refuse()
+        until(lambda: not won.tree.connected, what="the connection to be seen as down")
+        with pytest.raises(LeadershipEnded):
+            won.check()
+        assert time.monotonic() - began < granted
+        assert time.monotonic() - began >= granted * 2 / 3
+        proxy.accept_again()
+
+
+def test_a_short_cut_does_not_end_a_leadership(settings: Settings, proxy: Proxy) -> None:
+    """A connection that comes back in time is waited for."""
+    far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
+    with leadership(far) as won:
+        proxy.refuse()
+        until(lambda: not won.tree.connected, what="the connection to be seen as down")
+        proxy.accept_again()
+        won.commit([Create("/job/x")])
+        assert won.tree.children("/job") == ["x"]
