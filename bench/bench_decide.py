@@ -6,6 +6,7 @@ peer dies and another is born, gets its place, acks, finds it exhausted.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 
@@ -23,7 +24,7 @@ def job(number: int) -> JobSpec:
     catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
     catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
     catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
-    workflow = list(zip(names, names[1:], strict=False))
+    workflow = list(itertools.pairwise(names))
     return JobSpec(name=f"job{number}", workflow=workflow, catalog=catalog, partitions=PARTITIONS)
 
 

@@ -1,0 +1,165 @@
+"""What the scenario files do not show: order, timers, memory, what a new leader runs again, odd requests."""
+
+from __future__ import annotations
+
+import pytest
+from scenario_runner import World, spec_of
+
+from coordinator.decide import decide, due, next_due, unfinished
+from coordinator.events import (
+    AckTimedOut,
+    CreateLinks,
+    DeleteLinks,
+    DeletePulse,
+    GraceEnded,
+    JobKilled,
+    JobSubmitted,
+    PeerBorn,
+    PeerDied,
+)
+from coordinator.state import REMEMBERED_DEAD, check, encode_state, new_state
+from sardonyx.errors import InternalError
+from sardonyx.spec import JobSpec, TaskSpec
+
+
+def played(*sentences: str) -> World:
+    world = World()
+    for sentence in sentences:
+        world.say(sentence)
+    return world
+
+
+RUNNING = ("copy is submitted: read -> write; read is a topic; write is sequential", "the links of copy are made")
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_numbers_only_rise(n: int) -> None:
+    """An event whose number is not behind the last one's is refused, and nothing is changed."""
+    state = new_state()
+    decide(state, 1, PeerBorn(peer="P1"))
+    before = encode_state(state)
+    with pytest.raises(InternalError) as caught:
+        decide(state, n, PeerBorn(peer="P2"))
+    assert caught.value.code == "SX-LOG-ORDER"
+    assert encode_state(state) == before
+
+
+def test_an_id_is_never_used_again() -> None:
+    """A peer that is dead stays dead when its birth is told again; only the last dead ones are remembered."""
+    state = new_state()
+    n = 0
+    for number in range(REMEMBERED_DEAD + 5):
+        for event in (PeerBorn(peer=f"P{number}"), PeerDied(peer=f"P{number}")):
+            n += 1
+            decide(state, n, event)
+    check(state)
+    assert len(state.peers) == REMEMBERED_DEAD
+    assert decide(state, n + 1, PeerBorn(peer=f"P{REMEMBERED_DEAD}")) == []
+    assert state.free == 0
+
+
+@pytest.mark.parametrize("job", ["", "a/b", "..", "../log", "1st", "x" * 100, "naïve"])
+def test_an_id_that_is_no_path_leaves_no_trace(job: str) -> None:
+    """A job under an id that cannot be a node is not recorded: there is nowhere to write it, and the leader goes on."""
+    state = new_state()
+    assert decide(state, 1, JobSubmitted(job=job, spec=spec_of("copy", "read -> write"))) == []
+    assert state.jobs == {}
+
+
+def _task(name: str, **more: object) -> TaskSpec:
+    return TaskSpec(**({"name": name, "type": "function", "fn": "m:f"} | more))  # type: ignore[arg-type]
+
+
+READ, WRITE = _task("read", type="input", medium="generator"), _task("write", type="output", medium="blackhole")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "catalog", "code"),
+    [
+        ([], [], "SX-JOB-STRUCTURE"),
+        ([("read", "wrote")], [READ, WRITE], "SX-JOB-STRUCTURE"),
+        ([("read", "write")], [READ, WRITE, WRITE], "SX-JOB-STRUCTURE"),
+        ([("read", "write"), ("read", "write")], [READ, WRITE], "SX-JOB-STRUCTURE"),
+        ([("read", "write")], [READ, WRITE, _task("lonely")], "SX-JOB-STRUCTURE"),
+        ([("write", "read")], [READ, WRITE], "SX-JOB-STRUCTURE"),
+        ([("read", "a/b"), ("a/b", "write")], [READ, WRITE, _task("a/b")], "SX-JOB-STRUCTURE"),
+        ([("read", "a"), ("a", "a"), ("a", "write")], [READ, WRITE, _task("a")], "SX-JOB-CYCLE"),
+        ([("read", "write")], [_task("read", type="input", medium="kafka"), WRITE], "SX-JOB-STRUCTURE"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_recorded_as_failed(
+    workflow: list[tuple[str, str]], catalog: list[TaskSpec], code: str
+) -> None:
+    """Whatever is handed in, the coordinator goes on, and the job says what is wrong with it."""
+    state = new_state()
+    effects = decide(
+        state, 1, JobSubmitted(at=7.0, job="odd", spec=JobSpec(name="odd", workflow=workflow, catalog=catalog))
+    )
+    check(state)
+    job = state.jobs["odd"]
+    assert (job.status, job.ended_at, job.tasks) == ("failed", 7.0, {})
+    assert job.error is not None
+    assert job.error.code == code
+    assert not any(isinstance(effect, CreateLinks | DeleteLinks) for effect in effects)
+    assert unfinished(state) == []
+    assert decide(state, 2, JobKilled(job="odd")) == []
+
+
+def test_timers_follow_from_the_state() -> None:
+    """Offers and revocations run out after their own times, each once it is due and not before."""
+    world = played(*RUNNING, "P1 is born")
+    assert next_due(world.state, 15, 10) == 15
+    assert due(world.state, 14.9, 15, 10) == []
+    assert due(world.state, 15.0, 15, 10) == [AckTimedOut(at=15.0, peer="P1", assignment=3)]
+    world.say("15 s pass")
+    assert next_due(world.state, 15, 10) == 25
+    assert due(world.state, 25.0, 15, 10) == [GraceEnded(at=25.0, peer="P1")]
+    world.say("P1 dies")
+    assert next_due(world.state, 15, 10) is None
+
+
+def test_a_clock_that_was_ahead_does_not_stop_the_timers() -> None:
+    """If the last leader's clock stood an hour ahead, the next leader does not wait an hour."""
+    world = played(*RUNNING)
+    world.now = 3600.0
+    world.say("P1 is born")
+    assert due(world.state, 3595.0, 15, 10) == []
+    assert due(world.state, 20.0, 15, 10) == [AckTimedOut(at=20.0, peer="P1", assignment=3)]
+
+
+def test_a_new_leader_runs_again_what_may_not_be_done() -> None:
+    """Topics to be made or removed, and pulses to be taken, until the log tells of their end."""
+    world = played("copy is submitted: read -> write", "P1 is born", "P1 is evicted")
+    assert unfinished(world.state) == [CreateLinks("copy"), DeletePulse("P1")]
+    world.say("P1 dies")
+    world.say("copy is killed")
+    assert unfinished(world.state) == [DeleteLinks("copy")]
+    world.say("the links of copy are gone")
+    assert unfinished(world.state) == []
+    world.say("the links of copy are made")
+    assert unfinished(world.state) == [DeleteLinks("copy")]
+
+
+def test_counts_are_kept() -> None:
+    """A complete task keeps the counts it was completed with; the links' end adds only those that are missing."""
+    world = played("work is submitted: read -> write", "the links of work are made", "P1 is born", "P1 acks")
+    world.say("P1 is exhausted")
+    world.say("P1 completes with 9 rows in, 8 out")
+    world.say("work is killed")
+    world.say("the links of work are gone, read had 1 rows in, 1 out")
+    tasks = world.state.jobs["work"].tasks
+    assert tasks["read"].counts is not None
+    assert (tasks["read"].counts.rows_in, tasks["read"].counts.rows_out) == (9, 8)
+    assert tasks["write"].counts is None
+
+
+def test_the_first_failure_is_the_one_that_is_shown() -> None:
+    """Past the limit the job fails with what went wrong first, and says nothing of what came of it."""
+    world = played("copy is submitted: read -> write; outlives 1 failure", "the links of copy are made", "P1 is born")
+    world.say("P1 declines: the first")
+    assert world.state.jobs["copy"].status == "running"
+    world.say("P1 declines: the second")
+    job = world.state.jobs["copy"]
+    assert job.status == "failed"
+    assert job.error is not None
+    assert job.error.message == "the first"

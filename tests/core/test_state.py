@@ -1,0 +1,145 @@
+"""What is known: stored and loaded, projected, and held against its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from scenario_runner import World
+
+from coordinator.events import FORMAT, JobNote, PeerNote, TaskNote
+from coordinator.state import State, check, decode_state, encode_state, new_state, project
+from sardonyx.errors import InternalError, SardonyxError
+
+
+@pytest.fixture
+def busy() -> State:
+    """One peer in each state but active: P1 seals and P3 waits beside it, P4 was offered what P2 lost."""
+    world = World()
+    for sentence in [
+        "work is submitted: read -> write; read takes at most 2; write is sequential",
+        "the links of work are made",
+        "P1, P2, P3, P4, P5, P6 are born",
+        "P1 acks",
+        "P2 acks",
+        "P3 acks",
+        "P3 is exhausted",
+        "P1 is exhausted",
+        "P2 is evicted",
+        "P5 dies",
+    ]:
+        world.say(sentence)
+    check(world.state)
+    return world.state
+
+
+def test_a_stored_state_is_the_state(busy: State) -> None:
+    """Stored and loaded again it gives the same bytes, the same tree, and passes the same rules."""
+    data = encode_state(busy)
+    loaded = decode_state(data)
+    check(loaded)
+    assert encode_state(loaded) == data
+    assert project(loaded) == project(busy)
+
+
+def test_equal_states_give_equal_bytes(busy: State) -> None:
+    """The bytes do not depend on the order in which things came into the dictionaries."""
+    data = encode_state(busy)
+    busy.peers = dict(reversed(busy.peers.items()))
+    assert encode_state(busy) == data
+
+
+def test_nothing_has_happened() -> None:
+    """A new state is event 0, holds nothing and puts nothing into the tree."""
+    state = new_state("prod")
+    check(state)
+    assert (state.n, state.deployment, project(state)) == (0, "prod", {})
+    assert decode_state(encode_state(state)).deployment == "prod"
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"format":1}', b"{}", b'{"format":"one"}'])
+def test_what_is_no_state_is_refused(data: bytes) -> None:
+    """It is not misread as an empty one."""
+    with pytest.raises(SardonyxError) as caught:
+        decode_state(data)
+    assert caught.value.code == "SX-LOG-FORMAT"
+
+
+def test_another_version_is_refused(busy: State) -> None:
+    """A state of another format is refused and says which it has."""
+    stored = msgspec.json.decode(encode_state(busy)) | {"format": FORMAT + 1}
+    with pytest.raises(SardonyxError, match="SX-LOG-FORMAT") as caught:
+        decode_state(msgspec.json.encode(stored))
+    assert f"format {FORMAT + 1}" in caught.value.cause
+
+
+def test_the_tree_shows_the_state(busy: State) -> None:
+    """Every node decodes as what it is declared to hold, parents come first, and the dead have none."""
+    tree = project(busy)
+    peers = {path: msgspec.json.decode(data, type=PeerNote) for path, data in tree.items() if "/peer-state/" in path}
+    assert sorted(peers) == [f"/peer-state/P{number}" for number in (1, 2, 3, 4, 6)]
+    assert peers["/peer-state/P1"].state == "sealing"
+    assert msgspec.json.decode(tree["/job/work/status"], type=JobNote).status == "running"
+    assert msgspec.json.decode(tree["/job/work/task/read"], type=TaskNote).state == "running"
+    assert tree["/job/work"] == tree["/job/work/task"] == b""
+    paths = list(tree)
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        assert parent not in tree or paths.index(parent) < paths.index(path)
+
+
+def _give_twice(state: State) -> None:
+    state.jobs["work"].tasks["read"].peers["P3"] = state.jobs["work"].tasks["read"].peers["P1"]
+
+
+def _complete_with_peers(state: State) -> None:
+    state.jobs["work"].tasks["read"].state = "complete"
+
+
+def _lose_assignment(state: State) -> None:
+    state.peers["P1"].assignment = None
+
+
+def _two_sealing(state: State) -> None:
+    for name in state.jobs["work"].tasks["read"].peers:
+        state.peers[name].state = "sealing"
+
+
+def _all_waiting(state: State) -> None:
+    for name in state.jobs["work"].tasks["read"].peers:
+        state.peers[name].state = "waiting"
+
+
+def _end_behind_their_back(state: State) -> None:
+    state.jobs["work"].status = "killed"
+
+
+def _queue_out_of_order(state: State) -> None:
+    state.by_state["idle"].clear()
+
+
+def _strangers(state: State) -> None:
+    state.jobs["work"].tasks["write"].peers["P99"] = 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _give_twice,
+        _complete_with_peers,
+        _lose_assignment,
+        _two_sealing,
+        _all_waiting,
+        _end_behind_their_back,
+        _queue_out_of_order,
+        _strangers,
+    ],
+)
+def test_broken_rules_are_found(busy: State, damage: Callable[[State], None]) -> None:
+    """The invariants notice what no event can bring about."""
+    damage(busy)
+    with pytest.raises(InternalError) as caught:
+        check(busy)
+    assert caught.value.code == "SX-INVARIANT"
+    assert "rule that" in caught.value.message
