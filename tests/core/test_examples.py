@@ -6,6 +6,7 @@ The flights job imports pyspark, as users' jobs do, so it is loaded in processes
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec, decode_spec
 from tests import flights_reference as reference
 
-FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
+ROOT = Path(__file__).parents[2]
+FLIGHTS = ROOT / "examples" / "flights"
 
 LOAD = """
 import sys
@@ -74,6 +76,25 @@ def test_flights_on_a_peer_needs_no_data(loaded):
     )
     assert json.loads(ran.stdout) == ["dataframe", "arrow", "dataframe", "record"]
     assert sorted(path.name for path in code.parent.iterdir()) == ["code.zip"]
+
+
+def test_the_front_door_is_the_same_job_in_python_and_yaml(tmp_path):
+    """What docs/jobs.md shows first, as written: it loads, and its YAML gives the same bytes."""
+    blocks = dict(re.findall(r"```(python|yaml)\n(.*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.S))
+    (tmp_path / "job.py").write_text(blocks["python"])
+    (tmp_path / "job.yaml").write_text(blocks["yaml"])
+    (tmp_path / "flights.csv").write_text("dep_delay,tailnum,carrier\n2,N1,UA\n")
+    specs = [
+        subprocess.run(
+            [sys.executable, "-c", LOAD, tmp_path / name, tmp_path / "code.zip"],
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for name in ("job.py", "job.yaml")
+    ]
+    assert specs[0] == specs[1]
+    assert decode_spec(specs[0]).task("label").fn == "job:label"
 
 
 def test_reference_has_every_flight_once():
