@@ -202,17 +202,18 @@ class _Kafka(_Service):
     def prepare(self) -> list[str]:
         config = self.home / "server.properties"
         config.write_text(_BROKER.format(port=self.port, controller=free_port(), data=self.home / "data"), "utf-8")
-        command = self._java(_write_log4j(self.home))
+        logging = _write_log4j(self.home)
         if not (self.home / "data" / "meta.properties").exists():
+            command = self._java(logging, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # it runs for a second
             self._run_format([*command, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(config)])
-        return [*command, "kafka.Kafka", str(config)]
+        return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
 
-    def _java(self, logging: Path) -> list[str]:
+    def _java(self, logging: Path, *options: str) -> list[str]:
         # Kafka comes without a way to write a log; PySpark's log4j binding, of the same version, gives it one.
         spark = kafka_jars.pyspark_jars()
         binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
         path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
-        return [str(self.java.path), "-Xmx768m", f"-Dlog4j2.configurationFile={logging}", "-cp", path]
+        return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
 
     def _run_format(self, command: list[str]) -> None:
         self.child = start_child(command, name="kafka format", log_path=self.log_path)

@@ -16,7 +16,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the golden output of scenario files anew")
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = SEED  # one seed for all chance in a session
     import hypothesis
 
     hypothesis.settings.register_profile("sardonyx", deadline=None, print_blob=True)  # a busy machine is no failure

@@ -1,8 +1,362 @@
-from sardonyx.config import Settings
-from sardonyx.reachable import reach_kafka, reach_zookeeper
+"""The embedded services are real, private to us, found at free ports, and never outlive us."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from sardonyx import doctor, embedded, kafka_jars
+from sardonyx.config import Settings, load_settings
+from sardonyx.embedded import Services, embedded_services, free_port, listens
+from sardonyx.errors import SetupError
+from sardonyx.health import at_work
+from sardonyx.java import find_java
+from sardonyx.keeper import Keeper, start_child
+from sardonyx.reachable import check_reachable, reach_kafka, reach_zookeeper
+from tests.waiting import until
+
+SERVE_UNTIL_KILLED = """
+    import json, sys, signal
+    from dataclasses import asdict
+    from sardonyx.config import load_settings
+    from sardonyx.embedded import embedded_services
+    from sardonyx.logs import configure_logging
+    configure_logging(load_settings())
+    with embedded_services(sys.argv[1] if sys.argv[1:] else None) as services:
+        print(json.dumps(asdict(services), default=str), flush=True)
+        signal.pause()
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def refuses(address: str) -> bool:
+    """Whether nobody takes connections there; a dying process may do so a moment longer than it lives."""
+    host, port = address.split(":")
+    with socket.socket() as link:
+        return link.connect_ex((host, int(port))) != 0
+
+
+@contextlib.contextmanager
+def python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that runs this code; killed at the end, if it still runs."""
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **(env or {})},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "it ended without a word"
+    return line
+
+
+def settings_for(services: Services) -> Settings:
+    return load_settings(zookeeper={"hosts": services.zookeeper}, kafka={"bootstrap_servers": services.kafka})
+
+
+def fields_of(events: list[structlog.typing.EventDict], event: str) -> structlog.typing.EventDict:
+    return next(entry for entry in events if entry["event"] == event)
 
 
 def test_services_answer(settings: Settings) -> None:
-    """The services that the tests get are real ones, and answer."""
+    """The services that the tests get are real ones, of versions that we support."""
     assert reach_zookeeper(settings).startswith("3.")
     assert reach_kafka(settings) >= 1
+    check_reachable(settings)
+
+
+def test_a_killed_owner_takes_both_services_along() -> None:
+    """SIGKILL of the process that started them: ZooKeeper and Kafka are gone within seconds, nothing is left listening.
+
+    The directory that it could not remove is swept away by the next start, once it is no longer fresh.
+    """
+    with python(SERVE_UNTIL_KILLED) as owner:
+        started = json.loads(first_line(owner))
+        pids = started["pids"]
+        assert all(alive(pid) for pid in pids.values())
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        until(lambda: not any(map(alive, pids.values())), what="the services to die with their owner")
+    for address in (started["zookeeper"], started["kafka"]):
+        until(lambda address=address: refuses(address), what=f"{address} to be free again")
+    left = Path(started["data_dir"])
+    assert left.exists()
+    os.utime(left, (0, 0))
+    embedded._sweep()
+    assert not left.exists()
+
+
+def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
+    """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start."""
+    with structlog.testing.capture_logs() as events, embedded_services(tmp_path / "kept") as services:
+        assert fields_of(events, "embedded services keep their data in a directory")["data_dir"] == str(
+            services.data_dir
+        )
+        assert services.data_dir == tmp_path / "kept"
+        assert services.kept
+        assert listens(services.pids["zookeeper"], int(services.zookeeper.split(":")[1]))
+        assert listens(services.pids["kafka"], int(services.kafka.split(":")[1]))
+        client = KazooClient(services.zookeeper)
+        client.start()
+        client.create("/kept", b"yes")
+        client.stop()
+        client.close()
+        admin = AdminClient({"bootstrap.servers": services.kafka})
+        admin.create_topics([NewTopic("kept", 1)])["kept"].result(30)
+        cluster = admin.describe_cluster().result(30).cluster_id
+        with pytest.raises(SetupError, match="cannot hold") as caught, embedded_services(tmp_path / "kept"):
+            pass
+        assert caught.value.code == "SX-EMBEDDED-DATA"
+    assert not any(alive(pid) for pid in services.pids.values())
+    with embedded_services(tmp_path / "kept") as again:
+        client = KazooClient(again.zookeeper)
+        client.start()
+        assert client.get("/kept")[0] == b"yes"
+        client.stop()
+        client.close()
+        admin = AdminClient({"bootstrap.servers": again.kafka})
+        assert "kept" in admin.list_topics(timeout=30).topics
+        assert admin.describe_cluster().result(30).cluster_id == cluster
+
+
+def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not given a directory, nothing stays behind. A port that is taken in the last moment is no failure."""
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        taken = stranger.getsockname()[1]
+        offers = iter([taken, taken])
+        monkeypatch.setattr(embedded, "free_port", lambda: next(offers, None) or free_port())
+        with embedded_services() as services:
+            check_reachable(settings_for(services))
+            assert str(taken) not in {services.zookeeper.split(":")[1], services.kafka.split(":")[1]}
+            assert services.data_dir.is_dir()
+            assert not services.kept
+    assert not services.data_dir.exists()
+
+
+def test_a_service_that_dies_at_start_shows_its_last_lines(tmp_path: Path) -> None:
+    """SX-EMBEDDED-DIED with what it wrote: here, log directories that belong to another node."""
+    data = tmp_path / "kafka" / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=1\nnode.id=77\ncluster.id=abcdefghijklmnopqrstuv\n")
+    with pytest.raises(SetupError) as caught, embedded_services(tmp_path):
+        pass
+    assert caught.value.code == "SX-EMBEDDED-DIED"
+    assert "kafka" in caught.value.message
+    assert "77" in caught.value.cause
+
+
+def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java at all, a JAVA_HOME without one, a java that only says that there is none."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError) as nowhere, embedded_services():
+        pass
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    with pytest.raises(SetupError) as wrong_home:
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path, "Unable to locate a Java Runtime."))
+    with pytest.raises(SetupError) as stub:
+        find_java()
+    for caught in (nowhere, wrong_home, stub):
+        assert caught.value.code == "SX-JAVA-MISSING"
+        assert "apt-get install openjdk-17-jre-headless" in caught.value.fix
+        assert "brew install openjdk@17" in caught.value.fix
+    assert str(tmp_path / "nothing") in wrong_home.value.cause
+
+
+@pytest.mark.parametrize(("said", "version"), [('java version "1.8.0_392"', "8"), ('openjdk version "11.0.22"', "11")])
+def test_too_old_a_java_is_refused(said: str, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SX-JAVA-OLD names the Java that was found and its version."""
+    monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path, said))
+    with pytest.raises(SetupError) as caught:
+        find_java()
+    assert caught.value.code == "SX-JAVA-OLD"
+    assert f"is Java {version}" in caught.value.message
+    assert str(tmp_path) in caught.value.message
+
+
+def fake_java(home: Path, says: str) -> str:
+    program = home / "bin" / "java"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+    return str(home)
+
+
+def test_kafka_that_cannot_be_fetched_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network: SX-KAFKA-FETCH says what is missing and what to do; the cache is not taken for complete after it."""
+    monkeypatch.setenv("SARDONYX_CACHE_DIR", str(tmp_path))
+    nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
+    told: list[str] = []
+    with pytest.raises(SetupError) as caught:
+        kafka_jars.ensure_kafka(find_java(), lambda what, done, total: told.append(f"{what} {done}/{total}"))
+    assert caught.value.code == "SX-KAFKA-FETCH"
+    assert "refused" in caught.value.cause
+    assert str(tmp_path) in caught.value.fix
+    assert told
+    assert not kafka_jars.cached()
+    assert not list(tmp_path.glob(".kafka-*"))
+
+
+def test_unreachable_services_name_address_and_wait() -> None:
+    """SX-ZOOKEEPER-UNREACHABLE and SX-KAFKA-UNREACHABLE: which address, how long it waited, why, from where it came."""
+    nobody = f"127.0.0.1:{free_port()}"
+    settings = load_settings(
+        zookeeper={"hosts": nobody, "connect_timeout": "600 ms"},
+        kafka={"bootstrap_servers": nobody, "connect_timeout": "600 ms"},
+    )
+    for reach, code in ((check_reachable, "SX-ZOOKEEPER-UNREACHABLE"), (reach_kafka, "SX-KAFKA-UNREACHABLE")):
+        with pytest.raises(SetupError) as caught:
+            reach(settings)
+        assert caught.value.code == code
+        assert nobody in caught.value.message
+        assert "waited 0." in caught.value.message
+        assert "refused" in caught.value.cause
+        assert "command line" in caught.value.fix
+
+
+def test_a_kafka_setting_that_librdkafka_does_not_take_is_named(kafka: str) -> None:
+    """A mistyped key below kafka. is told as a bad setting, not as an unreachable Kafka."""
+    with pytest.raises(SetupError, match=r"socket\.keepalife") as caught:
+        reach_kafka(load_settings(**{"kafka.bootstrap_servers": kafka, "kafka.socket.keepalife.enable": "true"}))
+    assert caught.value.code == "SX-CONFIG-VALUE"
+
+
+def test_credentials_make_what_we_create_ours_alone(zookeeper: str, settings: Settings) -> None:
+    """With zookeeper.auth.digest a node can be read by its creator, and by nobody without the password."""
+    path = f"/{settings.deployment}"
+    ours = KazooClient(**load_settings(zookeeper={"hosts": zookeeper, "auth": {"digest": "me:pw"}}).zookeeper.client())
+    anyone = KazooClient(zookeeper)
+    for client in (ours, anyone):
+        client.start()
+    try:
+        ours.create(path, b"private")
+        with pytest.raises(NoAuthError):
+            anyone.get(path)
+        assert ours.get(path)[0] == b"private"
+        ours.delete(path)
+    finally:
+        for client in (ours, anyone):
+            client.stop()
+            client.close()
+
+
+def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> None:
+    """All well with running services; without an address nothing is asked; an address where nobody is fails with a fix."""
+    findings = {finding.name: finding for finding in doctor.examine(settings)}
+    assert all(finding.ok for finding in findings.values()), findings
+    assert settings.zookeeper.hosts
+    assert settings.zookeeper.hosts in findings["ZooKeeper"].detail
+    none_set = {finding.name: finding for finding in doctor.examine(load_settings())}
+    assert none_set["Kafka"].ok is None
+    wrong = load_settings(zookeeper={"hosts": f"127.0.0.1:{free_port()}", "connect_timeout": "300 ms"})
+    failed = next(finding for finding in doctor.examine(wrong) if finding.name == "ZooKeeper")
+    assert failed.ok is False
+    assert failed.fix
+    assert asdict(failed)["detail"].startswith("ZooKeeper at 127.0.0.1")
+
+
+def test_health_is_told_by_the_node_in_zookeeper(settings: Settings) -> None:
+    """A host whose daemon has no node is not at work; with a pulse that names it, it is."""
+    from coordinator import layout
+    from coordinator.tree import Tree
+
+    assert not at_work(settings, "peer", "peer-1")
+    tree = Tree.connect(settings)
+    try:
+        tree.create(layout.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
+        assert at_work(settings, "peer", "peer-1")
+        assert not at_work(settings, "peer", "peer-2")
+        assert not at_work(settings, "coordinator", "peer-1")
+    finally:
+        tree.close()
+
+
+CHILD_WITH_CHILD = """
+import signal, subprocess
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[tuple[Keeper, int]]:
+    """A kept child and the id of a child of its own."""
+    log_path = tmp_path / "child.log"
+    with start_child([sys.executable, "-c", CHILD_WITH_CHILD], name="parent", log_path=log_path) as child:
+        until(lambda: child.log_tail().strip().isdecimal(), what="the child's own child")
+        yield child, int(child.log_tail())
+
+
+def test_a_kept_child_ends_with_its_whole_group(family: tuple[Keeper, int]) -> None:
+    """Stopping a child ends what it started too; it may be said twice."""
+    child, grandchild = family
+    assert child.poll() is None
+    assert child.stop(grace=5) == 128 + signal.SIGTERM
+    assert child.stop() == 128 + signal.SIGTERM
+    until(lambda: not alive(grandchild), what="the child's own child to end")
+
+
+def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    """SIGTERM first; who ignores it is killed after the grace. So is one that is stopped."""
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    with start_child([sys.executable, "-c", deaf], name="deaf", log_path=tmp_path / "log") as child:
+        until(lambda: child.log_tail() == "up", what="the child")
+        with pytest.raises(TimeoutError, match="deaf"):
+            child.wait(0.01)
+        assert child.stop(grace=0.1) == 128 + signal.SIGKILL
+    with start_child(["sleep", "600"], name="stopped") as child:
+        child.signal(signal.SIGSTOP)
+        assert child.stop(grace=0.1) > 128
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+def test_a_killed_keeper_takes_its_child_along(family: tuple[Keeper, int]) -> None:
+    """SIGKILL of the keeper itself, as by an out-of-memory killer, does not set the child free."""
+    child, _ = family
+    keeper = psutil.Process(child.pid).parent()
+    assert keeper is not None
+    keeper.kill()
+    until(lambda: not alive(child.pid), what="the child to die with its keeper")
+    assert child.kill() == -signal.SIGKILL
+
+
+def test_a_program_that_does_not_exist_is_told_at_once() -> None:
+    """As OSError where it is started, not as a silent child."""
+    with pytest.raises(OSError, match="no-such-program"):
+        start_child(["no-such-program"], name="nothing")
