@@ -48,4 +48,4 @@ def seed() -> int:
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Chance that can be had again: from the session's seed and the test's name."""
-    return random.Random(f"{seed}/{request.node.nodeid}")  # noqa: S311 (not for secrets)
+    return random.Random(f"{seed}/{request.node.nodeid}")
