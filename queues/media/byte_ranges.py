@@ -134,7 +134,10 @@ def codec(path: str) -> str | None:
 def plain(file: BinaryIO, path: str) -> BinaryIO:
     """The file's content, decompressed if its name says that it is compressed."""
     name = codec(path)
-    return file if name is None else io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, "r"), name))
+    if name is None:
+        return file
+    twin = os.fdopen(os.dup(file.fileno()), "rb")  # Arrow closes what it reads from, and the caller still needs its own
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(twin, "r"), name))
 
 
 def whole(file: BinaryIO, path: str) -> bytes:

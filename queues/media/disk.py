@@ -89,11 +89,13 @@ def remove(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> bool:
-    """A folder is gone if nothing was in it; False if something was, or if it is no folder."""
+    """A folder is gone, as nothing was in it or it was gone before; False if something is in it, or it is no folder."""
     with explained(folder):
         try:
             folder.rmdir()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return True
+        except NotADirectoryError:
             return False
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):

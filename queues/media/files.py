@@ -40,7 +40,12 @@ def files_of(paths: list[str]) -> list[str]:
         if Path(path).exists():
             matches = [path]
         else:
-            matches = [one for one in sorted(glob.glob(path, recursive=True)) if _visible(os.path.basename(one))]  # noqa: PTH119, PTH207 - "**/" and a path's own spelling, which pathlib changes
+            named = Path(path).parts
+            matches = [
+                one
+                for one in sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib has no absolute patterns
+                if all(_visible(part) or part in named for part in Path(one).parts)
+            ]
             if not matches:
                 raise byte_ranges.missing(path)
         for match in matches:

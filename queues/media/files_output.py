@@ -133,7 +133,8 @@ class FilesOutput:
             old = [path for path in _visible_files(self._folder) if path not in keep]
             disk.remove(self._folder / SUCCESS)  # 2. from here to 6 the folder is not whole, and says so
         self._publish(listed)  # 3. all that was committed is in place ...
-        self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
+        if self._overwrite:
+            self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
         self._remove_staging()  # 5. what no commit lists is gone too
         aside = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
         disk.write(aside, msgspec.json.encode(done))
@@ -254,10 +255,9 @@ class FilesOutput:
         """Files that the result replaces, and the folders that this leaves empty."""
         for path in old:
             disk.remove(path)
-        if old:
-            for folder in _visible_folders(self._folder):
-                disk.remove_empty(folder)
-            disk.sync(self._folder)
+        for folder in _visible_folders(self._folder):
+            disk.remove_empty(folder)
+        disk.sync(self._folder)
 
     def _remove_staging(self) -> None:
         self._check_no_link()

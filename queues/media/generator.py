@@ -95,12 +95,19 @@ def _shares(chances: _Numbers) -> npt.NDArray[np.float64]:
     return (chances >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def _below(chances: _Numbers, end: int) -> npt.NDArray[np.int64]:
+    """Chances as whole numbers from 0 to below ``end``."""
+    if end < 1:
+        raise ValueError("there is nothing to choose from")
+    return (chances % np.uint64(end)).astype(np.int64)
+
+
 def _sequence(numbers: _Numbers, _: _Numbers, spec: Mapping[str, Any]) -> pa.Array:
     return pa.array(numbers.astype(np.int64) * spec.get("step", 1) + spec.get("start", 0))
 
 
 def _key(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Array:
-    picked = pa.array((chances % np.uint64(spec.get("distinct", 1000))).astype(np.int64))
+    picked = pa.array(_below(chances, spec.get("distinct", 1000)))
     digits = pc.utf8_lpad(pc.cast(picked, pa.string()), 12, "0")
     return pc.binary_join_element_wise(spec.get("prefix", "customer-"), digits, "")
 
@@ -112,7 +119,7 @@ def _number(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Array
 
 def _integer(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Array:
     low, high = spec.get("min", 0), spec.get("max", 999)
-    return pa.array((chances % np.uint64(high - low + 1)).astype(np.int64) + low)
+    return pa.array(_below(chances, high - low + 1) + low)
 
 
 def _boolean(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Array:
@@ -121,7 +128,7 @@ def _boolean(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Arra
 
 def _choice(_: _Numbers, chances: _Numbers, spec: Mapping[str, Any]) -> pa.Array:
     of = spec["of"]
-    return pa.array(of).take(pa.array((chances % np.uint64(len(of))).astype(np.int64)))
+    return pa.array(of).take(pa.array(_below(chances, len(of))))
 
 
 def _moment(numbers: _Numbers, _: _Numbers, spec: Mapping[str, Any]) -> pa.Array:

@@ -130,7 +130,13 @@ class _Parser:
             raise ValueError("it is nested too deeply") from None
         if not isinstance(found, dict):
             return record  # Arrow will refuse it
-        shaped = {field.name: _entries(found[field.name], field.type) for field in self.schema if field.name in found}
+        shaped = {}
+        for field in self.schema:
+            if field.name in found:
+                try:
+                    shaped[field.name] = _entries(found[field.name], field.type)
+                except ValueError as error:
+                    raise ValueError(f"column {field.name!r} {error}") from None
         return orjson.dumps(shaped)
 
 
@@ -225,7 +231,7 @@ def _entries(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_map(kind) and isinstance(value, dict):
         return [{"key": key, "value": _entries(item, kind.item_type)} for key, item in value.items()]
     if pa.types.is_map(kind) and isinstance(value, list):
-        raise ValueError("it holds an array where the schema says map")
+        raise ValueError("holds an array where the schema says map")
     if pa.types.is_list(kind) and isinstance(value, list):
         return [_entries(item, kind.value_type) for item in value]
     if pa.types.is_struct(kind) and isinstance(value, dict):
