@@ -26,7 +26,7 @@ def test_random_histories(batch: int, seed: int) -> None:
     """Invariants, projection, idempotence, work conservation after every event; liveness and replay at the end."""
     for number in range(batch, HISTORIES, BATCHES):
         name = f"{seed}/{number}"
-        history = History(random.Random(name))  # noqa: S311 (not for secrets)
+        history = History(random.Random(name))
         try:
             history.unkind(history.rng.randint(5, 60))
             history.settle()
@@ -43,7 +43,7 @@ def test_histories_reach_everything(seed: int) -> None:
     until = time.monotonic() + 60
     number = 0
     while (len(states) < 7 or len(ends) < 3) and time.monotonic() < until:
-        history = History(random.Random(f"{seed}/reach/{number}"))  # noqa: S311 (not for secrets)
+        history = History(random.Random(f"{seed}/reach/{number}"))
         for _ in range(60):
             history.unkind(1)
             states |= {peer.state for peer in history.world.state.peers.values()}
