@@ -51,7 +51,7 @@ class FakeLinks:
         self.asked.append(("create", job))
         return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:  # noqa: ARG002
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         self.asked.append(("delete", job))
         return {}
 

@@ -1,0 +1,34 @@
+"""Gates: nothing by default, and exactly at the point that is named otherwise."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sardonyx.gates import VARIABLE, Gates
+
+PASSING = "from sardonyx.gates import gate\nfor point in 'abababab': gate(point); print(point, end='', flush=True)"
+
+
+@pytest.mark.parametrize(("value", "passed", "code"), [("", "abababab", 0), ("b:3:kill", "ababa", -signal.SIGKILL)])
+def test_a_process_dies_at_the_gate_that_is_named(value: str, passed: str, code: int) -> None:
+    """SIGKILL at the third time the point is passed; no variable, no gate."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PASSING],
+        env={VARIABLE: value, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        check=False,
+        text=True,
+    )
+    assert (ran.stdout, ran.returncode) == (passed, code)
+
+
+@pytest.mark.parametrize("value", ["a", "a:1", "a:x:kill", "a:1:explode", ":1:kill"])
+def test_a_value_that_is_none_is_refused(value: str) -> None:
+    """A fault test that would never strike must not pass for that reason."""
+    with pytest.raises(ValueError, match=VARIABLE):
+        Gates(value)

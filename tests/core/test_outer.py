@@ -1,0 +1,168 @@
+"""What is done outside ZooKeeper: in order for each job, tried again when it must be, and never in another job's way."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator import outer
+from coordinator.events import (
+    Counts,
+    CreateLinks,
+    DeleteLinks,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+)
+from coordinator.outer import OuterWorker
+from sardonyx.errors import InputError, SetupError
+from sardonyx.spec import JobSpec
+
+SPEC = JobSpec(name="j", workflow=[], catalog=[])
+FACTS = {"a.b": LinkFacts(4)}
+
+
+class Script:
+    """Links that answer as the test says, call by call; the last answer is repeated."""
+
+    def __init__(self, create: list[Any] | None = None, delete: list[Any] | None = None) -> None:
+        self.calls: list[str] = []
+        self._create = create or [FACTS]
+        self._delete = delete or [{}]
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        return self._next(f"create {job}", self._create)
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        return self._next(f"delete {job}", self._delete)
+
+    def _next(self, call: str, answers: list[Any]) -> Any:
+        self.calls.append(call)
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+
+Start = Callable[[Any], tuple[OuterWorker, "queue.Queue[Any]"]]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setattr(outer, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(outer, "LONGEST_PAUSE", 0.002)
+    started: list[OuterWorker] = []
+
+    def make(script: Any) -> tuple[OuterWorker, queue.Queue[Any]]:
+        done: queue.Queue[Any] = queue.Queue()
+        started.append(OuterWorker(script, done.put))
+        return started[-1], done
+
+    with capture_logs():  # tracebacks of errors that are meant need not be drawn
+        yield make
+        for worker in started:
+            worker.close()
+
+
+def test_effects_end_as_events(start: Start) -> None:
+    """Made and removed links come back with what was found."""
+    worker, done = start(Script(delete=[{"t": Counts(3, 2)}]))
+    worker.submit(1, CreateLinks("j1"), SPEC)
+    assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
+    worker.submit(2, DeleteLinks("j1"), SPEC)
+    assert done.get(timeout=10) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
+
+
+def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
+    """A missing topic is no trouble of the moment: the job hears of it, with job and code, after one attempt."""
+    script = Script(create=[InputError("SX-KAFKA-TOPIC-MISSING", "no topic", where={"topic": "t"})])
+    worker, done = start(script)
+    worker.submit(1, CreateLinks("j1"), SPEC)
+    event = done.get(timeout=10)
+    assert isinstance(event, LinksFailed)
+    assert (event.error.code, event.error.where) == ("SX-KAFKA-TOPIC-MISSING", {"topic": "t", "job": "j1"})
+    assert len(script.calls) == 1
+
+
+def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> None:
+    """What is no answer is tried again; if it stays, the job fails with the traceback, cut to what the log takes."""
+    worker, done = start(Script(create=[OSError("away"), OSError("away"), FACTS]))
+    worker.submit(1, CreateLinks("j1"), SPEC)
+    assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
+    script = Script(create=[OSError("x" * 100_000)])
+    worker, done = start(script)
+    worker.submit(1, CreateLinks("j2"), SPEC)
+    event = done.get(timeout=10)
+    assert event.error.code == "SX-UNEXPECTED"
+    assert len(event.error.traceback) <= outer.TRACEBACK_KEPT
+    assert len(script.calls) == outer.ATTEMPTS
+
+
+def test_removing_links_is_never_given_up(start: Start) -> None:
+    """Whatever it raises, however often, it is tried again until it is done."""
+    worker, done = start(Script(delete=[SetupError("SX-KAFKA-REFUSED", "no")] * 12 + [OSError("away"), {}]))
+    worker.submit(1, DeleteLinks("j1"), SPEC)
+    assert done.get(timeout=10) == LinksDeleted(job="j1")
+
+
+def test_a_jobs_effects_keep_their_order_and_no_job_waits_for_another(start: Start) -> None:
+    """While one job's topics are being made or cannot be removed, others go on; its own later effects wait."""
+    release = threading.Event()
+
+    class Links(Script):
+        def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+            if job == "slow":
+                release.wait(10)
+            return super().create_links(job, spec)
+
+        def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+            if job.startswith("stuck"):
+                raise OSError("no rights")
+            return super().delete_links(job, spec)
+
+    script = Links()
+    worker, done = start(script)
+    for n in range(3 * outer.THREADS):
+        worker.submit(n, DeleteLinks(f"stuck{n}"), SPEC)
+    worker.submit(20, CreateLinks("slow"), SPEC)
+    worker.submit(21, DeleteLinks("slow"), SPEC)
+    worker.submit(22, CreateLinks("quick"), SPEC)
+    assert done.get(timeout=10) == LinksCreated(job="quick", links=FACTS)
+    assert script.calls == ["create quick"]
+    release.set()
+    assert [type(done.get(timeout=10)) for _ in range(2)] == [LinksCreated, LinksDeleted]
+    assert script.calls == ["create quick", "create slow", "delete slow"]
+
+
+def test_more_facts_than_the_log_takes_fail_the_job(start: Start) -> None:
+    """A job with far too many partitions fails with a clear error; it does not end the leadership."""
+    wide = {f"a.{n}": LinkFacts(1000, [10**9] * 1000, [10**9] * 1000) for n in range(20)}
+    worker, done = start(Script(create=[wide]))
+    worker.submit(1, CreateLinks("j1"), SPEC)
+    event = done.get(timeout=10)
+    assert event.error.code == "SX-JOB-TOO-MANY-PARTITIONS"
+    assert "20,000 partitions" in event.error.message
+
+
+def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
+    """A result that comes when the worker is closed reaches nobody; the next leader does it again."""
+    running, release = threading.Event(), threading.Event()
+
+    def answer() -> dict[str, LinkFacts]:
+        running.set()
+        release.wait(10)
+        return FACTS
+
+    worker, done = start(Script(create=[answer]))
+    worker.submit(1, CreateLinks("j1"), SPEC)
+    assert running.wait(10)
+    worker.close()
+    release.set()
+    with pytest.raises(queue.Empty):
+        done.get(timeout=0.2)
