@@ -5,9 +5,11 @@ Everything here may be run again at any time with the same result: the coordinat
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +17,6 @@ import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -35,6 +36,13 @@ log = structlog.get_logger()
 
 _CALL = 30.0
 """Seconds within which a broker answers an administrative request, or is said not to."""
+
+_AT_A_TIME = 8
+"""Groups whose positions are asked for at once."""
+_NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
+"""Names of the errors that say that no broker answered."""
+_NOT_YET = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
+"""Names of the errors that say that a group's coordinator is on its way to another broker, or just starts."""
 
 OUTPUT_PARTITIONS = 4
 """Of an output topic that is made because it is not there, unless the job says how many."""
@@ -99,21 +107,20 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
     """Rows that each stage has committed so far, from its group's positions. Stages that never committed count zero.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    admin = _admin(settings)
-    asked = {stage.name: _group_offsets(admin, stage, settings.deployment, job) for stage in graph.stages}
-    result: dict[str, Counts] = {}
-    for name, future in asked.items():
-        try:
-            answer = _within(settings, future)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise _refused(settings, f"read the positions of {name}", error.args[0]) from error
-            result[name] = Counts()
-            continue
-        result[name] = total(Position.read(item.offset, item.metadata) for item in answer.topic_partitions)
-    return result
+    try:
+        known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    partitions = {topic: list(about.partitions) for topic, about in known.items()}
+
+    def count(stage: Stage) -> Counts:
+        places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
+        return total(_committed(settings, stage.group(settings.deployment, job), places))
+
+    with ThreadPoolExecutor(min(len(graph.stages), _AT_A_TIME), thread_name_prefix="count") as pool:
+        return dict(zip([stage.name for stage in graph.stages], pool.map(count, graph.stages), strict=True))
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
@@ -163,7 +170,11 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
 
 @functools.lru_cache(maxsize=8)
 def _admin_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
-    return AdminClient(dict(config), logger=CLIENT_LOG)
+    client = AdminClient(dict(config), logger=CLIENT_LOG)
+    # Never destroyed: librdkafka can hang in it for ever when the broker went away with a request under way, and a
+    # process that has done its work would not end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    return client
 
 
 def _admin(settings: Settings) -> AdminClient:
@@ -260,9 +271,40 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.astimezone()
 
 
-def _group_offsets(admin: AdminClient, stage: Stage, deployment: str, job: str) -> Any:
-    group = ConsumerGroupTopicPartitions(stage.group(deployment, job))
-    return admin.list_consumer_group_offsets([group])[group.group_id]
+def _committed(settings: Settings, group: str, places: list[TopicPartition]) -> list[Position]:
+    """A group's committed positions, asked for by a consumer that never joins it.
+
+    Not by the admin client, which would need no consumer: librdkafka's ends the whole process when the broker answers
+    that another one coordinates the group (librdkafka issue 5040), as a fresh cluster does to its first question.
+    """
+    if not places:
+        return []
+    consumer = Consumer(
+        {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False},
+        logger=CLIENT_LOG,
+    )
+    deadline = time.monotonic() + _CALL
+    try:
+        while True:
+            found = _ask_committed(consumer, places)
+            if not isinstance(found, KafkaError):
+                return [Position.read(item.offset, item.metadata) for item in found if item.offset >= 0]
+            if time.monotonic() > deadline or found.name() in _NO_ANSWER:
+                raise _unreachable(settings, f"positions of group {group}: {found}")
+            if found.name() not in _NOT_YET:
+                raise _refused(settings, f"tell the positions of group {group}", found)
+            time.sleep(0.1)
+    finally:
+        consumer.close()
+
+
+def _ask_committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition] | KafkaError:
+    try:
+        answer: list[TopicPartition] = consumer.committed(places, timeout=_CALL)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return reason
+    return next((item.error for item in answer if item.error is not None), answer)
 
 
 def _within(settings: Settings, future: Any) -> Any:

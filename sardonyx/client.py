@@ -34,6 +34,7 @@ from coordinator.events import (
     JobNote,
     JobSubmitted,
     PeerNote,
+    PulseNote,
     TaskNote,
     decode_request,
 )
@@ -41,7 +42,7 @@ from sardonyx.errors import Interrupted, JobFailed, SardonyxError
 from sardonyx.graph import Graph, graph_of
 from sardonyx.spec import JobSpec, decode_spec
 from sardonyx.units import seconds
-from sardonyx.views import JobView, PeerView, Pulse, TaskView, job_view, peer_view, waiting_for
+from sardonyx.views import JobView, PeerView, TaskView, is_untouched, job_view, peer_view, waiting_for
 
 if TYPE_CHECKING:
     from coordinator.tree import Tree
@@ -235,7 +236,7 @@ class Client:
         """What Kafka says about tasks that are not complete; None if it need not or cannot be asked."""
         if note is None or note.links != "made" or not self.settings.kafka.bootstrap_servers:
             return None
-        if all(each.counts is not None for each in notes.values()):
+        if all(each.counts is not None or is_untouched(each) for each in notes.values()):
             return None
         return self._live.counts(graph, job)
 
@@ -449,10 +450,10 @@ def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
     )
 
 
-def _pulse(data: bytes | None) -> Pulse | None:
+def _pulse(data: bytes | None) -> PulseNote | None:
     if not data:
         return None
     try:
-        return msgspec.json.decode(data, type=Pulse)
+        return msgspec.json.decode(data, type=PulseNote)
     except msgspec.DecodeError:  # shown without its host rather than not at all
         return None

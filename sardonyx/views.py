@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, TaskNote, TaskState
+from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, PulseNote, TaskNote, TaskState
 from sardonyx.errors import Failure
 from sardonyx.graph import Graph, Stage
 from sardonyx.spec import JobSpec, TaskType
@@ -73,14 +73,6 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     daemon: str = ""
 
 
-class Pulse(msgspec.Struct, frozen=True):
-    """What of a peer's pulse is shown."""
-
-    host: str = ""
-    pid: int = 0
-    daemon: str = ""
-
-
 def job_view(
     job: str,
     spec: JobSpec,
@@ -115,13 +107,18 @@ def job_view(
     )
 
 
+def is_untouched(note: TaskNote) -> bool:
+    """Whether nobody can have committed anything for the task yet: its rows are zero, without asking Kafka."""
+    return note.state == "pending" and not note.peers and not note.failures
+
+
 def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] | None) -> TaskView:
     note = note or TaskNote(state="pending", n=0)
     counts = note.counts
     if counts is None and live is not None:
         counts = live.get(stage.name)
-    if counts is None and note.state == "pending" and not note.peers and not note.failures:
-        counts = Counts()  # nobody ever touched it
+    if counts is None and is_untouched(note):
+        counts = Counts()
     return TaskView(
         name=stage.name,
         type=stage.task.type,
@@ -164,9 +161,9 @@ def _joint_state(states: list[TaskState]) -> TaskState:
     return "pending" if all(state == "pending" for state in states) else "running"
 
 
-def peer_view(peer: str, note: PeerNote, pulse: Pulse | None) -> PeerView:
+def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None) -> PeerView:
     """One peer from its state node and, while it lives, its pulse."""
-    assignment, pulse = note.assignment, pulse or Pulse()
+    assignment, pulse = note.assignment, pulse or PulseNote()
     return PeerView(
         id=peer,
         state=note.state,

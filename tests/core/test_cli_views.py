@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.events import Assignment, Counts, JobNote, PeerNote, TaskNote
+from coordinator.events import Assignment, Counts, JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.errors import Failure
 from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec, TaskSpec
-from sardonyx.views import JobView, Pulse, job_view, peer_view, waiting_for
+from sardonyx.views import JobView, job_view, peer_view, waiting_for
 
 
 def spec_of(*tasks: TaskSpec, edges: list[tuple[str, str]]) -> JobSpec:
@@ -129,6 +129,6 @@ def test_what_a_job_waits_for_in_words() -> None:
 def test_a_peer_is_its_state_and_its_pulse() -> None:
     """A peer's view joins what it is to be with where it lives; a dead one has no pulse any more."""
     note = PeerNote("active", 7, Assignment(7, "j-1", "work", 2))
-    view = peer_view("p1", note, Pulse(host="h", pid=12, daemon="d"))
+    view = peer_view("p1", note, PulseNote(host="h", pid=12, daemon="d"))
     assert (view.job, view.task, view.slot, view.host, view.pid) == ("j-1", "work", 2, "h", 12)
     assert peer_view("p1", PeerNote("dead", 9), None).host == ""
