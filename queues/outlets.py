@@ -78,6 +78,8 @@ class TopicOutlet:
         self._format = form
 
     def messages(self, table: pa.Table) -> Iterator[Outgoing]:
+        if not table.num_rows:  # it may have no columns either, and so no key to be chosen by
+            return
         for key, value in self._format.encode(table):
             yield Outgoing(self._topic, value, key=key)
 
