@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -60,6 +61,7 @@ _FAIR_WITHIN_ONE_POOL = """<?xml version="1.0"?>
 """
 _CHATTER = re.compile(
     r"WARNING: |NOTE: Picked up |Using Spark's default log4j|Setting default log level|To adjust logging"
+    r"|\s+at |\s*\.\.\. \d+ more"  # frames of Java
 )
 _STOP_SECONDS = 10.0
 _PANDAS_3 = "PySpark does not yet fully support pandas"
@@ -102,9 +104,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     # Spark would start whichever "python3" comes first on the path, which lacks the packages that this one has.
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYSPARK_DRIVER_PYTHON"] = conf.get("spark.pyspark.driver.python", python)
-    warnings.filterwarnings("ignore", message=_PANDAS_3)
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True  # they print JVM stack traces of errors that are raised anyway
+    _hush()
     began = time.monotonic()
     output = _Output()
     gateway = None
@@ -134,6 +134,8 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
         ) from error
     if "spark.sql.shuffle.partitions" not in conf:
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    # It would print a traceback when the JVM goes first.
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
     _started[spark] = _Started(gateway.proc, own, output)
     log.info(
         "spark started",
@@ -150,7 +152,8 @@ def stop_session(spark: SparkSession) -> None:
     started = _started.pop(spark, None)
     if started is None:
         return
-    _stop_context(spark.sparkContext)
+    if started.process.poll() is None:
+        _stop_context(spark.sparkContext)
     _forget_gateway()
     _end(started.process)
     started.output.close()
@@ -202,8 +205,22 @@ def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
     return conf
 
 
+def _hush() -> None:
+    """Silence what PySpark and py4j print, with stack traces, about errors that they raise anyway."""
+    warnings.filterwarnings("ignore", message=_PANDAS_3)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    root = logging.getLogger()
+    if _not_from_py4j not in root.filters:
+        root.addFilter(_not_from_py4j)
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
+
+
 def _stop_context(context: SparkContext) -> None:
-    """Like ``SparkSession.stop``, which raises half-way when the JVM has died."""
+    """Like ``SparkSession.stop``, which raises half-way when the JVM dies meanwhile."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):  # whatever it says, the process is ended next
         warnings.simplefilter("ignore")
         context.stop()

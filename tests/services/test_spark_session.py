@@ -1,0 +1,126 @@
+"""The Spark session of a daemon: quiet, mortal, and cleaned up after."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from sardonyx.config import SparkSettings
+from sardonyx.errors import SetupError
+from tests.waiting import until
+
+_LIFE = """
+import sys, pathlib
+from sardonyx.config import SparkSettings
+from sardonyx.logs import configure_logging
+from spark_tasks.session import jvm_pid, start_session, stop_session
+
+directory = pathlib.Path(sys.argv[1])
+{body}
+"""
+
+
+def script(body: str, directory: Path) -> subprocess.Popen[str]:
+    """A program with a Spark session of its own: two JVMs cannot be had in one process."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _LIFE.format(body=body), str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_spark_dies_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
+    """After SIGKILL of the daemon neither its JVM nor a Python worker of Spark is left."""
+    body = """
+spark = start_session(SparkSettings(master="local[2]"), directory)
+import os
+workers = spark.sparkContext.parallelize([1, 2], 2).map(lambda _: os.getpid()).collect()
+print("pids", jvm_pid(spark), *workers, flush=True)
+input()
+"""
+    with script(body, tmp_path) as program:
+        assert program.stdout is not None
+        line = next(line for line in program.stdout if line.startswith("pids "))
+        pids = [int(pid) for pid in line.split()[1:]]
+        assert len(pids) == 3
+        family = [psutil.Process(pid) for pid in pids]
+        assert all(process.is_running() for process in family)
+        program.kill()
+    until(lambda: not any(process.is_running() for process in family), what="the end of Spark's JVM and its workers")
+
+
+def test_a_session_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A whole life, with a failing query, an ended JVM and a second session in it: only log events are
+    printed, and the directory is empty again.
+    """
+    body = """
+import os, signal
+from spark_tasks.session import is_alive
+spark = start_session(SparkSettings(master="local[2]"), directory)
+try:
+    spark.sql("select 1/id from range(3)").collect()
+except Exception as error:
+    print("failed", type(error).__name__)
+try:
+    spark.range(3).select("nope")
+except Exception as error:
+    print("failed", type(error).__name__)
+spark.sparkContext.parallelize([1]).map(print).collect()
+os.kill(jvm_pid(spark), signal.SIGKILL)
+while is_alive(spark):
+    pass
+stop_session(spark)
+stop_session(spark)
+spark = start_session(SparkSettings(master="local[1]", conf={"spark.sql.shuffle.partitions": "7"}), directory)
+print(spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.session.timeZone"))
+stop_session(spark)
+print(sorted(p.name for p in directory.iterdir()))
+"""
+    with script(body, tmp_path) as program:
+        out, err = program.communicate()
+    assert program.returncode == 0, err
+    plain = [line for line in out.splitlines() if "[info" not in line]
+    assert plain == ["failed ArithmeticException", "failed AnalysisException", "7 UTC", "[]"]
+    assert "printed on a spark worker      line=1" in out
+    assert err == ""
+
+
+def test_a_session_that_does_not_start_says_why(tmp_path: Path) -> None:
+    """A master that Spark does not know is one clear error with Spark's own words, and nothing is left."""
+    body = """
+from sardonyx.errors import SetupError
+try:
+    start_session(SparkSettings(master="nonsense"), directory)
+except SetupError as error:
+    print(error)
+spark = start_session(SparkSettings(master="local[1]"), directory)
+print(spark.range(3).count())
+stop_session(spark)
+print(sorted(p.name for p in directory.iterdir()))
+"""
+    with script(body, tmp_path) as program:
+        out, err = program.communicate()
+    assert program.returncode == 0, err
+    assert "SX-SPARK-START: Spark did not start with master 'nonsense'" in out
+    assert "Master must" in out.partition("cause:")[2].partition("fix:")[0]
+    assert out.splitlines()[-1] == "[]"
+    assert "3" in out.splitlines()
+
+
+def test_without_java_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java is said before Spark says it in its own way."""
+    from spark_tasks.session import start_session
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    with pytest.raises(SetupError) as raised, capture_logs():
+        start_session(SparkSettings(), tmp_path)
+    assert raised.value.code == "SX-JAVA-MISSING"
+    assert list(tmp_path.iterdir()) == []
