@@ -353,7 +353,8 @@ class Reader:
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         consumer.incremental_assign(starts)
-        self._paused = False
+        if self._paused and starts:  # what was held already stays as it is, and so must the new ones be
+            consumer.pause(starts)
         log.debug("partitions came", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

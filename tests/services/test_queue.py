@@ -236,6 +236,19 @@ def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
     assert set(reader.held).isdisjoint(other.held)
 
 
+def test_a_reader_held_back_by_a_full_buffer_goes_on_after_a_rebalance(task: Task):
+    """What is kept over a rebalance is read to its end, also if reading was suspended when the other reader came."""
+    task.feed(90, sentinel="s")
+    reader = task.reader(5)
+    until(lambda: reader.poll(0.05) or reader.ready(10, 60), what="a full buffer")
+    reader.poll(0)  # suspends
+    other = task.reader(5)
+    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
+    reader.rewind()
+    values = work_off(task, reader, task.writer(0), 5) + work_off(task, other, task.writer(1), 5)
+    assert sorted(map(int, values)) == list(range(90))
+
+
 def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
     """Records behind the leader's sentinel are worked on, and the partition ends drained behind them."""
     task.feed(3, sentinel="s")
