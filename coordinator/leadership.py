@@ -70,21 +70,25 @@ class Leadership:
         return self.tree.last_answer + RENEW * self.tree.session_timeout
 
     def check(self) -> None:
-        """To be called before anything is done as leader. While the connection is down it waits, up to the deadline.
+        """To be called before anything is done as leader.
+
+        While the connection is down it waits, up to the deadline. If this process was too busy or was paused, so that the
+        deadline passed with the connection standing, it asks ZooKeeper before it goes on.
 
         Raises:
-            LeadershipEnded: the deadline passed.
+            LeadershipEnded: the deadline passed without a connection.
+            Deposed: another coordinator leads.
             SessionLost: the session ended.
         """
-        if not self.tree.connected:
-            self.tree.wait_connected(self.deadline - time.monotonic())
-        if time.monotonic() > self.deadline:
+        if not self.tree.connected and not self.tree.wait_connected(self.deadline - time.monotonic()):
             raise LeadershipEnded(
                 "SX-COORDINATOR-CUT-OFF",
                 f"no answer from ZooKeeper at {self.tree.hosts} for {DEADLINE * self.tree.session_timeout:.1f} s",
-                cause="the connection is down, or this process was paused",
+                cause="the connection is down",
                 fix="nothing: it stands for election again",
             )
+        if time.monotonic() > self.deadline:
+            self.renew()
 
     def commit(self, operations: Iterable[Operation]) -> None:
         """A transaction under this epoch: :meth:`check`, then :meth:`Tree.commit`, with the errors of both."""

@@ -117,7 +117,11 @@ class Leader:
                     self._leadership.renew()
                 self._wake.wait(self._rest())
         finally:
-            self._worker.close()
+            self.close()
+
+    def close(self) -> None:
+        """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
+        self._worker.close()
 
     # Taking over
 

@@ -162,10 +162,11 @@ def status(tree: Tree, job: str) -> JobNote | None:
 
 def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
     """Every node below a path, with its data."""
-    found: dict[str, bytes] = {}
-    for name in tree.children(path):
-        found[f"{path}/{name}"] = tree.read(f"{path}/{name}") or b""
-        found |= nodes_below(tree, f"{path}/{name}")
+    paths = [f"{path}/{name}" for name in tree.children(path)]
+    found = tree.read_many(paths)
+    if path != layout.PEER_STATE:  # has thousands of children, and none of them has any
+        for below in paths:
+            found |= nodes_below(tree, below)
     return found
 
 

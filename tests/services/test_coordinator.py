@@ -15,14 +15,26 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import layout, log
+from coordinator import layout, log, service
 from coordinator.decide import decide, replay
-from coordinator.events import Create, Evicted, JobSubmitted, PeerBorn, PeerDied, Set, TreeEffect
+from coordinator.events import (
+    Create,
+    Evicted,
+    JobKilled,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    PeerDied,
+    Set,
+    TreeEffect,
+)
 from coordinator.log import Intake
 from coordinator.service import Leader
 from coordinator.state import check, encode_state, new_state, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
+from sardonyx.graph import graph_of
 from tests.proxy import Proxy
 from tests.services import coordination
 from tests.services.coordination import SPEC, FakeLinks, coordinator, decided_nodes, leadership, peers, status, submit
@@ -73,6 +85,7 @@ def follows(settings: Settings) -> Leader:
     with leadership(settings) as won:
         leader = Leader(won, settings, FakeLinks(), wake=threading.Event())
         leader.take_over()
+        leader.close()
         return leader
 
 
@@ -200,6 +213,31 @@ def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, ap
         changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
         for change in changes[: int(len(changes) * applied)]:
             won.commit([change])
+    follows(quick)
+    hold_together(tree, quick)
+
+
+def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event that concerns 2,000 peers is applied in several transactions; a leader that dies between is made good."""
+    wide = {link.name: LinkFacts(3_000) for link in graph_of(SPEC, "d", "count-1").links}
+    with leadership(quick) as won:
+        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(2_000)])
+        leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
+        leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=wide))])
+        hold_together(tree, quick)
+
+        def die_after_the_first(point: str) -> None:
+            if point == "after-effects":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(service, "gate", die_after_the_first)
+        with pytest.raises(KeyboardInterrupt):
+            leader.handle([Intake(JobKilled(at=4.0, job="count-1"))])
+        leader.close()
+    monkeypatch.undo()
+    assert log.read_checkpoint(tree) == log.last(tree) - 1
+    assert decided_nodes(tree) != project(replay(log.read_log(tree), deployment=quick.deployment))
     follows(quick)
     hold_together(tree, quick)
 

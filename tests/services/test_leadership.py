@@ -132,6 +132,19 @@ def test_a_leader_that_is_cut_off_stops_before_another_can_lead(settings: Settin
         proxy.accept_again()
 
 
+def test_a_leader_that_was_busy_asks_before_it_goes_on(settings: Settings) -> None:
+    """Past the deadline with a standing connection it looks whether it still leads: yes, then it goes on; no, it stops."""
+    with leadership(settings) as won:
+        won.tree.last_answer -= won.tree.session_timeout
+        won.check()
+        assert time.monotonic() < won.deadline
+        won.tree.commit([Set(layout.EPOCH, b"another's")])
+        won.check()  # in time: the next write would tell
+        won.tree.last_answer -= won.tree.session_timeout
+        with pytest.raises(Deposed):
+            won.check()
+
+
 def test_a_short_cut_does_not_end_a_leadership(settings: Settings, proxy: Proxy) -> None:
     """A connection that comes back in time is waited for."""
     far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
