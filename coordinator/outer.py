@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
 import structlog
 
 from coordinator.events import (
@@ -31,7 +30,7 @@ from coordinator.events import (
 )
 from coordinator.operations import ENTRY_LIMIT
 from sardonyx.config import Settings
-from sardonyx.errors import Failure, SardonyxError, failure_of
+from sardonyx.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.gates import gate
 from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec
@@ -42,8 +41,6 @@ ATTEMPTS = 5
 """Times that making links is tried when it breaks in a way that is not an answer, before the job fails."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a failed attempt is repeated; doubled each time."""
-TRACEBACK_KEPT = 8_000
-"""Characters of a traceback that go into the log: its end, where the reason stands."""
 
 LinksEffect = CreateLinks | DeleteLinks
 log = structlog.get_logger()
@@ -53,7 +50,11 @@ class OuterEffects(Protocol):
     """Makes and removes a job's links. Both may be called again with the same result, at any time, from any thread."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
-        """The facts of each link. A ``SardonyxError`` is an answer and fails the job; anything else is tried again."""
+        """The facts of each link.
+
+        A ``SardonyxError`` is an answer and fails the job; anything else, and a ``SetupError`` (Kafka is away), is tried
+        again a few times.
+        """
 
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         """Last row counts by task. Whatever it raises, it is tried again."""
@@ -153,9 +154,10 @@ class OuterWorker:
                 return LinksDeleted(job=job, counts=self._outer.delete_links(job, spec))
             return _fitting(LinksCreated(job=job, links=self._outer.create_links(job, spec)))
         except Exception as error:  # whatever it was, the job must hear of it or it is tried again
-            final = isinstance(error, SardonyxError) or attempt >= ATTEMPTS
+            answered = isinstance(error, SardonyxError) and not isinstance(error, SetupError)
+            final = answered or attempt >= ATTEMPTS
             if isinstance(effect, CreateLinks) and final:
-                return LinksFailed(job=job, error=_bounded(failure_of(error, where={"job": job})))
+                return LinksFailed(job=job, error=failure_of(error, where={"job": job}))
             log.warning(
                 "links could not be removed" if isinstance(effect, DeleteLinks) else "links could not be made",
                 n=n,
@@ -181,7 +183,3 @@ def _fitting(event: LinksCreated) -> AnyEvent:
         where={"job": event.job},
     )
     return LinksFailed(job=event.job, error=error)
-
-
-def _bounded(failure: Failure) -> Failure:
-    return msgspec.structs.replace(failure, traceback=failure.traceback[-TRACEBACK_KEPT:])

@@ -144,8 +144,17 @@ class InternalError(SardonyxError):
     """A rule of Sardonyx itself was broken. Always a bug; always stops what was going on."""
 
 
+TEXT_KEPT = 2_000
+"""Characters kept of each sentence of a failure: a record that was quoted may be large."""
+TRACEBACK_KEPT = 8_000
+"""Characters kept of a traceback: its end, where the reason stands."""
+
+
 def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) -> Failure:
-    """Any exception as a :class:`Failure`; one that is not ours becomes ``SX-UNEXPECTED`` with its traceback."""
+    """Any exception as a :class:`Failure`; one that is not ours becomes ``SX-UNEXPECTED`` with its traceback.
+
+    Its texts are cut to what the coordinator's log takes in one entry.
+    """
     if isinstance(error, SardonyxError):
         failure = error.to_failure()
     else:
@@ -155,6 +164,15 @@ def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) 
             traceback="".join(tracebacks.format_exception(error)),
             fix="this is not an error that Sardonyx knows; please report it with this traceback",
         )
-    if where:
-        failure = msgspec.structs.replace(failure, where={**{k: str(v) for k, v in where.items()}, **failure.where})
-    return failure
+    return msgspec.structs.replace(
+        failure,
+        message=_beginning(failure.message),
+        cause=_beginning(failure.cause),
+        fix=_beginning(failure.fix),
+        traceback=failure.traceback[-TRACEBACK_KEPT:],
+        where={**{k: str(v) for k, v in (where or {}).items()}, **failure.where},
+    )
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= TEXT_KEPT else text[:TEXT_KEPT] + " ..."

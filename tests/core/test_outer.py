@@ -21,7 +21,7 @@ from coordinator.events import (
     LinksFailed,
 )
 from coordinator.outer import OuterWorker
-from sardonyx.errors import InputError, SetupError
+from sardonyx.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.spec import JobSpec
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
@@ -100,7 +100,7 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     worker.submit(1, CreateLinks("j2"), SPEC)
     event = done.get(timeout=10)
     assert event.error.code == "SX-UNEXPECTED"
-    assert len(event.error.traceback) <= outer.TRACEBACK_KEPT
+    assert len(event.error.traceback) <= TRACEBACK_KEPT
     assert len(script.calls) == outer.ATTEMPTS
 
 

@@ -1,0 +1,85 @@
+"""Coordinators and peer daemons as processes of their own, as a user starts them, that a test can kill."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from coordinator import layout
+from coordinator.leadership import EpochNote
+from coordinator.tree import Tree
+from sardonyx.client import Client, JobHandle
+from sardonyx.config import Settings
+from sardonyx.keeper import Keeper, start_child
+from sardonyx.views import JobView
+from tests.waiting import until
+
+
+class Crew(contextlib.ExitStack):
+    """The processes of one deployment; leaving it stops them all.
+
+    Args:
+        settings: of the deployment.
+        folder: where their logs go.
+    """
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        super().__init__()
+        self.settings = settings
+        self._folder = folder
+        self._number = itertools.count()
+        self.processes: list[Keeper] = []
+        self.client = self.enter_context(Client(settings=settings))
+
+    def coordinator(self, gate: str = "") -> Keeper:
+        """One more coordinator, standing for election. ``gate``: see :mod:`sardonyx.gates`."""
+        return self._start("coordinator", gate=gate)
+
+    def peers(self, virtual_peers: int = 4, *, wait: bool = True, gate: str = "") -> Keeper:
+        """One more peer daemon; by default waits until its virtual peers are registered."""
+        before = len(self.client.peers())
+        daemon = self._start("peer", "--virtual-peers", str(virtual_peers), gate=gate)
+        if wait:
+            self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", 90)
+        return daemon
+
+    def leader(self) -> Keeper:
+        """The coordinator that leads."""
+
+        def leading() -> Keeper | None:
+            with contextlib.closing(Tree.connect(self.settings)) as tree:
+                data = tree.read(layout.EPOCH)
+            pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else ""
+            return next((process for process in self.processes if str(process.pid) == pid), None)
+
+        return self.until(leading, "a coordinator that leads")
+
+    def completed(self, handle: JobHandle, timeout: float = 120) -> JobView:
+        """Wait for the job's end, which must be a good one."""
+        view = handle.await_completion(timeout)
+        assert view.status == "completed", view
+        return view
+
+    def until(self, condition: Callable, what: str, timeout: float = 60):
+        """As :func:`tests.waiting.until`; when it never comes, with the ends of all logs."""
+        try:
+            return until(condition, what=what, timeout=timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def logs(self, lines: int = 40) -> str:
+        """What every process said last."""
+        return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in self.processes)
+
+    def _start(self, *arguments: str, gate: str = "") -> Keeper:
+        name = f"{arguments[0]}-{next(self._number)}"
+        env = {**self.settings.environment(), **({"SARDONYX_GATE": gate} if gate else {})}
+        command = [sys.executable, "-m", "sardonyx", *arguments]
+        process = start_child(command, name=name, log_path=self._folder / f"{name}.log", env=env)
+        self.processes.append(self.enter_context(process))
+        return process

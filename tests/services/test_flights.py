@@ -1,0 +1,193 @@
+"""The flights example on real ZooKeeper, Kafka and Spark: its result equals pandas, whoever works on it and whoever dies.
+
+``examples/flights`` reads 336,776 departures from CSV, goes through a DataFrame, an Arrow and a per-record function, and
+ends in Parquet files and a topic of JSON records. Every row of both is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import orjson
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from coordinator import layout
+from coordinator.decide import replay
+from coordinator.events import JobNote, PeerDied
+from coordinator.log import read_log
+from coordinator.state import check, project
+from coordinator.tree import Tree
+from sardonyx.client import JobHandle
+from sardonyx.config import Settings
+from sardonyx.views import JobView
+from tests import flights_reference
+from tests.services.crew import Crew
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flights" / "job.py"
+
+
+class Flights:
+    """One run of the example in a deployment of its own."""
+
+    def __init__(self, crew: Crew, out: Path, topic: str) -> None:
+        self.crew = crew
+        self.out = out
+        self.topic = topic
+        self.handle: JobHandle
+
+    def submit(self) -> JobHandle:
+        self.handle = self.crew.client.submit(str(EXAMPLE))
+        return self.handle
+
+    def task(self, view: JobView, name: str):
+        return next(task for task in view.tasks if task.name == name)
+
+    def under_way(self, task: str) -> None:
+        """Wait until the task has committed rows and is not complete."""
+
+        def started() -> bool:
+            found = self.task(self.handle.status(), task)
+            assert found.state != "complete", f"{task} was complete before anything could be killed"
+            return bool(found.rows_in)
+
+        self.crew.until(started, f"rows in {task}")
+
+    def check(self) -> JobView:
+        """Wait for the end; everything must be as pandas has it, in the files, in the topic, and in the counts."""
+        try:
+            view = self.crew.completed(self.handle)
+        except Exception as error:
+            raise AssertionError(f"{error}\n{self.crew.logs()}") from error
+        files = sorted(self.out.glob("*.parquet"))
+        flights_reference.compare(
+            pd.concat([pq.read_table(file).to_pandas() for file in files]), flights_reference.on_time()
+        )
+        records = flights_reference.from_records(orjson.loads(value) for value in self.records())
+        flights_reference.compare(records, flights_reference.late())
+        assert (self.out / "_SUCCESS").exists()
+        assert not (self.out / "_sardonyx").exists()
+        flown = flights_reference.DEPARTURES - flights_reference.CANCELLED
+        counted = {task.name: (task.rows_in, task.rows_out) for task in view.tasks}
+        late = len(records)
+        assert counted["read"] == (flights_reference.DEPARTURES, flights_reference.DEPARTURES)
+        assert counted["clean"] == (flights_reference.DEPARTURES, flown)
+        assert counted["late"] == (flown, late)
+        assert counted["write"] == (flown - late, flown - late)
+        return view
+
+    def records(self) -> Iterator[bytes]:
+        """Every committed record of the output topic."""
+        consumer = Consumer(
+            {
+                **self.crew.settings.kafka.client(),
+                "group.id": f"{self.topic}-check",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        with contextlib.closing(consumer):
+            partitions = consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+            consumer.assign([TopicPartition(self.topic, number, 0) for number in partitions])
+            left = set(partitions)
+            while left:
+                for message in consumer.consume(10_000, timeout=0.5):
+                    if message.error() is None:
+                        yield message.value()
+                    elif message.error().code() == KafkaError._PARTITION_EOF:
+                        left.discard(message.partition())
+
+    def check_log(self) -> None:
+        """The whole log, replayed on the pure core, gives the tree as it stands."""
+        self.crew.until(lambda: self.note_of_links() == "gone", "the job's topics to be removed")
+        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
+            entries = list(read_log(tree))
+            state = replay(entries, deployment=self.crew.settings.deployment)
+            check(state)
+            wanted = project(state)
+            assert tree.read_many(wanted) == wanted
+            assert set(tree.children(layout.PEER_STATE)) == {
+                path.rpartition("/")[2] for path in wanted if path.startswith(layout.PEER_STATE + "/")
+            }
+            assert tree.children(layout.INBOX) == []
+            assert tree.children(layout.SENTINEL) == []
+
+    def note_of_links(self) -> str:
+        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
+            data = tree.read(layout.job_status(self.handle.id))
+        assert data is not None
+        return msgspec.json.decode(data, type=JobNote).links
+
+    def died(self) -> list[str]:
+        """Peers whose death the coordinator decided on."""
+        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
+            return [event.peer for _, event in read_log(tree) if isinstance(event, PeerDied)]
+
+
+@pytest.fixture
+def flights(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Flights]]:
+    """A deployment whose sessions expire soon, and the example with a folder and a topic of its own."""
+    out, topic = tmp_path / "out", f"{settings.deployment}-late"
+    monkeypatch.setenv("FLIGHTS_OUT", str(out))
+    monkeypatch.setenv("FLIGHTS_TOPIC", topic)
+    quick = settings.zookeeper.model_copy(update={"session_timeout": 4.0})
+    with Crew(settings.model_copy(update={"zookeeper": quick}), tmp_path) as crew:
+        yield Flights(crew, out, topic)
+
+
+@pytest.mark.parametrize("peers", [1, 2, 8])
+def test_any_number_of_virtual_peers_gives_the_result_of_pandas(flights: Flights, peers: int):
+    """One virtual peer works the whole graph off, task after task; eight share tasks; the result is the same, and the whole
+    log replayed gives the tree.
+    """
+    flights.crew.coordinator()
+    flights.crew.peers(peers)
+    flights.submit()
+    flights.check()
+    flights.check_log()
+
+
+def test_two_daemons_share_the_work(flights: Flights):
+    """Two peer daemons, each with a Spark session of its own, give the result of one."""
+    flights.crew.coordinator()
+    flights.crew.peers(2, wait=False)
+    flights.crew.peers(2)
+    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
+    flights.submit()
+    flights.check()
+    assert len({peer.daemon for peer in flights.crew.client.peers()}) == 2
+
+
+def test_a_daemon_that_is_killed_is_replaced_by_another(flights: Flights):
+    """SIGKILL of a peer daemon in the middle of the job: its tasks go to the other, and no row is lost or doubled."""
+    flights.crew.coordinator()
+    first = flights.crew.peers(2, wait=False)
+    flights.crew.peers(2)
+    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
+    flights.submit()
+    flights.under_way("clean")
+    first.signal(signal.SIGKILL)
+    flights.check()
+    assert len(flights.died()) == 2
+    flights.check_log()
+
+
+def test_a_leader_that_is_killed_is_replaced_by_its_standby(flights: Flights):
+    """SIGKILL of the leading coordinator in the middle of the job: the standby takes over from the log, and the job goes on."""
+    flights.crew.coordinator()
+    flights.crew.coordinator()
+    flights.crew.peers(4)
+    flights.submit()
+    flights.under_way("clean")
+    old = flights.crew.leader()
+    old.signal(signal.SIGKILL)
+    flights.crew.until(lambda: flights.crew.leader() is not old, "the standby to lead")
+    flights.check()
+    flights.check_log()
