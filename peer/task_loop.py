@@ -81,7 +81,7 @@ class TaskLoop:
         self._asked_at = 0.0
         self._rebuilds = 0
         self._started = time.monotonic()
-        self._workers = ThreadPoolExecutor(1, thread_name_prefix=f"batch-{work.peer}")
+        self._workers = ThreadPoolExecutor(1, thread_name_prefix=f"batch-{work.peer}", initializer=work.begin)
         self._reader: Reader
         self._writer: TransactionalWriter
 
@@ -105,6 +105,7 @@ class TaskLoop:
             self._fail(error, fatal=False)
         finally:
             self._workers.shutdown(wait=False)
+            self._work.abandon()
 
     def step(self) -> None:
         """One batch, by the steps above; returns too when there is nothing to do for a moment."""
@@ -182,7 +183,7 @@ class TaskLoop:
     def _meanwhile(self, work: Callable[[], T]) -> T:
         """Run something slow on another thread while this one serves the group and reads ahead.
 
-        If the grant goes, the work is left to itself: nothing of it is committed.
+        If the grant goes, the work is abandoned: nothing of it is committed.
         """
         future: Future[T] = self._workers.submit(work)
         while True:

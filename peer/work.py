@@ -24,6 +24,7 @@ from sardonyx.spec import decode_spec
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read import read_splits
+from spark_tasks.session import cancel_group, enter_group
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +62,18 @@ class Work:
     @property
     def transactional_id(self) -> str:
         return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
+
+    def begin(self) -> None:
+        """To be called in the thread that will call :meth:`apply`, so that :meth:`abandon` finds what it does."""
+        enter_group(self.spark, self._spark_group)
+
+    def abandon(self) -> None:
+        """End what Spark still does for this task: nobody waits for it, and others need the cores."""
+        cancel_group(self.spark, self._spark_group)
+
+    @property
+    def _spark_group(self) -> str:
+        return f"{self.peer}/{self.assignment.id}"
 
     def apply(self, batch: Batch) -> Result:
         """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.

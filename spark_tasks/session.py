@@ -167,6 +167,25 @@ def is_alive(spark: SparkSession) -> bool:
     return started is None or started.process.poll() is None
 
 
+def enter_group(spark: SparkSession, group: str) -> None:
+    """Spark jobs begun by the calling thread from now on belong to ``group``, to be ended together by :func:`cancel_group`.
+
+    Raises nothing: where Spark is lost, whatever is asked of it next says so.
+    """
+    with contextlib.suppress(Exception):
+        spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+
+
+def cancel_group(spark: SparkSession, group: str) -> None:
+    """End all Spark jobs of a group, now and for ever: one that is begun later under its name is cancelled at once.
+
+    A Python worker that does not stop by itself is killed (``spark.python.task.killTimeout``, 2 s), so that the cores are
+    free for others. Raises nothing: where Spark is lost there is nothing to end.
+    """
+    with contextlib.suppress(Exception):
+        spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
 def jvm_pid(spark: SparkSession) -> int:
     """The process id of the session's JVM. Raises ``KeyError`` for a session that was not started here."""
     return _started[spark].process.pid

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sardonyx.errors import SetupError
+from sardonyx.java import find_java
 from sardonyx.keeper import Keeper, start_child
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> It
         settings: what both are given, by environment: with the addresses of running services.
         folder: where ``coordinator.log`` and ``peer.log`` are written.
         virtual_peers: of the peer daemon.
+
+    Raises:
+        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``: said here, and not by way of a daemon that dies of it.
     """
+    find_java()
     children: list[Keeper] = []
     commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
     try:
