@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
@@ -115,11 +115,11 @@ class Call:
         """A remark, on stderr."""
         typer.echo(line, err=True)
 
-    def tell(self, error: SardonyxError) -> None:
-        """An error: as text on stderr, and with ``--json`` as an object on stdout too."""
+    def tell(self, error: SardonyxError, about: Mapping[str, Any] | None = None) -> None:
+        """An error: as text on stderr, and with ``--json`` as an object on stdout too, beside what it is about."""
         self.say(report.error_text(error))
         if self.json:
-            self.put_json(report.error_json(error))
+            self.put_json({**(about or {}), **report.error_json(error)})
 
 
 def local(

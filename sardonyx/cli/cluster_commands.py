@@ -13,8 +13,8 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, upstream_of
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, end_error, upstream_of
+from sardonyx.errors import Interrupted, SardonyxError
 
 if TYPE_CHECKING:
     from sardonyx.cli.daemons import Daemons, StopRequest
@@ -48,7 +48,9 @@ def coordinator(call: Call) -> int:
     call.daemon = True
     call.settings.require("zookeeper", "kafka")
     from coordinator.service import main
+    from sardonyx.reachable import check_reachable
 
+    check_reachable(call.settings)  # a wrong address is told at once; one that goes away later is waited for
     return main(call.settings)
 
 
@@ -189,7 +191,9 @@ class _Run:
                 if self._daemons is not None:
                     self._daemons.check()
                 if killed_at is not None:
-                    if now - killed_at > KILL_PATIENCE:
+                    waits = handle.waiting(view)
+                    if now - killed_at > KILL_PATIENCE or (waits and view.status == "submitted"):
+                        self._call.say(f"job {handle.id} will be ended once a coordinator leads")
                         break
                     continue
                 if deadline is not None and now > deadline:
@@ -219,17 +223,18 @@ def _tell_result(call: Call, settings: Settings, loaded: LoadedJob, view: JobVie
     from sardonyx.cli.tables import job_headline, tasks_table
 
     outputs = results.look_at(settings, loaded.spec, view)
-    if call.json and view.status == "completed":
-        call.put_json({**report.as_data(view), "outputs": outputs})
-    elif not call.json:
+    error = end_error(view)
+    data = {**report.as_data(view), "outputs": outputs}
+    if not call.json:
         call.console.print(job_headline(view))
         call.console.print(tasks_table(view.tasks))
-        results.show(call.console, outputs, vanishes=vanishes)
-    if view.status == "failed" and view.error is not None:
-        call.tell(JobFailed.from_failure(view.error))
-    elif view.status != "completed":
-        call.tell(Interrupted("SX-JOB-KILLED", f"job {view.id} was killed", where={"job": view.id}))
-    return report.exit_code_of("killed" if not view.ended else view.status)
+        if error is None or any(output.rows for output in outputs):
+            results.show(call.console, outputs, vanishes=vanishes)
+    elif error is None:
+        call.put_json(data)
+    if error is not None:
+        call.tell(error, data)
+    return report.exit_code_of(view.status if view.ended else "killed")
 
 
 def _configured(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from sardonyx.cli import report
@@ -43,6 +44,7 @@ def check(call: Call, spec: Spec) -> None:
     from sardonyx.cli.draw import draw, headline
     from sardonyx.graph import graph_of
     from sardonyx.loading import load
+    from sardonyx.spec import encode_spec
 
     loaded = load(spec)
     graph = graph_of(loaded.spec, "default", loaded.spec.name)
@@ -54,7 +56,7 @@ def check(call: Call, spec: Spec) -> None:
                 "bounded": graph.bounded,
                 "tasks": graph.order,
                 "links": [link.name for link in graph.links],
-                "spec": loaded.spec,
+                "spec": msgspec.Raw(encode_spec(loaded.spec)),  # equal jobs, equal bytes, however they are written
             }
         )
         return
@@ -207,14 +209,23 @@ class Silence:
 
 def tell_end(call: Call, view: JobView) -> int:
     """Say how a job ended, and give the exit code for it."""
-    if view.status == "failed" and view.error is not None:
-        call.tell(JobFailed.from_failure(view.error))
-    elif view.status == "killed":
-        call.tell(Interrupted("SX-JOB-KILLED", f"job {view.id} was killed", where={"job": view.id}))
+    error = end_error(view)
+    if error is not None:
+        call.tell(error, report.as_data(view))
     elif call.json:
         call.put_json(view)
     else:
         from sardonyx.cli.tables import took
 
         call.put(f"job {view.id} is {view.status}, took {took(view)}")
-    return report.exit_code_of(view.status)
+    return report.exit_code_of(view.status if view.ended else "killed")
+
+
+def end_error(view: JobView) -> SardonyxError | None:
+    """Why a job did not complete; None if it did."""
+    if view.status == "completed":
+        return None
+    if view.status == "failed" and view.error is not None:
+        return JobFailed.from_failure(view.error)
+    what = "was killed" if view.ended else "was to be ended, which nobody has carried out yet"
+    return Interrupted("SX-JOB-KILLED", f"job {view.id} {what}", where={"job": view.id})

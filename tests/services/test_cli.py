@@ -108,17 +108,19 @@ def test_submit_prints_the_id_alone_and_says_what_it_waits_for(call: Call, job: 
     assert "no coordinator leads" in submitted.stderr
 
 
-def test_the_log_is_followed_as_it_grows(call: Call, settings: Settings, job: Path, coordinator: Keeper) -> None:
-    """`log tail --follow` prints what comes, when it comes."""
-    until(lambda: call("job", "submit", str(job)).returncode == 0, what="a job to be handed in")
+@pytest.mark.usefixtures("coordinator")
+def test_the_log_is_followed_as_it_grows(call: Call, settings: Settings, job: Path) -> None:
+    """`log tail --follow` prints what is there, and then what comes, when it comes."""
+    assert call("job", "submit", str(job)).returncode == 0
     with subprocess.Popen(
-        [*SARDONYX, "log", "tail", "--follow", "-n", "0"],
+        [*SARDONYX, "log", "tail", "--follow"],
         env={**os.environ, **settings.environment()},
         stdout=subprocess.PIPE,
         text=True,
     ) as following:
         try:
             assert following.stdout is not None
+            assert "is handed in: 4 tasks" in following.stdout.readline()
             assert call("job", "kill", "doubles").returncode == 0
             assert any("a user ends job" in line for line in following.stdout)
         finally:
@@ -142,3 +144,74 @@ def test_services_only_prints_one_line_and_stays_until_sigterm(tmp_path: Path) -
             assert not four_letters(addresses["zookeeper"], "srvr")
         finally:
             dev.kill()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_ctrl_c_ends_the_job_of_a_run_cleanly(settings: Settings, job: Path) -> None:
+    """The first Ctrl-C kills the job, waits for that, and the exit code says so."""
+    with subprocess.Popen(
+        [*SARDONYX, "run", str(job)],
+        env={**os.environ, **settings.environment()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            assert running.stderr is not None
+            assert any("more virtual peer" in line for line in running.stderr), "the run says what it waits for"
+            running.send_signal(signal.SIGINT)
+            rest = running.stderr.read()
+            assert running.wait(60) == 3, rest
+            assert "SX-JOB-KILLED" in rest
+            assert "Traceback" not in rest
+        finally:
+            running.kill()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_run_that_takes_too_long_is_killed(call: Call, job: Path) -> None:
+    """A run's timeout ends its job, says what it waited for, and the exit code is 4."""
+    late = call("run", str(job), "--timeout", "1 s", "--json")
+    assert late.returncode == 4, late.stderr
+    assert json.loads(late.stdout)["error"]["code"] == "SX-JOB-TIMEOUT"
+    assert "virtual peer" in late.stderr
+    assert json.loads(call("job", "show", "doubles", "--json").stdout)["status"] == "killed"
+
+
+def test_a_run_with_its_own_daemons_shows_where_its_results_lie(call: Call, job: Path, tmp_path: Path) -> None:
+    """`run --peers` on configured services: a coordinator and peers for the run, exact results, and a look at them."""
+    done = call("run", str(job), "--peers", "2", "--json", timeout=240)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["status"] == "completed"
+    assert {task["name"]: task["rows_out"] for task in result["tasks"]} == dict.fromkeys(
+        ["make", "double", "write", "publish"], 1000
+    )
+    files, topic = result["outputs"]
+    assert (files["where"], files["rows"]) == (str(tmp_path / "out"), 1000)
+    assert files["first"][0]["twice"] == 2 * files["first"][0]["id"]
+    assert (topic["where"], topic["rows"]) == ("doubles-out", 1000)
+    assert {"id", "twice"} <= set(json.loads(topic["first"][0]))
+    rows = [json.loads(line) for part in (tmp_path / "out").glob("part-*") for line in part.read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == list(range(1000))
+
+    again = call("run", str(job), "--peers", "1")
+    assert again.returncode == 1
+    assert "SX-OUTPUT-NOT-EMPTY" in again.stderr
+
+
+def test_a_function_that_raises_is_told_with_the_users_traceback_first(call: Call, tmp_path: Path) -> None:
+    """The user's own lines come first, then code, cause and what to do; exit code 1."""
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "from sardonyx import Job, blackhole, generator\n\n\n"
+        "def boom(row: dict) -> dict:\n    raise ValueError('this row is bad')\n\n\n"
+        "job = Job('bad', partitions=1)\n"
+        "made = job.input('make', generator(count=10, seed=1))\n"
+        "job.output('drop', blackhole(), after=job.task('boom', boom, after=made))\n"
+    )
+    failed = call("run", str(bad), "--peers", "1", timeout=240)
+    assert failed.returncode == 1, failed.stderr
+    told = failed.stderr[failed.stderr.index("Traceback") :]
+    assert "this row is bad" in told
+    assert told.index("raise ValueError") < told.index("SX-FN-RAISED") < told.index("fix:")
