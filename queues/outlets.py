@@ -15,14 +15,14 @@ import pyarrow as pa
 from queues import block
 from queues.media.base import Output, TopicFormat
 from queues.reader import ROWS_HEADER, SENTINEL_HEADER
-from queues.transaction import Outgoing
+from queues.transaction import Outgoing, Records
 from sardonyx.graph import Link
 
 
 class Outlet(Protocol):
     """One way out of a task."""
 
-    def messages(self, table: pa.Table) -> Iterator[Outgoing]:
+    def messages(self, table: pa.Table) -> Iterator[Outgoing | Records]:
         """The batch's results as messages for its transaction."""
         ...
 
@@ -54,7 +54,7 @@ class LinkOutlet:
         self._writer = writer
         self._next = itertools.count(first)
 
-    def messages(self, table: pa.Table) -> Iterator[Outgoing]:
+    def messages(self, table: pa.Table) -> Iterator[Outgoing | Records]:
         for item in block.encode(table):
             headers = [(ROWS_HEADER, str(item.rows).encode()), ("sx-writer", self._writer.encode())]
             yield Outgoing(self._link.topic, item.value, next(self._next) % self._partitions, headers=headers)
@@ -77,11 +77,10 @@ class TopicOutlet:
         self._topic = link.topic
         self._format = form
 
-    def messages(self, table: pa.Table) -> Iterator[Outgoing]:
+    def messages(self, table: pa.Table) -> Iterator[Outgoing | Records]:
         if not table.num_rows:  # it may have no columns either, and so no key to be chosen by
             return
-        for key, value in self._format.encode(table):
-            yield Outgoing(self._topic, value, key=key)
+        yield Records(self._topic, list(self._format.encode(table)))
 
     def committed(self) -> None:
         pass
@@ -108,7 +107,7 @@ class MediumOutlet:
         self._listed = listed
         self._staged: list[bytes] = []
 
-    def messages(self, table: pa.Table) -> Iterator[Outgoing]:
+    def messages(self, table: pa.Table) -> Iterator[Outgoing | Records]:
         self._staged = self._output.stage(table) if table.num_rows else []
         if self._parts is not None:
             for entry in self._staged:

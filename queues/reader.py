@@ -10,6 +10,7 @@ Not thread-safe: everything, the rebalance callbacks too, runs on the thread tha
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,15 @@ _AT_ONCE = 10_000
 """Messages taken from the client in one call."""
 
 _BROKER_CALL = 10.0
+"""Seconds that the broker has to tell committed positions."""
+
+_ASK_AGAIN = 0.1
+_ELSEWHERE = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""What a broker says while another one, or itself in a moment, takes the group over. It is asked again."""
 
 
 class ReaderLost(Exception):
@@ -64,6 +74,23 @@ class Batch:
     """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
     incarnations: dict[Partition, int] = field(default_factory=dict)
     """Which assignment of the partition it was read under."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What came from one partition in a row: records, or one sentinel, or the news that nothing follows.
+
+    Records of users' topics come in long pieces, so that what is done for each of them is next to nothing.
+    """
+
+    partition: Partition
+    messages: list[Message] = field(default_factory=list)
+    rows: int = 0
+    """Of all messages; each holds one if there are several."""
+    sentinel: tuple[int, str] | None = None
+    """Its offset and uuid."""
+    end: int | None = None
+    """The offset behind everything, or one at or behind a bound end."""
 
 
 @dataclass
@@ -102,7 +129,7 @@ class Reader:
         self._elect = elect
         self._batch_rows = batch_rows
         self._held: dict[Partition, _Held] = {}
-        self._buffer: deque[Message] = deque()
+        self._buffer: deque[_Piece] = deque()
         self._rows = 0
         self._first_row_at: float | None = None
         self._paused = False
@@ -142,10 +169,9 @@ class Reader:
         message = self._consumer.poll(timeout)
         if message is None:
             return
-        self._take(message)
+        self._take([message])
         if not self._full:
-            for more in self._consumer.consume(_AT_ONCE, timeout=0):
-                self._take(more)
+            self._take(self._consumer.consume(_AT_ONCE, timeout=0))
 
     def ready(self, size: int, patience: float) -> bool:
         """Whether a batch should be cut: enough rows, or rows that have waited ``patience`` seconds, or only news of ends."""
@@ -163,8 +189,12 @@ class Reader:
         batch = Batch()
         rows = 0
         while self._buffer and rows < size:
-            message = self._buffer.popleft()
-            rows += self._sift(message, batch)
+            piece = self._buffer.popleft()
+            if len(piece.messages) > size - rows:
+                piece, rest = _split(piece, size - rows)
+                self._buffer.appendleft(rest)
+            rows += piece.rows
+            self._sift(piece, batch)
         self._rows -= rows
         self._first_row_at = time.monotonic() if self._rows > 0 else None
         for partition, held in self._held.items():
@@ -262,53 +292,82 @@ class Reader:
                 self._consumer.resume(partitions)
             self._paused = self._full
 
-    def _take(self, message: Message) -> None:
+    def _take(self, messages: list[Message]) -> None:
+        """Put messages into the buffer, in pieces."""
+        start = 0
+        while start < len(messages):
+            first = messages[start]
+            topic, number = first.topic(), first.partition()
+            end = start + 1
+            if first.error() is not None:
+                self._note(first)
+            else:
+                # One piece reaches as far as nothing but records of the same partition comes.
+                while end < len(messages):
+                    message = messages[end]
+                    if message.partition() != number or message.topic() != topic or message.error() is not None:
+                        break
+                    end += 1
+                self._take_records(Partition(topic, number), messages[start:end])
+            start = end
+
+    def _note(self, message: Message) -> None:
+        """What is no record: the end of a partition, or an error."""
         error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                raise ReaderLost(f"{error.name()}: {error.str()}")
-            log.warning("kafka says", error=f"{error.name()}: {error.str()}")
+        if error.code() == KafkaError._PARTITION_EOF:
+            partition = Partition(message.topic(), message.partition())
+            held = self._held.get(partition)
+            if held is not None and not held.past_end:
+                self._buffer.append(_Piece(partition, end=message.offset()))
             return
-        partition = Partition(message.topic(), message.partition())
+        if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise ReaderLost(f"{error.name()}: {error.str()}")
+        log.warning("kafka says", error=f"{error.name()}: {error.str()}")
+
+    def _take_records(self, partition: Partition, messages: list[Message]) -> None:
         held = self._held.get(partition)
         if held is None or held.past_end:
             return
-        if error is None and held.view.end is not None and message.offset() >= held.view.end:
-            held.past_end = True
-            self._consumer.pause([TopicPartition(partition.topic, partition.number)])
-        self._buffer.append(message)
-        if error is None and (rows := self._rows_of(message)):
-            self._rows += rows
-            if self._first_row_at is None:
-                self._first_row_at = time.monotonic()
-
-    def _rows_of(self, message: Message) -> int:
-        link, _ = self._links[message.topic()]
-        if not link.has_sentinels:
-            return 1
-        headers = dict(message.headers() or ())
-        if SENTINEL_HEADER in headers:
-            return 0
-        rows = headers.get(ROWS_HEADER)
-        return int(rows) if rows is not None else self._batch_rows
-
-    def _sift(self, message: Message, batch: Batch) -> int:
-        """Give a message to its partition's view and, if it holds rows to work on, to the batch. Returns its rows."""
-        partition = Partition(message.topic(), message.partition())
         link, _ = self._links[partition.topic]
-        held = self._held[partition]
-        if message.error() is not None:
-            held.view.end_of_partition(message.offset())
-            return 0
-        if link.has_sentinels and (uuid := dict(message.headers() or ()).get(SENTINEL_HEADER)) is not None:
-            sentinel = uuid.decode()
-            held.view.sentinel(message.offset(), sentinel, self._elect(link.name, sentinel))
-            return 0
-        rows = self._rows_of(message)
-        if held.view.record(message.offset()):
-            batch.messages.setdefault(link.name, []).append(message)
-            batch.rows[partition] = batch.rows.get(partition, 0) + rows
-        return rows
+        if link.has_sentinels:
+            pieces = [self._piece_of(partition, message) for message in messages]
+        else:
+            end = held.view.end
+            if end is not None and messages[-1].offset() >= end:
+                messages = messages[: bisect_left(messages, end, key=_offset)]
+                held.past_end = True
+                self._consumer.pause([TopicPartition(partition.topic, partition.number)])
+            pieces = [_Piece(partition, messages, len(messages))] if messages else []
+            if held.past_end:
+                pieces.append(_Piece(partition, end=end))
+        self._buffer.extend(pieces)
+        rows = sum(piece.rows for piece in pieces)
+        self._rows += rows
+        if rows and self._first_row_at is None:
+            self._first_row_at = time.monotonic()
+
+    def _piece_of(self, partition: Partition, message: Message) -> _Piece:
+        """A message of a link with sentinels; its headers say what it is."""
+        headers = dict(message.headers() or ())
+        uuid = headers.get(SENTINEL_HEADER)
+        if uuid is not None:
+            return _Piece(partition, sentinel=(message.offset(), uuid.decode()))
+        rows = headers.get(ROWS_HEADER)
+        return _Piece(partition, [message], int(rows) if rows is not None else self._batch_rows)
+
+    def _sift(self, piece: _Piece, batch: Batch) -> None:
+        """Give a piece to its partition's view and, if it holds records, to the batch."""
+        partition = piece.partition
+        link, _ = self._links[partition.topic]
+        view = self._held[partition].view
+        if piece.end is not None:
+            view.end_of_partition(piece.end)
+        elif piece.sentinel is not None:
+            offset, uuid = piece.sentinel
+            view.sentinel(offset, uuid, self._elect(link.name, uuid))
+        elif view.record(piece.messages[-1].offset()):
+            batch.messages.setdefault(link.name, []).extend(piece.messages)
+            batch.rows[partition] = batch.rows.get(partition, 0) + piece.rows
 
     def _to_commit(self, held: _Held) -> bool:
         """Whether the partition was found drained and that is not committed yet."""
@@ -326,10 +385,15 @@ class Reader:
         self._first_row_at = None
 
     def _ask_committed(self, wanted: list[TopicPartition]) -> list[tuple[Partition, Position | None]]:
-        try:
-            answer = self._consumer.committed(wanted, timeout=_BROKER_CALL)
-        except KafkaException as error:
-            raise ReaderLost(f"the broker did not tell the committed positions: {error}") from error
+        deadline = time.monotonic() + _BROKER_CALL
+        while True:
+            try:
+                answer = self._consumer.committed(wanted, timeout=_BROKER_CALL)
+                break
+            except KafkaException as error:
+                if error.args[0].code() not in _ELSEWHERE or time.monotonic() > deadline:
+                    raise ReaderLost(f"the broker did not tell the committed positions: {error}") from error
+                time.sleep(_ASK_AGAIN)
         found: list[tuple[Partition, Position | None]] = []
         for item in answer:
             if item.error is not None:
@@ -361,11 +425,22 @@ class Reader:
         gone = {Partition(item.topic, item.partition) for item in partitions}
         for partition in gone:
             self._held.pop(partition, None)
-        self._buffer = deque(m for m in self._buffer if Partition(m.topic(), m.partition()) not in gone)
-        self._rows = sum(self._rows_of(message) for message in self._buffer if message.error() is None)
+        self._buffer = deque(piece for piece in self._buffer if piece.partition not in gone)
+        self._rows = sum(piece.rows for piece in self._buffer)
         if not self._rows:
             self._first_row_at = None
         if not consumer.assignment():
             return
         consumer.incremental_unassign(partitions)
         log.debug("partitions went", partitions=[f"{p.topic}[{p.number}]" for p in gone])
+
+
+def _offset(message: Message) -> int:
+    offset: int = message.offset()
+    return offset
+
+
+def _split(piece: _Piece, count: int) -> tuple[_Piece, _Piece]:
+    """The first ``count`` records of a piece that holds more, and the rest."""
+    head, tail = piece.messages[:count], piece.messages[count:]
+    return _Piece(piece.partition, head, len(head)), _Piece(piece.partition, tail, len(tail))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -58,6 +58,17 @@ class Outgoing(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
 
 
+class Records(NamedTuple):
+    """Many records for one topic of a user's, each with its key, which Kafka's partitioner goes by.
+
+    Apart from :class:`Outgoing` because there are so many of them: an object for each would cost more than sending it.
+    """
+
+    topic: str
+    records: Sequence[tuple[bytes | None, bytes | None]]
+    """Key and value."""
+
+
 def classify(error: KafkaError) -> Verdict:
     """The order matters, and the default is the safe one: librdkafka asks to test for abort, then retriable, else fatal."""
     if error.fatal():
@@ -82,7 +93,8 @@ class TransactionalWriter:
         self._timeout = settings.peer.transaction_timeout
         self._producer = Producer(
             {
-                "linger.ms": 5,
+                # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
+                "linger.ms": 100,
                 # The broker asks for patience while it still writes the last transaction's markers; that is over in
                 # milliseconds, and the client's own 100 ms would be most of a small batch's time.
                 "retry.backoff.ms": 10,
@@ -96,7 +108,6 @@ class TransactionalWriter:
             },
             logger=CLIENT_LOG,
         )
-        self._refused: KafkaError | None = None
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them."""
@@ -104,14 +115,14 @@ class TransactionalWriter:
 
     def write(
         self,
-        records: Iterable[Outgoing],
+        messages: Iterable[Outgoing | Records],
         positions: Mapping[Partition, Position],
         group_metadata: Callable[[], Any],
     ) -> None:
-        """One transaction: all records, and the positions that they were made from.
+        """One transaction: all messages, and the positions that they were made from.
 
         Args:
-            records: in the order in which they shall stand.
+            messages: in the order in which they shall stand.
             positions: at least one; without positions nothing fences a peer that has lost its place in the group.
             group_metadata: asked at the moment of sending, since it goes stale with every rebalance.
 
@@ -122,60 +133,59 @@ class TransactionalWriter:
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "a transaction without positions has no fence")
-        self._refused = None
         self._call(lambda _timeout: self._producer.begin_transaction())
         try:
-            for record in records:
-                self._produce(record)
+            whole = all(map(self._produce, messages))
             offsets = [
                 TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
                 for partition, position in positions.items()
             ]
             metadata = group_metadata()
             self._call(lambda timeout: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
+            if not whole:
+                raise ProducerLost("the client took no more records, and did not say why")
             self._call(self._producer.commit_transaction)
         except ProducerLost:
             raise
-        except BaseException as error:
+        except BaseException:
             self._abort()
-            if self._refused is not None and isinstance(error, TransactionAborted):
-                raise self._too_large(None) from error
             raise
 
-    def _produce(self, record: Outgoing) -> None:
+    def _produce(self, message: Outgoing | Records) -> bool:
+        """Hand a message, or many, to the client. False: the transaction has failed, and its next call tells why."""
+        if isinstance(message, Outgoing):
+            topic, value, partition, key, headers = message
+            return self._hand_over(topic, value, key, partition, headers)
+        produce, topic = self._producer.produce, message.topic
+        for key, value in message.records:
+            try:
+                produce(topic, value, key)
+            except (BufferError, KafkaException):  # which of them is seen again, and dealt with, there
+                if not self._hand_over(topic, value, key):
+                    return False
+        return True
+
+    def _hand_over(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> bool:
         while True:
             try:
-                self._producer.produce(
-                    record.topic,
-                    value=record.value,
-                    key=record.key,
-                    partition=record.partition,
-                    headers=record.headers,
-                    on_delivery=self._delivered,
-                )
-                return
+                self._producer.produce(topic, value, key, partition, headers=headers)
+                return True
             except BufferError:  # the queue is full: let some go out
                 self._producer.poll(0.1)
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise self._too_large(record) from error
+                code = error.args[0].code()
+                if code == KafkaError._STATE:  # noqa: SLF001 (what the client calls it)
+                    return False
+                if code == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise _too_large(topic, value, key) from error
                 raise self._verdict(error) from error
-
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self._refused = error
-
-    def _too_large(self, record: Outgoing | None) -> OutputError:
-        if record is None:
-            return OutputError(
-                "SX-RECORD-TOO-LARGE",
-                "Kafka refused a record as too large",
-                cause="it is larger than the topic's max.message.bytes",
-                fix="make the function give smaller records, or raise max.message.bytes of the topic",
-            )
-        error = record_too_large(len(record.value or b"") + len(record.key or b""), 1_000_000, record.value)
-        error.where["topic"] = record.topic
-        return error
 
     def _call(self, call: Callable[[float], object]) -> None:
         """Say a call until it is answered; librdkafka resumes the same one."""
@@ -194,6 +204,13 @@ class TransactionalWriter:
     def _verdict(self, error: KafkaException) -> Exception:
         reason = error.args[0]
         if classify(reason) is Verdict.ABORT:
+            if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:  # so says the broker, and not of which record
+                return OutputError(
+                    "SX-RECORD-TOO-LARGE",
+                    "Kafka refused a record as too large",
+                    cause="it is larger than the topic's max.message.bytes",
+                    fix="make the function give smaller records, or raise max.message.bytes of the topic",
+                )
             return TransactionAborted(f"{reason.name()}: {reason.str()}")
         return ProducerLost(f"{reason.name()}: {reason.str()}")
 
@@ -204,3 +221,9 @@ class TransactionalWriter:
             self._call(self._producer.abort_transaction)
         except TransactionAborted as error:
             raise ProducerLost(str(error)) from error
+
+
+def _too_large(topic: str, value: bytes | None, key: bytes | None) -> OutputError:
+    error = record_too_large(len(value or b"") + len(key or b""), 1_000_000, value)
+    error.where["topic"] = topic
+    return error
