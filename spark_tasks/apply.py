@@ -35,8 +35,9 @@ from spark_tasks.worker import USER_ERRORS, DataFault, Plan, checked, halving, j
 SMALLEST_SLICE = 2_000
 """Rows below which a slice is not worth a Spark task of its own (about 10 ms)."""
 
-MOST_SKIPPED = 200
-"""Records of one batch that a DataFrame function may have skipped: finding each costs about 2 log2(batch) Spark jobs."""
+MOST_SKIPPED = 100
+"""Records of one batch that a DataFrame function may have skipped: each costs about log2(batch) Spark jobs to find, and
+where it is a UDF that raises, also a new worker process."""
 
 
 class Applied(NamedTuple):

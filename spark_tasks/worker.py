@@ -79,7 +79,7 @@ def halving(
 ) -> tuple[list[pa.Table], int, Failure | None]:
     """Apply to a whole table; if rows may be skipped and it raises, to its halves, until the bad rows stand alone.
 
-    One bad row costs about 2 log2(rows) runs. Results are in the order of the rows.
+    One bad row costs about log2(rows) runs more. Results are in the order of the rows.
 
     Args:
         table: what ``apply`` gets; with no rows there is nothing to skip, and an error gives an empty result.
@@ -90,26 +90,45 @@ def halving(
     Returns:
         the results, the number of rows left out, and the first one's failure.
     """
-    results: list[pa.Table] = []
-    skipped = 0
-    first: FunctionError | None = None
-    waiting = [table]
-    while waiting:
-        part = waiting.pop()
+    if not skip:
         try:
-            results.append(apply(part))
+            return [apply(table)], 0, None
         except DataFault as fault:
-            if not skip:
-                raise fault.error from fault.__cause__
-            if part.num_rows > 1:
-                half = part.num_rows // 2
-                waiting += [part.slice(half), part.slice(0, half)]
-                continue
-            first = first or fault.error
-            skipped += part.num_rows
-            if most is not None and skipped > most:
-                raise _too_many(first, most) from fault.__cause__
-    return results, skipped, first.to_failure() if first else None
+            raise fault.error from fault.__cause__
+    search = _Search(apply, most)
+    search.within(table)
+    return search.results, search.skipped, search.first.to_failure() if search.first else None
+
+
+class _Search:
+    """The search for the rows that a function raises for."""
+
+    def __init__(self, apply: Callable[[pa.Table], pa.Table], most: int | None) -> None:
+        self._apply = apply
+        self._most = most
+        self.results: list[pa.Table] = []
+        self.skipped = 0
+        self.first: FunctionError | None = None
+
+    def within(self, part: pa.Table, *, surely_bad: bool = False) -> None:
+        if not surely_bad or part.num_rows <= 1:
+            try:
+                self.results.append(self._apply(part))
+                return
+            except DataFault as fault:
+                if part.num_rows <= 1:
+                    self._leave_out(part.num_rows, fault)
+                    return
+        half = part.num_rows // 2
+        before = self.skipped
+        self.within(part.slice(0, half))
+        self.within(part.slice(half), surely_bad=self.skipped == before)  # it was not the first half
+
+    def _leave_out(self, rows: int, fault: DataFault) -> None:
+        self.first = self.first or fault.error
+        self.skipped += rows
+        if self._most is not None and self.skipped > self._most:
+            raise _too_many(self.first, self._most) from fault.__cause__
 
 
 def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
@@ -201,7 +220,7 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table) -> Done:
             if type(result) is dict:
                 results.append(result)
             elif result is not None:
-                results += _several(plan, result)
+                results += list(_several(plan, result))  # all of them or none: it may raise half-way
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
             if not plan.skip:
