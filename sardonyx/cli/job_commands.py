@@ -68,8 +68,11 @@ def check(call: Call, spec: Spec) -> None:
 
 def submit(call: Call, spec: Spec) -> None:
     """Hand a job in and print its id; whoever coordinates runs it."""
+    from sardonyx.loading import load
+
+    loaded = load(spec)  # a mistake in the job is told without waiting for a cluster
     with call.client() as client:
-        handle = client.submit(spec)
+        handle = client.submit(loaded)
         if not call.json:
             call.put(handle.id)
         waits = handle.waits_for()
