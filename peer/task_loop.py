@@ -31,11 +31,12 @@ import structlog
 from coordinator.events import Completed, Counts, Exhausted, TaskFailed
 from coordinator.tree import SessionLost, Tree
 from peer.grant import Grant, GrantGone
-from peer.work import Result, Work
+from peer.work import Result, StepClock, Work
+from queues.media.base import Split
 from queues.outlets import sentinel_message
 from queues.positions import Partition, Position, add, total
-from queues.reader import ROWS_HEADER, Batch, Reader, ReaderLost
-from queues.transaction import Outgoing, ProducerLost, TransactionAborted, TransactionalWriter
+from queues.reader import DUE_HEADER, ROWS_HEADER, Batch, Reader, ReaderLost
+from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError, failure_of
 from sardonyx.gates import gate
 from sardonyx.units import seconds
@@ -81,6 +82,7 @@ class TaskLoop:
         self._asked_at = 0.0
         self._rebuilds = 0
         self._started = time.monotonic()
+        self._clock = StepClock()
         self._workers = ThreadPoolExecutor(1, thread_name_prefix=f"batch-{work.peer}", initializer=work.begin)
         self._reader: Reader
         self._writer: TransactionalWriter
@@ -118,6 +120,7 @@ class TaskLoop:
                 return
             gate("read")  # 1
             batch = self._reader.cut(self._size)  # 2
+            self._clock.start()
             if not batch.positions:  # only ends of partitions that say nothing new
                 return
             self._check(batch)  # 3
@@ -130,12 +133,14 @@ class TaskLoop:
 
     # --- the batch -----------------------------------------------------------------------------------------------
 
-    def _apply(self, batch: Batch) -> tuple[Result, list[Outgoing]]:
+    def _apply(self, batch: Batch) -> tuple[Result, list[Outgoing | Records]]:
         """Results and the messages that carry them, made before the transaction begins: it stays open for the writes only."""
-        result = self._work.apply(batch)
-        return result, [message for outlet in self._work.outlets for message in outlet.messages(result.table)]
+        result = self._work.apply(batch, self._clock)
+        with self._clock("encode"):
+            messages = [message for outlet in self._work.outlets for message in outlet.messages(result.table)]
+        return result, messages
 
-    def _commit(self, batch: Batch, result: Result, messages: list[Outgoing]) -> None:
+    def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
         stage = self._work.stage
         links = {link.topic: link for link in stage.ingress}
         displaced = [
@@ -144,14 +149,18 @@ class TaskLoop:
         ]
         positions = self._positions(batch, result)
         gate("begin")  # 5
-        self._writer.write([*messages, *displaced], positions, self._reader.group_metadata)  # 5, 6, 7
+        with self._clock("write"):
+            self._writer.write([*messages, *displaced], positions, self._reader.group_metadata)  # 5, 6, 7
         gate("committed")
         self._reader.committed(positions)
         self._rebuilds = 0
         if result.rows_in:
-            for outlet in self._work.outlets:
-                outlet.committed()
-            log.debug("batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows)
+            with self._clock("publish"):
+                for outlet in self._work.outlets:
+                    outlet.committed()
+            log.debug(
+                "batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows, **self._clock.milliseconds()
+            )
         if result.skipped and result.first_error:
             error = result.first_error
             log.warning("records skipped", records=result.skipped, first=f"{error.code}: {error.message}")
@@ -213,13 +222,9 @@ class TaskLoop:
         first = Partition(link.topic, 0)
         splits = self._meanwhile(lambda: list(source.splits()))
         partitions = self._work.facts[link.name].partitions
+        began = time.time()
         messages = [
-            Outgoing(
-                link.topic,
-                msgspec.json.encode(split),
-                number % partitions,
-                headers=None if split.rows is None else [(ROWS_HEADER, str(split.rows).encode())],
-            )
+            Outgoing(link.topic, msgspec.json.encode(split), number % partitions, headers=_headers(split, began))
             for number, split in enumerate(splits)
         ]
         sentinel = str(uuid.uuid4())
@@ -333,6 +338,13 @@ class TaskLoop:
             self._tree.request(TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal))
         except SardonyxError as away:  # then the peer itself is about to be lost, and the task with it
             log.warning("the failure could not be reported", reason=str(away))
+
+
+def _headers(split: Split, began: float) -> list[tuple[str, bytes]]:
+    """What readers must know of a split before they read it: its rows and, of a paced input, from when on it may be read."""
+    headers = [] if split.rows is None else [(ROWS_HEADER, str(split.rows).encode())]
+    due = split.data.get("due")
+    return headers if due is None else [*headers, (DUE_HEADER, f"{began + due:.3f}".encode())]
 
 
 def _drained(position: Position | None) -> str | None:

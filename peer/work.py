@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +42,31 @@ class Result:
     first_error: Failure | None
 
 
+class StepClock:
+    """How long each step of the batch in hand takes, for its line in the log."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+        self._steps: dict[str, float] = {}
+
+    def start(self) -> None:
+        """A batch begins; how long it was waited for, and read, counts as its first step."""
+        now = time.perf_counter()
+        self._steps = {"wait": now - self._since}
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        """Count the time within as that step's."""
+        began = time.perf_counter()
+        yield
+        self._since = time.perf_counter()
+        self._steps[step] = self._steps.get(step, 0.0) + self._since - began
+
+    def milliseconds(self) -> dict[str, float]:
+        """By step, as fields of a log line."""
+        return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self._steps.items()}
+
+
 @dataclass
 class Work:
     """A task as one virtual peer runs it. Made by :func:`prepare`."""
@@ -75,13 +102,25 @@ class Work:
     def _spark_group(self) -> str:
         return f"{self.peer}/{self.assignment.id}"
 
-    def apply(self, batch: Batch) -> Result:
+    def apply(self, batch: Batch, clock: StepClock) -> Result:
         """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.
 
         Raises:
             InputError: the messages do not hold what the job says they hold.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
+        with clock("decode"):
+            table, skipped, first_error = self._rows(batch)
+        rows_in = table.num_rows + skipped
+        if not table.num_rows:
+            return Result(table, rows_in, skipped, first_error)
+        with clock("function"):
+            applied = self.function.apply(table)
+        out = applied.table if applied.table is not None else table.slice(0, 0)
+        return Result(out, rows_in, skipped + applied.skipped, first_error or applied.first_error)
+
+    def _rows(self, batch: Batch) -> tuple[pa.Table, int, Failure | None]:
+        """The rows of a batch's messages, how many could not be read, and why the first of them."""
         tables: list[pa.Table] = []
         skipped, first_error = 0, None
         for link in self.stage.ingress:
@@ -103,12 +142,7 @@ class Work:
                     skipped += len(decoded.bad)
                     self._refuse_unless_skipping(messages[index], first_error)
         table = block.concat(tables) if tables else pa.table({})
-        rows_in = table.num_rows + skipped
-        if not table.num_rows:
-            return Result(table, rows_in, skipped, first_error)
-        applied = self.function.apply(table)
-        out = applied.table if applied.table is not None else table.slice(0, 0)
-        return Result(out, rows_in, skipped + applied.skipped, first_error or applied.first_error)
+        return table, skipped, first_error
 
     def _refuse_unless_skipping(self, message: object, failure: Failure) -> None:
         if self.stage.task.on_error.then == "skip":

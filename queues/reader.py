@@ -38,6 +38,9 @@ log = structlog.get_logger()
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
 
+DUE_HEADER = "sx-due"
+"""On splits of a paced input: from when on they may be read, in seconds since 1970, by the clock of whoever reads."""
+
 SENTINEL_HEADER = "sx-sentinel"
 """On a sentinel: its uuid. Such a message holds no rows."""
 
@@ -91,6 +94,8 @@ class _Piece:
     """Its offset and uuid."""
     end: int | None = None
     """The offset behind everything, or one at or behind a bound end."""
+    due: float = 0.0
+    """Not to be read earlier than that, in seconds since 1970."""
 
 
 @dataclass
@@ -102,6 +107,8 @@ class _Held:
     incarnation: int
     started: int
     """Where reading begins if nothing was ever committed."""
+    later: deque[_Piece] = field(default_factory=deque)
+    """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
     """A record behind the bound end came: no more are asked for."""
 
@@ -165,6 +172,7 @@ class Reader:
         Raises:
             ReaderLost: the consumer cannot go on.
         """
+        self._take_due()
         self._throttle()
         message = self._consumer.poll(timeout)
         if message is None:
@@ -225,6 +233,7 @@ class Reader:
         self._clear_buffer()
         for partition, held in self._held.items():
             held.view = self._fresh_view(partition, held)
+            held.later.clear()
             if held.past_end:
                 held.past_end = False
                 self._consumer.resume([TopicPartition(partition.topic, partition.number)])
@@ -243,7 +252,7 @@ class Reader:
     @property
     def idle(self) -> bool:
         """Whether nothing is buffered and nothing waits to be committed."""
-        return not self._buffer and not any(self._to_commit(held) for held in self._held.values())
+        return not self._buffer and not any(held.later or self._to_commit(held) for held in self._held.values())
 
     def all_committed(self) -> dict[Partition, Position | None]:
         """What the group has committed for every partition of every ingress link; asks the broker.
@@ -318,7 +327,7 @@ class Reader:
             partition = Partition(message.topic(), message.partition())
             held = self._held.get(partition)
             if held is not None and not held.past_end:
-                self._buffer.append(_Piece(partition, end=message.offset()))
+                self._keep(held, _Piece(partition, end=message.offset()))
             return
         if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise ReaderLost(f"{error.name()}: {error.str()}")
@@ -340,11 +349,28 @@ class Reader:
             pieces = [_Piece(partition, messages, len(messages))] if messages else []
             if held.past_end:
                 pieces.append(_Piece(partition, end=end))
-        self._buffer.extend(pieces)
-        rows = sum(piece.rows for piece in pieces)
-        self._rows += rows
-        if rows and self._first_row_at is None:
+        for piece in pieces:
+            self._keep(held, piece)
+
+    def _keep(self, held: _Held, piece: _Piece) -> None:
+        """Put a piece where it belongs: into the buffer, or behind what is not due yet."""
+        if held.later or piece.due > time.time():
+            held.later.append(piece)
+        else:
+            self._buffer_piece(piece)
+
+    def _buffer_piece(self, piece: _Piece) -> None:
+        self._buffer.append(piece)
+        self._rows += piece.rows
+        if piece.rows and self._first_row_at is None:
             self._first_row_at = time.monotonic()
+
+    def _take_due(self) -> None:
+        """Put what has become due into the buffer."""
+        now = time.time()
+        for held in self._held.values():
+            while held.later and held.later[0].due <= now:
+                self._buffer_piece(held.later.popleft())
 
     def _piece_of(self, partition: Partition, message: Message) -> _Piece:
         """A message of a link with sentinels; its headers say what it is."""
@@ -353,7 +379,8 @@ class Reader:
         if uuid is not None:
             return _Piece(partition, sentinel=(message.offset(), uuid.decode()))
         rows = headers.get(ROWS_HEADER)
-        return _Piece(partition, [message], int(rows) if rows is not None else self._batch_rows)
+        due = float(headers.get(DUE_HEADER, 0))
+        return _Piece(partition, [message], int(rows) if rows is not None else self._batch_rows, due=due)
 
     def _sift(self, piece: _Piece, batch: Batch) -> None:
         """Give a piece to its partition's view and, if it holds records, to the batch."""

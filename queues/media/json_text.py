@@ -32,7 +32,8 @@ def rows(table: pa.Table) -> Iterator[bytes]:
     for batch in table.to_batches(max_chunksize=50_000):
         columns = [values(column, name) for name, column in zip(names, batch.columns, strict=True)]
         for row in zip(*columns, strict=True):
-            yield orjson.dumps(dict(zip(names, row, strict=True)))
+            # Copied: what orjson gives sits in a buffer of a KiB, which makes keeping 50,000 of them ten times as slow.
+            yield bytes(memoryview(orjson.dumps(dict(zip(names, row, strict=True)))))
 
 
 def check_names(names: list[str]) -> None:
