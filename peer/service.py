@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.tree import Tree
+from coordinator.tree import SessionLost, Tree
 from peer.virtual_peer import VirtualPeer
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
@@ -29,6 +29,9 @@ log = structlog.get_logger()
 _SAY_AGAIN = 10.0
 """Seconds between lines that say what the daemon waits for."""
 
+_BROKEN_PAUSE = 1.0
+"""Seconds before a new session is begun because a virtual peer could not go on in the last."""
+
 
 class PeerDaemon:
     """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
@@ -42,6 +45,7 @@ class PeerDaemon:
         self._spark = spark
         self._code_cache = code_cache
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """What happens to the session that is served now. Each has a queue of its own, since one that ends may still speak."""
         self._stopping = False
 
     def stop(self) -> None:
@@ -55,17 +59,30 @@ class PeerDaemon:
         Raises:
             SetupError: ZooKeeper could not be reached at the start.
         """
-        tree: Tree | None = Tree.connect(self._settings, listener=self._news.put)
+        tree: Tree | None = self._connect()
         while tree is not None:
             self._session(tree)
             tree = None if self._stopping else self._reconnect()
 
+    def _connect(self) -> Tree:
+        self._news = queue.SimpleQueue()
+        return Tree.connect(self._settings, listener=self._news.put)
+
     def _session(self, tree: Tree) -> None:
         """One ZooKeeper session, from its first pulse to its end."""
+        news = self._news
         name = f"{_host()}-{secrets.token_hex(2)}"
         about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
         peers = [
-            VirtualPeer(self._settings, tree, self._spark, f"{name}-{index}", about, self._code_cache)
+            VirtualPeer(
+                self._settings,
+                tree,
+                self._spark,
+                f"{name}-{index}",
+                about,
+                self._code_cache,
+                broke=lambda: news.put("BROKE"),
+            )
             for index in range(self._settings.peer.virtual_peers)
         ]
         log.info("peer daemon serves", daemon=name, virtual_peers=len(peers), deployment=self._settings.deployment)
@@ -73,16 +90,18 @@ class PeerDaemon:
             peer.start()
         try:
             while not self._stopping:
-                news = self._news.get()
-                if news == "LOST":
-                    log.warning("the ZooKeeper session expired: all virtual peers begin afresh")
+                heard = news.get()
+                if heard in ("LOST", "BROKE"):
+                    log.warning("the ZooKeeper session is over: all virtual peers begin afresh", reason=heard.lower())
                     for peer in peers:
                         peer.lose()
+                    if heard == "BROKE":  # it may break again at once
+                        time.sleep(_BROKEN_PAUSE)
                     break
-                if news == "CONNECTED":
+                if heard == "CONNECTED":
                     for peer in peers:
                         peer.look()
-                elif news == "SUSPENDED":
+                elif heard == "SUSPENDED":
                     log.warning("ZooKeeper is away: nothing is committed until it is back", zookeeper=tree.hosts)
             if self._stopping:
                 log.info("draining: every virtual peer finishes its batch")
@@ -98,8 +117,8 @@ class PeerDaemon:
         said = 0.0
         while not self._stopping:
             try:
-                return Tree.connect(self._settings, listener=self._news.put)
-            except SetupError as error:
+                return self._connect()
+            except (SetupError, SessionLost) as error:
                 if time.monotonic() - said > _SAY_AGAIN:
                     said = time.monotonic()
                     log.warning("waits for ZooKeeper", since_s=round(said - since), reason=error.message)

@@ -7,6 +7,7 @@ coordinator that changed), it reads its node again and acts on what stands there
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ class VirtualPeer:
         name: unique in the deployment and this session; the ids of its lives derive from it.
         about: what the pulse says: daemon, host, pid.
         code_cache: where bundles of job code are kept.
+        broke: called, on this peer's thread, if it cannot go on in this session though it stands: the daemon must end the
+            session, or the pulse would tell of a peer that is none.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class VirtualPeer:
         name: str,
         about: dict[str, str | int],
         code_cache: Path,
+        broke: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._tree = tree
@@ -67,9 +71,11 @@ class VirtualPeer:
         self._name = name
         self._about = about
         self._code_cache = code_cache
+        self._broke = broke
         self._wake = threading.Event()
         self._leaving = False
         self._lost = False
+        self._known = False
         self._id = name
         self._work: Work | None = None
         self._grant: Grant | None = None
@@ -102,6 +108,7 @@ class VirtualPeer:
     def _run(self) -> None:
         life = 0
         while not self._leaving and not self._lost:
+            self._known = False
             self._id = self._name if life == 0 else f"{self._name}.{life}"
             life += 1
             structlog.contextvars.bind_contextvars(peer=self._id)
@@ -109,30 +116,48 @@ class VirtualPeer:
                 self._live()
             except _Reborn as reason:
                 log.warning("comes back under a new id", reason=str(reason))
-            except (SessionLost, ZooKeeperAway) as error:
-                log.warning("stops: the ZooKeeper session is gone", reason=error.message)
+            except SessionLost:
                 self._lost = True
+            except Exception as error:
+                log.error("cannot go on in this session", exc_info=error)
+                self._lost = True
+                self._broke()
             finally:
                 self._stop_task()
 
     def _live(self) -> None:
-        self._tree.create(layout.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True)
-        log.info("registered")
-        known = False
+        """One life. While ZooKeeper is away it goes on waiting: the session may outlive that, and the pulse with it."""
+        pulse = layout.pulse(self._id)
+        registered = False
         while not self._lost:
             self._wake.clear()
-            if self._leaving:
-                self._goodbye()
-                return
-            data = self._tree.read(layout.peer_state(self._id), watch=self._signal)
-            if data is not None:
-                known = True
-                self._follow(msgspec.json.decode(data, type=PeerNote))
-            elif known:
+            try:
+                if not registered:
+                    self._tree.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
+                    registered = True
+                    log.info("registered")
+                if self._leaving:
+                    self._goodbye()
+                    return
+                self._look(pulse)
+            except _Reborn:
                 self._stop_task()
-                self._tree.delete(layout.pulse(self._id))
-                raise _Reborn("the coordinator took it for dead")
+                self._tree.delete(pulse)
+                raise
+            except ZooKeeperAway as away:
+                if self._leaving:
+                    return
+                log.warning("waits for ZooKeeper", reason=away.message)
             self._wake.wait(_LOOK_ANYWAY)
+
+    def _look(self, pulse: str) -> None:
+        """Read the state node and follow it. Without one we wait to be noticed, unless our pulse was taken away."""
+        data = self._tree.read(layout.peer_state(self._id), watch=self._signal)
+        if data is not None:
+            self._known = True
+            self._follow(msgspec.json.decode(data, type=PeerNote))
+        elif self._known or self._tree.read(pulse) is None:
+            raise _Reborn("the coordinator took it for dead")
 
     def _signal(self, _event: object) -> None:
         self._wake.set()
@@ -153,8 +178,6 @@ class VirtualPeer:
     def _follow(self, note: PeerNote) -> None:
         """Make reality match what the node says."""
         if note.state == "revoked":
-            self._stop_task()
-            self._tree.delete(layout.pulse(self._id))
             raise _Reborn("its task was taken away")
         current = self._grant.assignment if self._grant is not None else None
         if current is not None and current != note.assignment:
