@@ -92,7 +92,7 @@ def dev(
         if not services_only:
             count = peers or settings.peer.virtual_peers
             daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
-            call.say(f"a coordinator and {count} virtual peers run here, their logs in {folder}")
+            _say_daemons(call, count, folder)
         if call.json:
             call.put_json({"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers})
         else:
@@ -126,7 +126,7 @@ def run(call: Call, spec: Spec, peers: Peers = None, timeout: Timeout = None, da
             count = peers or settings.peer.virtual_peers
             folder = folder if embedded_here else _log_folder(settings, stack)
             daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
-            call.say(f"a coordinator and {count} virtual peers run here, their logs in {folder}")
+            _say_daemons(call, count, folder)
         if stop.asked:  # while the services were starting
             raise KeyboardInterrupt
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
@@ -257,6 +257,11 @@ def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-logs-")))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     return settings.data_dir
+
+
+def _say_daemons(call: Call, count: int, folder: Path) -> None:
+    peers = "1 virtual peer" if count == 1 else f"{count} virtual peers"
+    call.say(f"a coordinator and {peers} run here, their logs in {folder}")
 
 
 def _put_addresses(call: Call, settings: Settings) -> None:
