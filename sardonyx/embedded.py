@@ -250,6 +250,7 @@ default.replication.factor=1
 min.insync.replicas=1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
+offsets.retention.minutes=525600
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
