@@ -239,7 +239,8 @@ def _lines(text: bytes) -> pa.Table:
 def _misfit(path: str, bad: Misfit, place: str = "", line: int | None = None) -> InputError:
     where: dict[str, object] = {"path": path, **({"line": line} if line else {})}
     fix = bad.fix or "mend the file, or declare a type that can hold it (string holds anything)"
-    return InputError("SX-INPUT-SCHEMA", f"{path}, {place}{bad}", fix=fix, where=where)
+    cause = "what does not fit the declaration of an input is neither guessed at nor left out"
+    return InputError("SX-INPUT-SCHEMA", f"{path}, {place}{bad}", cause=cause, fix=fix, where=where)
 
 
 def _differ(one: str, other: str) -> InputError:
