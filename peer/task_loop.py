@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ import structlog
 
 from coordinator.events import Completed, Counts, Exhausted, TaskFailed
 from coordinator.tree import SessionLost, Tree
+from peer.aside import Aside
 from peer.grant import Grant, GrantGone
 from peer.work import Result, StepClock, Work
 from queues.media.base import Split
@@ -83,7 +84,7 @@ class TaskLoop:
         self._rebuilds = 0
         self._started = time.monotonic()
         self._clock = StepClock()
-        self._workers = ThreadPoolExecutor(1, thread_name_prefix=f"batch-{work.peer}", initializer=work.begin)
+        self._aside = Aside(f"batch-{work.peer}", work.begin)
         self._reader: Reader
         self._writer: TransactionalWriter
 
@@ -106,7 +107,7 @@ class TaskLoop:
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
             self._fail(error, fatal=False)
         finally:
-            self._workers.shutdown(wait=False)
+            self._aside.close()
             self._work.abandon()
 
     def step(self) -> None:
@@ -194,7 +195,7 @@ class TaskLoop:
 
         If the grant goes, the work is abandoned: nothing of it is committed.
         """
-        future: Future[T] = self._workers.submit(work)
+        future: Future[T] = self._aside.submit(work)
         while True:
             try:
                 return future.result(timeout=_TICK / 2)

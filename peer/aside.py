@@ -1,0 +1,52 @@
+"""A thread for what takes long, of which nobody has to wait for the end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Aside:
+    """Runs calls one after the other on a thread of its own.
+
+    Unlike a pool's, this thread does not keep the process from ending: a user's function may never return, and a daemon that
+    is told to stop must stop all the same.
+
+    Args:
+        name: of the thread.
+        first: called on it before everything else; must not raise.
+    """
+
+    def __init__(self, name: str, first: Callable[[], None]) -> None:
+        self._first = first
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Have ``call`` run after those before it; the future holds what it gives or raises."""
+        if not self._thread.ident:
+            self._thread.start()
+        future: Future[T] = Future()
+        self._calls.put(lambda: _settle(future, call))
+        return future
+
+    def close(self) -> None:
+        """Let the thread end once what it does is through. Does not wait for that."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        self._first()
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 (whoever waits for the future gets it)
+        future.set_exception(error)

@@ -1,0 +1,36 @@
+"""The thread for what takes long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from peer.aside import Aside
+
+
+def test_calls_run_in_order_behind_the_first_one() -> None:
+    """On one thread, the first call before all others; what a call gives or raises is in its future."""
+    ran: list[object] = []
+    aside = Aside("aside", lambda: ran.append(threading.current_thread().name))
+    assert ran == []
+
+    def fail() -> None:
+        ran.append("fail")
+        raise SystemExit("no")
+
+    one, two, three = aside.submit(lambda: ran.append(1)), aside.submit(fail), aside.submit(lambda: 3)
+    aside.close()
+    assert three.result(10) == 3
+    assert one.result(0) is None
+    with pytest.raises(SystemExit):
+        two.result(0)
+    assert ran == ["aside", 1, "fail"]
+
+
+def test_a_call_that_never_returns_does_not_keep_the_process() -> None:
+    """A daemon that is told to stop ends, whatever a user's function does."""
+    program = "import threading; from peer.aside import Aside; Aside('a', list).submit(threading.Event().wait)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
