@@ -410,7 +410,7 @@ def test_skipping_leaves_out_just_the_bad_records(run: Runner) -> None:
     [
         ("arrow_strict", 20_000, [7, 4103, 8199, 12295, 16391], "ValueError: seven"),
         ("df_ansi", 61, [0, 30, 60], "ArithmeticException: [DIVIDE_BY_ZERO]"),
-        ("df_bad_udf", 40, [0, 30], "ZeroDivisionError: division by zero"),
+        ("df_bad_udf", 8, [0], "ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_bad_batch_is_halved_until_the_bad_rows_stand_alone(
