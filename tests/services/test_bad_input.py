@@ -1,0 +1,376 @@
+"""What goes wrong in users' hands: each time one clear error with a code, the cause and what to do, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from sardonyx.config import Settings
+from sardonyx.errors import JobFailed
+from sardonyx.loading import load
+from tests.services.house import PEERS, House, called, house, shared_house, told, written
+from tests.waiting import until
+
+__all__ = ["house", "shared_house"]  # fixtures
+
+HEAD = """
+import time
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, functions as F
+from sardonyx import Job, blackhole, files, generator, kafka
+"""
+TO_FILES = HEAD + 'job = Job("%s")\njob.output("write", files("out", format="%s"), after=job.input("read", %s))\n'
+NOWHERE = {"SARDONYX__ZOOKEEPER__HOSTS": "127.0.0.1:1", "SARDONYX__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:2"}
+IMPATIENT = {"SARDONYX__ZOOKEEPER__CONNECT_TIMEOUT": "300 ms", "SARDONYX__KAFKA__CONNECT_TIMEOUT": "300 ms"}
+TINY = HEAD + 'job = Job("tiny")\njob.output("drop", blackhole(), after=job.input("make", generator(count=3)))\n'
+
+
+# --- What the machine and the cluster must provide --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["run", "job.py"], ["run", "job.py", "--peers", "1"], ["peer"], ["dev"]])
+@pytest.mark.parametrize("code", ["SX-JAVA-MISSING", "SX-JAVA-OLD"])
+def test_without_a_java_that_will_do(
+    command: list[str], code: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever needs Java says so itself, with the line that installs it, before anything is begun."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, TINY)
+    old = tmp_path / "bin" / "java"
+    if code == "SX-JAVA-OLD":
+        old.parent.mkdir()
+        old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+        old.chmod(0o755)
+    env = {**(settings.environment() if len(command) != 2 else {}), "PATH": str(old.parent), "JAVA_HOME": ""}
+    told(called(*command, env=env), code, "Java 17", "apt-get install")
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "job.py"], ["coordinator"], ["peer"], ["job", "submit", "job.py"], ["job", "list"]]
+)
+def test_zookeeper_that_does_not_answer(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the address and how long was waited."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, TINY)
+    told(called(*command, env={**NOWHERE, **IMPATIENT}), "SX-ZOOKEEPER-UNREACHABLE", "127.0.0.1:1", "0.3 s")
+
+
+@pytest.mark.parametrize("command", [["run", "job.py"], ["coordinator"], ["peer"]])
+def test_kafka_that_does_not_answer(
+    command: list[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ZooKeeper. (Handing a job in and looking at jobs needs no Kafka.)"""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, TINY)
+    env = {**settings.environment(), **IMPATIENT, "SARDONYX__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:2"}
+    told(called(*command, env=env), "SX-KAFKA-UNREACHABLE", "127.0.0.1:2", "0.3 s")
+
+
+def test_a_spec_is_read_before_anybody_is_asked(tmp_path: Path) -> None:
+    """A mistake in the job is told without waiting for a cluster, by ``run`` and ``submit`` alike."""
+    spec = written(tmp_path, "raise RuntimeError('not today')\n")
+    for command in (["run"], ["job", "submit"]):
+        result = called(*command, spec, env={**NOWHERE, **IMPATIENT})
+        told(result, "SX-SPEC-RAISED", "not today")
+        assert result.stderr.startswith("Traceback")
+
+
+# --- Input ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_input_file_that_is_missing(house: House, tmp_path: Path) -> None:
+    """It is found out before anything runs; and by the peers, if it is not there for them."""
+    spec = written(tmp_path, TO_FILES % ("missing", "json", 'files("flihgts.csv", format="csv", header=True)'))
+    (tmp_path / "flights.csv").write_text("a\n1\n")
+    for command in (["check"], ["run"], ["job", "submit"]):
+        told(house.call(*command, spec), "SX-INPUT-MISSING", "flihgts.csv", "did you mean 'flights.csv'")
+    handle = house.client.submit(load(spec, places=False))
+    told(house.call("job", "await", handle.id), "SX-INPUT-MISSING", "flihgts.csv")
+    shown = json.loads(house.call("job", "show", handle.id, "--json").stdout)
+    assert (shown["status"], shown["error"]["code"]) == ("failed", "SX-INPUT-MISSING")
+
+
+def test_input_without_a_single_row(house: House, tmp_path: Path) -> None:
+    """A header and nothing else, an empty directory, an empty topic: the job completes with zero rows."""
+    empty = house.make_topic("empty")
+    published = house.make_topic("empty-out")
+    (tmp_path / "header").mkdir()
+    (tmp_path / "header" / "in.csv").write_text("carrier,dep_delay\n")
+    (tmp_path / "directory" / "in").mkdir(parents=True)
+    schema = 'schema="carrier string, dep_delay double"'
+    inputs = {
+        "header": f'files("in.csv", format="csv", header=True, {schema})',
+        "directory": f'files("in", format="json", {schema})',
+        "topic": f'kafka("{empty}", format="json", start="earliest", end="latest", {schema})',
+    }
+    rest = """
+def late(rows: DataFrame) -> DataFrame:
+    return rows.where("dep_delay > 15")
+
+def same(row: dict) -> dict:
+    return row
+
+job = Job("empty-{name}")
+found = job.task("same", same, after=job.task("late", late, after=job.input("read", {medium})))
+job.output("write", files("out", format="parquet"), after=found)
+job.output("publish", kafka("{published}", format="json", key="carrier"), after=found)
+"""
+    handles = {
+        name: house.submit(tmp_path / name, HEAD + rest.format(name=name, medium=medium, published=published))
+        for name, medium in inputs.items()
+    }
+    for name, handle in handles.items():
+        view = house.completed(handle)
+        assert {(task.rows_in, task.rows_out, task.skipped) for task in view.tasks} == {(0, 0, 0)}
+        assert [path.name for path in (tmp_path / name / "out").iterdir()] == ["_SUCCESS"]
+    assert house.records(published) == []
+
+
+def test_a_schema_that_does_not_fit(house: House, tmp_path: Path) -> None:
+    """A column that the header lacks is found at once; a value of another type when it is read, with file and line."""
+    (tmp_path / "in.csv").write_text("dest,dep_delay,carrier\nIAH,2,UA\nMIA,soon,AA\n")
+    read = 'files("in.csv", format="csv", header=True, schema="%s")'
+    lacks = written(tmp_path, TO_FILES % ("misfit", "json", read % "carrier string, dep_dely double"))
+    for command in (["check"], ["run"], ["job", "submit"]):
+        told(house.call(*command, lacks), "SX-INPUT-SCHEMA", "'dep_dely'", "did you mean 'dep_delay'")
+    wrong = written(tmp_path, TO_FILES % ("misfit", "json", read % "carrier string, dep_delay double"))
+    result = house.call("job", "await", house.client.submit(wrong).id)
+    told(result, "SX-INPUT-SCHEMA", "in.csv", "line 3", "'soon'", "dep_delay")
+    assert not (tmp_path / "out").exists()
+
+
+def test_records_of_a_topic_that_do_not_fit(house: House, tmp_path: Path) -> None:
+    """The record is named by topic, partition and offset; with ``skip`` it is left out, counted and shown."""
+    topic = house.make_topic("misfits")
+    house.fill(topic, b'{"n": 1}', b'{"n": "many"}', b'{"n": 3}', b"not json")
+    text = """
+def keep(row: dict) -> dict:
+    return row
+
+job = Job("misfits-{then}")
+read = job.input("read", kafka("{topic}", format="json", schema="n long", start="earliest", end="latest"))
+job.output("write", files("out", format="json"), after=job.task("keep", keep, after=read, on_error="{then}"))
+"""
+    failed = house.submit(tmp_path / "fail", HEAD + text.format(then="fail", topic=topic))
+    skipping = house.submit(tmp_path / "skip", HEAD + text.format(then="skip", topic=topic))
+    with pytest.raises(JobFailed) as caught:
+        failed.await_completion(90)
+    assert caught.value.code.startswith("SX-RECORD-")
+    assert (caught.value.where["topic"], caught.value.where["partition"]) == (topic, "1")
+    keep = house.completed(skipping).task("keep")
+    assert (keep.rows_in, keep.rows_out, keep.skipped) == (4, 2, 2)
+
+
+def test_a_topic_that_is_missing(house: House, tmp_path: Path) -> None:
+    """The job fails with the topic's name; a job beside it goes on."""
+    lost = 'kafka("never-made", format="json", start="earliest", end="latest")'
+    handle = house.submit(tmp_path, TO_FILES % ("lost", "json", lost))
+    beside = house.submit(tmp_path / "beside", TINY)
+    told(house.call("job", "await", handle.id), "SX-KAFKA-TOPIC-MISSING", "'never-made'")
+    assert house.completed(beside).task("drop").rows_in == 3
+
+
+# --- Output -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(folder: Path) -> list[int]:
+    """Field ``id`` of all rows in the JSON files of a folder."""
+    return sorted(json.loads(line)["id"] for path in folder.glob("*.json") for line in path.read_text().splitlines())
+
+
+def test_an_output_directory_that_is_not_empty(house: House, tmp_path: Path) -> None:
+    """It is refused, unless it is to be added to or replaced; what is replaced stays until the new result is whole."""
+    text = """
+def ok(row: dict) -> dict:
+    if {bad} and row["id"] == 4:
+        raise ValueError("four")
+    return row
+
+job = Job("{name}")
+made = job.task("ok", ok, after=job.input("make", generator(count={count}, columns={{"id": "sequence"}})), batch_size=2)
+job.output("write", files("out", format="json"{mode}), after=made)
+"""
+
+    def spec(name: str, count: int, mode: str = "", *, bad: bool = False) -> str:
+        mode = f', mode="{mode}"' if mode else ""
+        return written(tmp_path, HEAD + text.format(name=name, count=count, mode=mode, bad=bad))
+
+    out = tmp_path / "out"
+    assert house.completed(house.client.submit(spec("first", 3))).status == "completed"
+    assert rows_of(out) == [0, 1, 2]
+    for command in (["check"], ["run"], ["job", "submit"]):
+        told(house.call(*command, spec("again", 3)), "SX-OUTPUT-NOT-EMPTY", str(out), 'mode="append"')
+    house.completed(house.client.submit(spec("more", 2, "append")))
+    assert rows_of(out) == [0, 0, 1, 1, 2]
+    with pytest.raises(JobFailed) as caught:
+        house.client.submit(spec("broken", 5, "overwrite", bad=True)).await_completion(90)
+    assert caught.value.code == "SX-FN-RAISED"
+    assert rows_of(out) == [0, 0, 1, 1, 2]
+    assert json.loads((out / "_SUCCESS").read_text())["job"].startswith("more-")
+    house.completed(house.client.submit(spec("anew", 4, "overwrite")))
+    assert rows_of(out) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "value"),
+    [
+        ("large-json", 'kafka("TOPIC", format="json")', '"x" * 1_200_000'),
+        (
+            "large-broker",
+            'kafka("TOPIC", format="json")',
+            '"".join(map(str, random.Random(1).choices(range(10**9), k=5_000)))',
+        ),
+        ("large-row", "blackhole()", '"".join(map(str, random.Random(1).choices(range(10**9), k=300_000)))'),
+    ],
+)
+def test_a_record_larger_than_kafka_takes(house: House, tmp_path: Path, name: str, output: str, value: str) -> None:
+    """It is the function's doing, so the job fails; the error says how large and begins to show the record."""
+    topic = house.make_topic(name, **({"max.message.bytes": "10000"} if name == "large-broker" else {}))
+    text = f"""
+import random
+
+def grow(row: dict) -> dict:
+    return {{**row, "text": {value}}}
+
+def same(row: dict) -> dict:
+    return row
+
+job = Job("{name}")
+grown = job.task("grow", grow, after=job.input("make", generator(count=2, columns={{"id": "sequence"}})))
+job.output("out", {output.replace("TOPIC", topic)}, fn=same, after=grown)
+"""
+    result = house.call("job", "await", house.submit(tmp_path, HEAD + text).id)
+    told(result, "SX-RECORD-TOO-LARGE", "smaller records", "max.message.bytes")
+
+
+# --- Functions --------------------------------------------------------------------------------------------------------
+
+RAISING = """
+def record(row: dict) -> dict:
+    return {{**row, "q": 100 // row["n"]}}
+
+def arrow(rows: pa.Table) -> pa.Table:
+    return rows.append_column("q", pc.divide(pa.scalar(100), rows["n"]))
+
+def frame(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("q", F.expr("100 div n"))
+
+job = Job("{kind}-{then}")
+read = job.input("read", files("in.csv", format="csv", header=True, schema="n long"))
+job.output("drop", blackhole(), after=job.task("divide", {kind}, after=read, on_error="{then}"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["record", "arrow", "frame"])
+def test_a_function_that_raises(house: House, tmp_path: Path, kind: str) -> None:
+    """``fail``: the job ends with the user's traceback first. ``skip``: just those records are left out, counted, shown."""
+    for then in ("fail", "skip"):
+        (tmp_path / then).mkdir()
+        (tmp_path / then / "in.csv").write_text("n\n" + "".join(f"{n % 7}\n" for n in range(21)))
+    failing = house.submit(tmp_path / "fail", HEAD + RAISING.format(kind=kind, then="fail"))
+    skipping = house.submit(tmp_path / "skip", HEAD + RAISING.format(kind=kind, then="skip"))
+    result = house.call("job", "await", failing.id)
+    told(result, "SX-FN-RAISED", kind, "task divide")
+    last = result.stderr[: result.stderr.index("SX-FN-RAISED")]
+    if kind != "frame":  # a DataFrame runs after its function has returned: there is no line of the user's to show
+        assert last.index("Traceback") < last.index("job.py")
+    if kind == "record":
+        assert "the record was {'n': 0}" in result.stderr
+    assert failing.status().task("divide").rows_out == 0
+    divide = house.completed(skipping).task("divide")
+    assert (divide.rows_in, divide.rows_out, divide.skipped) == (21, 18, 3)
+    assert "skipped" in house.call("job", "show", skipping.id).stdout
+
+
+# --- Peers and jobs ---------------------------------------------------------------------------------------------------
+
+
+def test_jobs_that_need_more_peers_than_there_are(house: House, tmp_path: Path) -> None:
+    """They say how many they wait for, wait, and go on when peers come."""
+    crowd = """
+job = Job("crowd")
+read = job.input("read", generator(count=100))
+job.output("drop", blackhole(), after=read, min_peers=6)
+"""
+    given, made = house.make_topic("endless-in"), house.make_topic("endless-out")
+    endless = f"""
+def same(row: dict) -> dict:
+    return row
+
+job = Job("endless")
+last = job.input("read", kafka("{given}", format="json", schema="n long", start="earliest"))
+for name in "abcdef":
+    last = job.task(name, same, after=last)
+job.output("publish", kafka("{made}", format="json"), after=last)
+"""
+    house.fill(given, b'{"n": 1}', b'{"n": 2}')
+    missing = f"waits for {6 - PEERS} more virtual peers"
+    alone = house.call("job", "submit", written(tmp_path, HEAD + crowd)).stdout.strip()
+    until(lambda: missing in house.call("job", "show", alone).stdout, what="it to say what it waits for")
+    assert house.call("job", "kill", alone).exit_code == 0
+    submitted = house.call("job", "submit", written(tmp_path, HEAD + endless))
+    assert submitted.stderr.strip() == missing
+    unbounded = house.client.job(submitted.stdout.strip())
+    assert (unbounded.status().status, unbounded.status().waits_for) == ("running", 6 - PEERS)
+    with house.crew.peers(PEERS):
+        until(lambda: len(house.records(made)) == 2, what="the records to come through", timeout=60)
+        assert unbounded.status().waits_for == 0
+        waiting = house.submit(tmp_path, HEAD + crowd)
+        until(lambda: "waits for" in (waiting.waits_for() or ""), what="it to wait for those that are at work")
+        unbounded.kill()  # its peers are free
+        assert house.completed(waiting).task("drop").rows_out == 100
+    until(lambda: len(house.client.peers()) == PEERS, what="the peers to be gone")
+
+
+SLOW = """
+def record(row: dict) -> dict:
+    time.sleep(600)
+    return row
+
+def arrow(rows: pa.Table) -> pa.Table:
+    time.sleep(600)
+    return rows
+
+def frame(rows: DataFrame) -> DataFrame:
+    time.sleep(600)
+    return rows
+
+job = Job("slow")
+read = job.input("read", generator(count=50_000))
+job.output("drop", blackhole(), after=job.task("sleep", {kind}, after=read))
+"""
+
+
+@pytest.mark.parametrize("kind", ["record", "arrow", "frame"])
+def test_two_jobs_of_one_name_and_one_killed_while_its_batch_is_in_spark(
+    house: House, tmp_path: Path, kind: str
+) -> None:
+    """The second is refused and the first goes on; killed, it frees its peers and Spark's cores within seconds."""
+    spec = written(tmp_path, HEAD + SLOW.format(kind=kind))
+    handle = house.client.submit(spec)
+    told(house.call("job", "submit", spec), "SX-JOB-NAME-TAKEN", handle.id)
+    until(
+        lambda: handle.status().task("sleep").rows_in == 0 and handle.status().task("read").state == "complete",
+        what="the long batch to begin",
+        timeout=60,
+    )
+    assert handle.status().status == "running"
+    assert house.call("job", "kill", handle.id).exit_code == 0
+    began = time.monotonic()
+    assert house.call("job", "await", handle.id).exit_code == 3
+    assert house.completed(house.submit(tmp_path / "next", TINY)).task("drop").rows_in == 3
+    assert time.monotonic() - began < 60  # the batch would have taken ten minutes
+
+
+def test_a_job_that_takes_too_long(house: House, tmp_path: Path) -> None:
+    """``run --timeout`` ends it with exit code 4; ``job await --timeout`` leaves it alone."""
+    spec = written(tmp_path, HEAD + SLOW.format(kind="record"))
+    told(house.call("run", spec, "--timeout", "1 s"), "SX-JOB-TIMEOUT", exit_code=4)
+    handle = house.client.submit(spec)
+    told(house.call("job", "await", handle.id, "--timeout", "200 ms"), "SX-JOB-TIMEOUT", "goes on", exit_code=4)
+    assert handle.status().status != "killed"
+    assert house.call("job", "kill", handle.id).exit_code == 0
