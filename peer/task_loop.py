@@ -29,17 +29,19 @@ import msgspec
 import structlog
 
 from coordinator.events import Completed, Counts, Exhausted, TaskFailed
-from coordinator.tree import SessionLost, Tree
+from coordinator.tree import SessionLost, Tree, ZooKeeperAway
 from peer.aside import Aside
 from peer.grant import Grant, GrantGone
 from peer.work import Result, StepClock, Work
+from queues.links import read_all
 from queues.media.base import Split
 from queues.outlets import sentinel_message
 from queues.positions import Partition, Position, add, total
 from queues.reader import DUE_HEADER, ROWS_HEADER, Batch, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
-from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError, failure_of
+from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
 from sardonyx.gates import gate
+from sardonyx.reachable import reach_kafka
 from sardonyx.units import seconds
 from sentinel import rules
 from sentinel.vote import Votes
@@ -56,6 +58,10 @@ _ASK_AGAIN = 0.25
 
 _REBUILDS = 5
 """New producers and consumers in a row, without a commit between, before the task is given up."""
+
+
+_REFUSALS = 5
+"""Times in a row that Kafka may refuse a batch before the job fails."""
 
 
 class BatchDropped(Exception):
@@ -82,6 +88,7 @@ class TaskLoop:
         self._sealed = False
         self._asked_at = 0.0
         self._rebuilds = 0
+        self._refusals = 0
         self._started = time.monotonic()
         self._clock = StepClock()
         self._aside = Aside(f"batch-{work.peer}", work.begin)
@@ -128,8 +135,10 @@ class TaskLoop:
             result = self._meanwhile(lambda: self._apply(batch))  # 4
             self._check(batch)
             self._commit(batch, *result)  # 5, 6, 7
-        except (TransactionAborted, BatchDropped) as reason:  # 8
+        except (TransactionAborted, BatchDropped, ZooKeeperAway) as reason:  # 8
             log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
+            if isinstance(reason, TransactionAborted) and not reason.passing:
+                self._refused(reason)
             self._reader.rewind()
 
     # --- the batch -----------------------------------------------------------------------------------------------
@@ -154,7 +163,7 @@ class TaskLoop:
             self._writer.write([*messages, *displaced], positions, self._reader.group_metadata)  # 5, 6, 7
         gate("committed")
         self._reader.committed(positions)
-        self._rebuilds = 0
+        self._rebuilds = self._refusals = 0
         if result.rows_in:
             with self._clock("publish"):
                 for outlet in self._work.outlets:
@@ -221,6 +230,14 @@ class TaskLoop:
         assert source is not None  # noqa: S101 (for the type checker; _must_split has looked)
         (link,) = self._work.stage.ingress
         first = Partition(link.topic, 0)
+        if self._meanwhile(lambda: read_all(self._work.settings, link.topic)):
+            raise InputError(
+                "SX-INPUT-POSITIONS-LOST",
+                f"input {link.target} was split before, and what its readers had committed since is gone",
+                cause="the job was without peers for longer than the brokers keep positions (offsets.retention.minutes)",
+                fix="submit the job again; results that it has published already would otherwise come twice",
+                where={"topic": link.topic},
+            )
         splits = self._meanwhile(lambda: list(source.splits()))
         partitions = self._work.facts[link.name].partitions
         began = time.time()
@@ -313,8 +330,27 @@ class TaskLoop:
             reader.close()
         self.__dict__.pop("_writer", None)
 
+    def _refused(self, reason: TransactionAborted) -> None:
+        """Kafka does not take the batch, for a reason that will not pass by itself: a few times may be chance."""
+        self._refusals += 1
+        if self._refusals >= _REFUSALS:
+            raise OutputError(
+                "SX-KAFKA-REJECTED",
+                f"Kafka refused the results of task {self._work.stage.name}, {_REFUSALS} times in a row",
+                cause=str(reason),
+                fix="look at the topic's settings and at the rights of this client; nothing of the batch was written",
+            )
+        self._grant.pause(0.1 * 2**self._refusals)
+
     def _rebuild(self, reason: Exception) -> None:
+        """Go on with a new producer and consumer. While Kafka is away that is no failure: what it holds is safe there."""
         self._grant.check()
+        try:
+            reach_kafka(self._work.settings)
+        except SetupError as away:
+            log.warning("waits for Kafka", reason=away.message)
+            self._grant.pause(1.0)
+            return
         self._rebuilds += 1
         if self._rebuilds > _REBUILDS:
             raise SetupError(
@@ -335,10 +371,16 @@ class TaskLoop:
         where = {"job": assignment.job, "task": assignment.task, "peer": self._work.peer}
         failure = failure_of(error, where=where)
         log.error("task failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
-        try:
-            self._tree.request(TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal))
-        except SardonyxError as away:  # then the peer itself is about to be lost, and the task with it
-            log.warning("the failure could not be reported", reason=str(away))
+        report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal)
+        while not self._grant.gone:
+            try:
+                self._tree.request(report)
+                return
+            except ZooKeeperAway as away:  # without this report the task would be ours for ever
+                log.warning("the failure cannot be reported yet", reason=away.message)
+                self._grant.pause(1.0)
+            except SessionLost:  # then the peer itself is lost, and the task with it
+                return
 
 
 def _headers(split: Split, began: float) -> list[tuple[str, bytes]]:

@@ -142,6 +142,7 @@ class Reader:
         self._paused = False
         self._incarnation = 0
         peer = settings.peer
+        self._transaction_timeout = peer.transaction_timeout
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 100,
@@ -273,9 +274,10 @@ class Reader:
         Raises:
             ReaderLost: we are in no group, so that nothing would fence us.
         """
-        if not self._consumer.memberid():
+        metadata = self._consumer.consumer_group_metadata()
+        if not self._consumer.memberid():  # asked last: the other way round it could be lost between the two
             raise ReaderLost("not a member of the group")
-        return self._consumer.consumer_group_metadata()
+        return metadata
 
     def close(self) -> None:
         """Leave the group at once, so that the others need not wait for our heartbeat to be missed."""
@@ -404,7 +406,9 @@ class Reader:
     def _fresh_view(self, partition: Partition, held: _Held) -> PartitionView:
         _, facts = self._links[partition.topic]
         position = held.committed.offset if held.committed else held.started
-        return PartitionView(position, None if facts.end is None else facts.end[partition.number])
+        if facts.end is None:
+            return PartitionView(position)
+        return PartitionView(position, facts.end[partition.number] if partition.number < facts.partitions else position)
 
     def _clear_buffer(self) -> None:
         self._buffer.clear()
@@ -415,7 +419,8 @@ class Reader:
         deadline = time.monotonic() + _BROKER_CALL
         while True:
             try:
-                answer = self._consumer.committed(wanted, timeout=_BROKER_CALL)
+                # Positions in a dead peer's open transaction are only told once that has timed out.
+                answer = self._consumer.committed(wanted, timeout=_BROKER_CALL + self._transaction_timeout)
                 break
             except KafkaException as error:
                 if error.args[0].code() not in _ELSEWHERE or time.monotonic() > deadline:
@@ -438,7 +443,8 @@ class Reader:
                 view=PartitionView(0),
                 committed=position,
                 incarnation=self._incarnation,
-                started=facts.start[partition.number] if facts.start else 0,
+                # A partition that was added to a user's topic since: all of it, or nothing if the input is bounded.
+                started=facts.start[partition.number] if facts.start and partition.number < facts.partitions else 0,
             )
             held.view = self._fresh_view(partition, held)
             self._held[partition] = held

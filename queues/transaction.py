@@ -32,6 +32,20 @@ _CALL = 5.0
 """Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
 
 
+_PASSING = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+)
+
+
+_THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What the client says of messages of a transaction that has failed for another reason."""
+
+
 class Verdict(enum.Enum):
     """What an error of the transactional producer asks for."""
 
@@ -41,7 +55,16 @@ class Verdict(enum.Enum):
 
 
 class TransactionAborted(Exception):
-    """The batch left no trace; its records are still to be read."""
+    """The batch left no trace; its records are still to be read. ``error`` is Kafka's reason."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(f"{error.name()}: {error.str()}")
+        self.error = error
+
+    @property
+    def passing(self) -> bool:
+        """Whether trying again is all that is needed: the group moved on, or a broker was away."""
+        return self.error.code() in _PASSING
 
 
 class ProducerLost(Exception):
@@ -105,9 +128,12 @@ class TransactionalWriter:
                 "transaction.timeout.ms": int(self._timeout * 1000),
                 "delivery.timeout.ms": int(self._timeout * 1000),
                 "enable.idempotence": True,
+                "delivery.report.only.error": True,
+                "on_delivery": self._refuse,
             },
             logger=CLIENT_LOG,
         )
+        self._refused: KafkaError | None = None
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them."""
@@ -133,6 +159,7 @@ class TransactionalWriter:
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "a transaction without positions has no fence")
+        self._refused = None
         self._call(lambda _timeout: self._producer.begin_transaction())
         try:
             whole = all(map(self._produce, messages))
@@ -147,9 +174,16 @@ class TransactionalWriter:
             self._call(self._producer.commit_transaction)
         except ProducerLost:
             raise
-        except BaseException:
+        except BaseException as error:
             self._abort()
+            if isinstance(error, TransactionAborted) and not error.passing and self._refused is not None:
+                raise self._abortable(self._refused) from error
             raise
+
+    def _refuse(self, error: KafkaError | None, _message: object) -> None:
+        """The broker refused a message; the first such reason is what the transaction failed for. What is thrown away is not."""
+        if self._refused is None and error is not None and error.code() not in _THROWN_AWAY:
+            self._refused = error
 
     def _produce(self, message: Outgoing | Records) -> bool:
         """Hand a message, or many, to the client. False: the transaction has failed, and its next call tells why."""
@@ -181,7 +215,7 @@ class TransactionalWriter:
                 self._producer.poll(0.1)
             except KafkaException as error:
                 code = error.args[0].code()
-                if code == KafkaError._STATE:  # noqa: SLF001 (what the client calls it)
+                if code == KafkaError._STATE:
                     return False
                 if code == KafkaError.MSG_SIZE_TOO_LARGE:
                     raise _too_large(topic, value, key) from error
@@ -204,15 +238,18 @@ class TransactionalWriter:
     def _verdict(self, error: KafkaException) -> Exception:
         reason = error.args[0]
         if classify(reason) is Verdict.ABORT:
-            if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:  # so says the broker, and not of which record
-                return OutputError(
-                    "SX-RECORD-TOO-LARGE",
-                    "Kafka refused a record as too large",
-                    cause="it is larger than the topic's max.message.bytes",
-                    fix="make the function give smaller records, or raise max.message.bytes of the topic",
-                )
-            return TransactionAborted(f"{reason.name()}: {reason.str()}")
+            return self._abortable(reason)
         return ProducerLost(f"{reason.name()}: {reason.str()}")
+
+    def _abortable(self, reason: KafkaError) -> Exception:
+        if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:  # so says the broker, and not of which record
+            return OutputError(
+                "SX-RECORD-TOO-LARGE",
+                "Kafka refused a record as too large",
+                cause="it is larger than the topic's max.message.bytes",
+                fix="make the function give smaller records, or raise max.message.bytes of the topic",
+            )
+        return TransactionAborted(reason)
 
     def _abort(self) -> None:
         """End the open transaction. What was sent is flushed first, since an abort that overtakes it would be fatal."""
