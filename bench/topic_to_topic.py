@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -157,6 +158,19 @@ def services() -> Iterator[Settings]:
         )
 
 
+def cpu_seconds() -> float:
+    """What our child processes, services apart if they are not ours, have used of the processors so far.
+
+    Unlike records a second it hardly depends on what else runs on the machine.
+    """
+    used = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = child.cpu_times()
+            used += times.user + times.system
+    return used
+
+
 def run(settings: Settings, folder: Path, kind: str, source: str, args: argparse.Namespace) -> dict[str, float]:
     """One job on a coordinator and peers that are started for it; checked, then measured."""
     from sardonyx.cli.daemons import local_daemons
@@ -171,9 +185,9 @@ def run(settings: Settings, folder: Path, kind: str, source: str, args: argparse
     with local_daemons(settings, folder, virtual_peers=args.peers), Client(settings=settings) as client:
         while len(client.peers()) < args.peers:
             time.sleep(0.05)
-        submitted = time.perf_counter()
+        submitted, worked = time.perf_counter(), cpu_seconds()
         view = client.submit(loaded).await_completion(args.timeout)
-        ended = time.perf_counter()
+        ended, worked = time.perf_counter(), cpu_seconds() - worked
     assert view.task("work").rows_out == args.records, view
     found = read_back(settings, target, args.records)
     assert (found.missing, found.doubled, found.strangers) == (0, 0, 0), (
@@ -183,8 +197,9 @@ def run(settings: Settings, folder: Path, kind: str, source: str, args: argparse
         "steady_per_s": round(found.steady),
         "job_per_s": round(args.records / (ended - submitted)),
         "with_start_up_per_s": round(args.records / (ended - began)),
+        "cpu_us_per_record": round(worked / args.records * 1e6, 1),
     }
-    print(f"{kind}: exact; records/s: " + ", ".join(f"{name[:-6]} {rate:,}" for name, rate in result.items()))
+    print(f"{kind}: exact; " + ", ".join(f"{name} {value:,}" for name, value in result.items()), flush=True)
     return result
 
 
@@ -202,7 +217,7 @@ def main() -> int:
         create_topic(settings, source)
         began = time.perf_counter()
         fill(settings, source, args.records)
-        print(f"{args.records:,} records written in {time.perf_counter() - began:.1f} s")
+        print(f"{args.records:,} records written in {time.perf_counter() - began:.1f} s", flush=True)
         folder = args.logs or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         results = {kind: run(settings, folder / kind, kind, source, args) for kind in args.kinds}

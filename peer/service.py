@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import queue
 import secrets
 import signal
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
@@ -31,6 +34,9 @@ _SAY_AGAIN = 10.0
 
 _BROKEN_PAUSE = 1.0
 """Seconds before a new session is begun because a virtual peer could not go on in the last."""
+
+_LAST_STEPS = 30.0
+"""Seconds that draining may take beyond a transaction's longest life: leaving the group, goodbyes, the end of Spark."""
 
 
 class PeerDaemon:
@@ -125,10 +131,13 @@ class PeerDaemon:
         return None
 
 
-def main(settings: Settings) -> int:
-    """What ``sardonyx peer`` runs. SIGTERM drains, a second one stops at once.
+def main(settings: Settings) -> NoReturn:
+    """What ``sardonyx peer`` runs. SIGTERM drains, a second one stops at once. Ends the process, unless it raises.
 
-    Returns the exit code. Raises SetupError if something that it needs is missing at the start.
+    Draining is bounded, whatever hangs: the system ends the process (SIGALRM) when it should have ended long ago. All that
+    was committed stands, and the rest is the next peer's.
+
+    Raises SetupError if something that it needs is missing at the start.
     """
     settings.require("zookeeper", "kafka")
     from sardonyx.reachable import check_reachable
@@ -144,6 +153,7 @@ def main(settings: Settings) -> int:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)
                 os._exit(130)
             daemon.stop()
+            signal.alarm(math.ceil(settings.peer.transaction_timeout + _LAST_STEPS))
 
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
@@ -151,7 +161,12 @@ def main(settings: Settings) -> int:
             daemon.run()
         finally:
             stop_session(spark)
-    return 0
+    # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
+    # ever when the broker went away in the middle of something.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _host() -> str:

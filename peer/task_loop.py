@@ -139,6 +139,8 @@ class TaskLoop:
             log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
                 self._refused(reason)
+                # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
+                raise ProducerLost(str(reason)) from reason
             self._reader.rewind()
 
     # --- the batch -----------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ class TaskLoop:
 
     def _look_at_the_end(self) -> None:
         """Ask "seal?" when everything is drained, and seal when told to."""
-        if not self._reader.idle or not self._grant.usable or self._sealed:
+        if self._sealed or not (self._reader.idle and self._reader.member and self._grant.usable):
             return
         if self._grant.state == "sealing":
             if committed := self._ask_all():

@@ -140,6 +140,7 @@ class Reader:
         self._rows = 0
         self._first_row_at: float | None = None
         self._paused = False
+        self._closing = False
         self._incarnation = 0
         peer = settings.peer
         self._transaction_timeout = peer.transaction_timeout
@@ -218,7 +219,7 @@ class Reader:
 
     def holds(self, batch: Batch) -> bool:
         """Whether every partition of the batch is still ours, under the same assignment, in a group that still knows us."""
-        return bool(self._consumer.memberid()) and all(
+        return self.member and all(
             partition in self._held and self._held[partition].incarnation == incarnation
             for partition, incarnation in batch.incarnations.items()
         )
@@ -244,6 +245,11 @@ class Reader:
                 raise ReaderLost(str(error)) from error
 
     # --- what is known of the ends -------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> bool:
+        """Whether the group knows us: not before it has answered for the first time, nor after it gave us up."""
+        return bool(self._consumer.memberid())
 
     @property
     def held(self) -> dict[Partition, Position | None]:
@@ -275,12 +281,13 @@ class Reader:
             ReaderLost: we are in no group, so that nothing would fence us.
         """
         metadata = self._consumer.consumer_group_metadata()
-        if not self._consumer.memberid():  # asked last: the other way round it could be lost between the two
+        if not self.member:  # asked last: the other way round it could be lost between the two
             raise ReaderLost("not a member of the group")
         return metadata
 
     def close(self) -> None:
         """Leave the group at once, so that the others need not wait for our heartbeat to be missed."""
+        self._closing = True
         self._held.clear()
         try:
             self._consumer.close()
@@ -435,6 +442,8 @@ class Reader:
         return found
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._closing:  # what was on its way when we left; a closing consumer is told no positions
+            return
         starts: list[TopicPartition] = []
         for partition, position in self._ask_committed(partitions) if partitions else ():
             _, facts = self._links[partition.topic]

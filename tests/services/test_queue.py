@@ -14,7 +14,7 @@ from queues import links
 from queues.outlets import sentinel_message
 from queues.positions import Partition, Position, add
 from queues.reader import ROWS_HEADER, Batch, Reader
-from queues.transaction import Outgoing, ProducerLost, TransactionAborted, TransactionalWriter
+from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
 from sardonyx.graph import Graph, graph_of
@@ -338,3 +338,30 @@ def test_without_positions_there_is_no_transaction(task: Task):
     with pytest.raises(SardonyxError) as caught:
         task.writer().write([], {}, lambda: None)
     assert caught.value.code == "SX-TRANSACTION-EMPTY"
+
+
+def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Task):
+    """Whichever call it is that first hears of it, also if more is still to be written; the slot's next writer goes on."""
+    topic = f"{task.settings.deployment}-small"
+    admin = AdminClient(task.settings.kafka.client())
+    (made,) = admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})]).values()
+    made.result()
+    task.feed(3)
+    reader, first, second = task.reader(), task.writer(0), task.writer(1)
+    batch = next_batch(reader)
+    large = Outgoing(topic, b"".join(uuid.uuid4().bytes for _ in range(400)), 0)
+    with pytest.raises(OutputError) as at_the_end:
+        commit(first, reader, batch, [large])
+    assert at_the_end.value.code == "SX-RECORD-TOO-LARGE"
+
+    def heard_of_in_between() -> Iterator[Outgoing | Records]:
+        yield large
+        until(lambda: second._producer.flush(0.1) == 0, what="the broker's answer")
+        yield Records(topic, [(None, b"small")])
+        yield Outgoing(topic, b"small", 0)
+
+    with pytest.raises(OutputError) as in_between:
+        second.write(heard_of_in_between(), counted(batch), reader.group_metadata)
+    assert in_between.value.code == "SX-RECORD-TOO-LARGE"
+    commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
+    assert links.read_all(task.settings, topic) == [b"small", None]
