@@ -179,11 +179,15 @@ class Client:
         return load(os.fspath(job) if isinstance(job, os.PathLike) else job)
 
     def _check_name(self, name: str) -> None:
-        for job, note in self._job_notes().items():
-            if note.name == name and note.status not in ENDED:
+        submitted = self._submitted()
+        notes = self._job_notes()  # after the above: see there
+        known: dict[str, tuple[str, str]] = {job: (spec.name, "submitted") for job, spec in submitted.items()}
+        known |= {job: (note.name, note.status) for job, note in notes.items()}
+        for job, (taken, status) in known.items():
+            if taken == name and status not in ENDED:
                 raise SardonyxError(
                     "SX-JOB-NAME-TAKEN",
-                    f"a job named {name} is {note.status} already: {job}",
+                    f"a job named {name} is {status} already: {job}",
                     cause="topics and consumer groups derive from a job's name; two of one name would be told apart "
                     "by their ids alone, and mistaken for each other by people",
                     fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
