@@ -1,0 +1,125 @@
+"""A peer daemon and its ZooKeeper session: what is registered is alive, and what is alive is registered."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+
+from coordinator import layout
+from coordinator.events import PeerNote
+from coordinator.state import encode_note
+from coordinator.tree import Tree
+from peer.service import PeerDaemon
+from sardonyx.config import Settings
+from tests.proxy import Proxy
+from tests.waiting import until
+
+PEERS = 2
+
+
+class Daemon:
+    """A daemon on a thread, with the trees that it has opened. It is offered no task, so it needs no Spark."""
+
+    def __init__(self, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.trees: list[Tree] = []
+        connect = Tree.connect
+
+        def remembered(*arguments: Any, **options: Any) -> Tree:
+            tree = connect(*arguments, **options)
+            tree.patience = 1.0
+            self.trees.append(tree)
+            return tree
+
+        monkeypatch.setattr(Tree, "connect", remembered)
+        self._spark: Any = None
+        quick = settings.peer.model_copy(update={"virtual_peers": PEERS})
+        self.daemon = PeerDaemon(settings.model_copy(update={"peer": quick}), self._spark, folder)
+        self.thread = threading.Thread(target=self.daemon.run, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.daemon.stop()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def look(settings: Settings) -> Iterator[Tree]:
+    """A session of the test's own."""
+    with contextlib.closing(Tree.connect(settings)) as tree:
+        yield tree
+
+
+def pulses(look: Tree) -> list[str]:
+    return look.children(layout.PULSE)
+
+
+def registered(look: Tree) -> list[str]:
+    return until(lambda: (found := pulses(look)) and len(found) == PEERS and found, what="both pulses")
+
+
+def test_an_expired_session_is_followed_by_one_other(
+    settings: Settings, look: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """After an expiry all virtual peers come back under new ids, in one new session and no more."""
+    daemon = Daemon(settings, tmp_path, monkeypatch)
+    before = registered(look)
+    double = KazooClient(hosts=daemon.trees[0].hosts, client_id=daemon.trees[0].client.client_id)
+    double.start()
+    double.stop()
+    double.close()
+    until(lambda: len(daemon.trees) == 2, what="a second session")
+    after = until(
+        lambda: set(found := pulses(look)).isdisjoint(before) and len(found) == PEERS and found, what="pulses"
+    )
+    daemon.daemon.stop()
+    daemon.thread.join(30)
+    assert len(daemon.trees) == 2
+    assert set(after).isdisjoint(before)
+    assert pulses(look) == []
+
+
+def test_an_absence_that_the_session_outlives_changes_nothing(
+    settings: Settings, look: Tree, zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """ZooKeeper away for longer than a call waits, but not for longer than the session: the same peers go on following."""
+    with Proxy(zookeeper) as proxy:
+        through = settings.model_copy(
+            update={"zookeeper": settings.zookeeper.model_copy(update={"hosts": proxy.address})}
+        )
+        daemon = Daemon(through, tmp_path, monkeypatch)
+        before = registered(look)
+        with capture_logs(processors=[merge_contextvars]) as lines:
+            proxy.refuse()
+            gave_up = [{"peer": peer, "event": "waits for ZooKeeper"} for peer in before]
+            until(
+                lambda: all(any(line.items() >= wanted.items() for line in lines) for wanted in gave_up),
+                what="every peer to have waited longer than a call does",
+            )
+        proxy.accept_again()
+        until(lambda: daemon.trees[0].connected, what="the connection to be back")
+        assert pulses(look) == before
+        for peer in before:  # they act on what they are told: revoked, each comes back under a new id
+            look.create(layout.peer_state(peer), encode_note(PeerNote("revoked", 1)))
+        until(lambda: set(pulses(look)).isdisjoint(before) and len(pulses(look)) == PEERS, what="their next lives")
+        assert len(daemon.trees) == 1
+        daemon.stop()
+
+
+def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(
+    settings: Settings, look: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A peer that never had a state node and has no pulse any more is reborn instead of waiting for ever."""
+    daemon = Daemon(settings, tmp_path, monkeypatch)
+    before = registered(look)
+    look.delete(layout.pulse(before[0]))
+    until(lambda: len(set(pulses(look)) - set(before)) == 1, what="a new pulse")
+    daemon.stop()
