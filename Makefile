@@ -9,6 +9,8 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes, each with services of its own: tests wait for timeouts of real services more than they compute.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # The first Python that is new enough; another one: make PYTHON=/path/to/python
@@ -22,7 +24,7 @@ demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
 test: check $(READY) java ## everything: check, then all tests on embedded ZooKeeper and Kafka
-	@$(BIN)/pytest -m "not faults"
+	@$(PYTEST) -m "not faults"
 
 check: $(READY) ## lint, format, types
 	@$(BIN)/ruff check .
@@ -40,7 +42,7 @@ test-compose: $(READY) java ## the same suite on the cluster of docker-compose.y
 	@status=0; \
 	SARDONYX_TEST_ZOOKEEPER=127.0.0.1:$${SARDONYX_ZOOKEEPER_PORT:-2181} \
 	SARDONYX_TEST_KAFKA=127.0.0.1:$${SARDONYX_KAFKA_PORT:-9092} \
-	$(BIN)/pytest -m "not faults" || status=$$?; \
+	$(PYTEST) -m "not faults" || status=$$?; \
 	docker compose down --volumes; exit $$status
 
 lock: $(READY) ## pin the newest dependencies that pyproject.toml allows, with hashes

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 SERVICES = Path(__file__).parent / "services"
-SEED = int(os.environ.get("SARDONYX_SEED") or random.SystemRandom().randrange(2**32))
+# In the environment, so that the processes that share the tests have one seed.
+SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().randrange(2**32))
+os.environ["SARDONYX_SEED"] = str(SEED)
+
+LONGEST = ("test_flights.py", "test_bad_input.py", "test_task_loop.py", "test_front_door.py", "test_embedded.py")
+"""Files of tests that take longest: begun first, so that no process is left alone with one of them in the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVICES in item.path.parents:
             item.add_marker(pytest.mark.services)
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture

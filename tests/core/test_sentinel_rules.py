@@ -112,7 +112,8 @@ def test_sealable_needs_every_partition():
 
 def test_random_histories_converge_on_one_sentinel_at_the_end():
     """Writers append records and sentinels in any order, readers cut batches anywhere, abort and die: every record is
-    committed exactly once, and in the end the partition is drained with the leader's sentinel as the last thing to read."""
+    committed exactly once, and in the end the partition is drained with the leader's sentinel as the last thing to read.
+    """
     for seed in range(3000):
         _history(random.Random(seed), seed)
 

@@ -15,7 +15,6 @@ import pytest
 from sardonyx.config import Settings
 from sardonyx.embedded import four_letters
 from sardonyx.keeper import Keeper, start_child
-from tests.waiting import until
 
 SARDONYX = [sys.executable, "-m", "sardonyx"]
 JOB = """
