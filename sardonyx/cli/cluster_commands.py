@@ -169,11 +169,7 @@ class _Run:
         with Client(settings=self._settings) as client:
             handle = client.submit(self._loaded)
             self._call.say(f"job {handle.id}")
-            try:
-                return self._follow(handle, timeout)
-            except KeyboardInterrupt:  # the second Ctrl-C: no more waiting, but do not leave it running
-                handle.kill()
-                raise
+            return self._follow(handle, timeout)
 
     def _follow(self, handle: JobHandle, timeout: float | None) -> JobView:
         from sardonyx.cli.progress import progress

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,10 @@ from sardonyx.keeper import Keeper, start_child
 
 if TYPE_CHECKING:
     from sardonyx.config import Settings
+
+INTERRUPTED = 130
+"""Exit code of a process that Ctrl-C ended."""
+_SHOW_CURSOR = b"\x1b[?25h\n"  # live bars hide it
 
 DRAIN = 20.0
 """Seconds that a daemon has to finish its batch after SIGTERM before it is killed."""
@@ -69,46 +74,45 @@ def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> It
                 )
             )
         yield Daemons(children)
-        for child in reversed(children):
-            child.stop(DRAIN)
-    except KeyboardInterrupt:  # asked for the second time: nothing is waited for any more
-        raise
-    except BaseException:
-        for child in reversed(children):
-            child.stop(DRAIN)
-        raise
     finally:
-        for child in children:
-            child.kill()
+        for child in reversed(children):
+            child.stop(DRAIN)
 
 
 class StopRequest:
-    """Ctrl-C or SIGTERM, noted instead of obeyed at once. The second one is obeyed."""
+    """Ctrl-C or SIGTERM, noted instead of obeyed at once. The second one is obeyed: our children die with us."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-
-    @property
-    def asked(self) -> bool:
-        return self._asked.is_set()
+        self.asked = False
+        self._told, self._tell = os.pipe()
 
     def wait(self, most: float) -> bool:
         """Wait for the request so many seconds; whether it has come."""
-        return self._asked.wait(most)
+        select.select([self._told], [], [], most)
+        return self.asked
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._asked.is_set():
-            raise KeyboardInterrupt
-        self._asked.set()
+    def close(self) -> None:
+        os.close(self._told)
+        os.close(self._tell)
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Runs in the midst of whatever the main thread does, so it takes no locks (a ``threading.Event`` has one)."""
+        if self.asked:
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), _SHOW_CURSOR)
+            os._exit(INTERRUPTED)
+        self.asked = True
+        os.write(self._tell, b"!")
 
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
     """Catch Ctrl-C and SIGTERM for as long as the block runs."""
     request = StopRequest()
-    before = {number: signal.signal(number, request._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}  # noqa: SLF001
+    before = {number: signal.signal(number, request.on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        request.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -208,3 +209,27 @@ def test_ids_are_the_name_and_six_characters() -> None:
     made = {new_id("flights") for _ in range(50)}
     assert len(made) == 50
     assert all(each.startswith("flights-") and len(each) == 14 and each.rpartition("-")[2].isalnum() for each in made)
+
+
+STOPPING = """
+import time
+from sardonyx.cli.daemons import stop_request
+with stop_request() as stop:
+    print("ready", flush=True)
+    while not stop.wait(60):
+        pass
+    print("asked", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_one_stops_at_once(number: signal.Signals) -> None:
+    """Once drains, twice ends the process there and then, with the exit code of an interrupted one."""
+    with subprocess.Popen([sys.executable, "-c", STOPPING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(number)
+        assert process.wait(20) == 130
