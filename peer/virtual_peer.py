@@ -176,7 +176,8 @@ class VirtualPeer:
     # --- following the state node --------------------------------------------------------------------------------
 
     def _follow(self, note: PeerNote) -> None:
-        """Make reality match what the node says."""
+        """Make reality match what the node says. Every line from here on carries the number of the decision."""
+        structlog.contextvars.bind_contextvars(n=note.n)
         if note.state == "revoked":
             raise _Reborn("its task was taken away")
         current = self._grant.assignment if self._grant is not None else None
@@ -214,7 +215,7 @@ class VirtualPeer:
             self._grant = Grant(assignment, lambda: self._tree.connected)
             self._grant.update(note.state)
             loop = TaskLoop(self._work, self._grant, self._tree)
-            context = {"peer": self._id, "job": assignment.job, "task": assignment.task}
+            context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
             self._loop = threading.Thread(
                 target=_run_bound, args=(loop, context), name=f"task-{self._id}-{assignment.task}", daemon=True
             )
@@ -232,6 +233,6 @@ class VirtualPeer:
         self._grant = self._loop = self._work = None
 
 
-def _run_bound(loop: TaskLoop, context: dict[str, str]) -> None:
+def _run_bound(loop: TaskLoop, context: dict[str, str | int]) -> None:
     with structlog.contextvars.bound_contextvars(**context):
         loop.run()
