@@ -23,16 +23,16 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-test: check $(READY) java ## everything: check, then all tests on embedded ZooKeeper and Kafka
-	@$(PYTEST) -m "not faults"
+test: check core $(READY) java ## everything: check, core, then the tests on embedded ZooKeeper and Kafka
+	@$(PYTEST) -m "not faults" tests/services
 
 check: $(READY) ## lint, format, types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-core: $(READY) ## the tests of the pure core alone: seconds, no services
-	@$(BIN)/pytest tests/core
+core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
+	@$(PYTEST) -p tests.without_services tests/core
 
 faults: $(READY) java ## the long fault runs
 	@$(BIN)/pytest -m faults
@@ -42,7 +42,7 @@ test-compose: $(READY) java ## the same suite on the cluster of docker-compose.y
 	@status=0; \
 	SARDONYX_TEST_ZOOKEEPER=127.0.0.1:$${SARDONYX_ZOOKEEPER_PORT:-2181} \
 	SARDONYX_TEST_KAFKA=127.0.0.1:$${SARDONYX_KAFKA_PORT:-9092} \
-	$(PYTEST) -m "not faults" || status=$$?; \
+	$(PYTEST) -m "not faults" tests/services || status=$$?; \
 	docker compose down --volumes; exit $$status
 
 lock: $(READY) ## pin the newest dependencies that pyproject.toml allows, with hashes

@@ -82,13 +82,14 @@ class Client:
         deployment: str | None = None,
         settings: Settings | None = None,
     ) -> None:
-        from coordinator.tree import Tree
-
         if settings is None:
             from sardonyx.config import load_settings
 
             given = {"zookeeper.hosts": zookeeper, "kafka.bootstrap_servers": kafka, "deployment": deployment}
             settings = load_settings(**given)
+        settings.require("zookeeper")
+        from coordinator.tree import Tree
+
         self.settings = settings
         self._tree = Tree.connect(settings, survive_expiry=True)
         self._live = _LiveCounts(settings)

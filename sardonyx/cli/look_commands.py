@@ -79,6 +79,7 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
 ) -> None:
     """The last entries of the coordinator's log: number, time, kind, and what happened."""
+    call.settings.require("zookeeper")
     from coordinator import layout
     from coordinator.log import read_log
     from coordinator.log import tail as last_entries

@@ -67,14 +67,14 @@ class House:
         """A topic of two partitions that is this house's alone; gives its full name."""
         topic = f"{self.settings.deployment}-{name}"
         new = NewTopic(topic, num_partitions=2, replication_factor=1, config=config)
-        admin = AdminClient(self.settings.kafka.client())
+        admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.create_topics([new]).values():
             future.result(30)
         return topic
 
     def forget(self, topic: str) -> None:
         """Remove a topic, if it is there from another run."""
-        admin = AdminClient(self.settings.kafka.client())
+        admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.delete_topics([topic]).values():
             with contextlib.suppress(KafkaException):
                 future.result(30)
@@ -82,7 +82,7 @@ class House:
 
     def fill(self, topic: str, *values: bytes) -> None:
         """Records into a topic, in turn over its two partitions."""
-        producer = Producer(self.settings.kafka.client())
+        producer = Producer({**self.settings.kafka.client(), "log_level": 0})
         for number, value in enumerate(values):
             producer.produce(topic, value, partition=number % 2)
         assert producer.flush(30) == 0

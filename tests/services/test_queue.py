@@ -280,6 +280,7 @@ def test_reading_all_waits_for_what_hangs(task: Task):
     hanging = Producer(
         {
             **task.settings.kafka.client(),
+            "log_level": 0,  # it outlives the broker
             "transactional.id": f"{task.settings.deployment}/hang",
             "transaction.timeout.ms": 3000,
         }
@@ -297,7 +298,7 @@ def test_reading_all_waits_for_what_hangs(task: Task):
 def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
     """Records that come behind the end are not read, an empty partition is drained at once, nothing before the start is read."""
     task = make({"start": "earliest", "end": "latest", "format": "raw"})
-    admin = AdminClient(task.settings.kafka.client())
+    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = admin.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
     made.result()
     task.feed(20, partition=0)
@@ -329,7 +330,7 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task):
     reader.close()
     assert links.delete_links(task.settings, task.graph, JOB)["b"] == Counts(4, 4)
     assert links.delete_links(task.settings, task.graph, JOB)["b"] == Counts()
-    topics = AdminClient(task.settings.kafka.client()).list_topics(timeout=10).topics
+    topics = AdminClient({**task.settings.kafka.client(), "log_level": 0}).list_topics(timeout=10).topics
     assert not [name for name in topics if name.startswith(task.settings.deployment)]
 
 
@@ -343,7 +344,7 @@ def test_without_positions_there_is_no_transaction(task: Task):
 def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Task):
     """Whichever call it is that first hears of it, also if more is still to be written; the slot's next writer goes on."""
     topic = f"{task.settings.deployment}-small"
-    admin = AdminClient(task.settings.kafka.client())
+    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})]).values()
     made.result()
     task.feed(3)
