@@ -459,8 +459,12 @@ class Reader:
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         consumer.incremental_assign(starts)
-        if self._paused and starts:  # what was held already stays as it is, and so must the new ones be
+        # What was held already stays as it is, and so must the new ones be. Said either way: the client remembers that a
+        # partition was suspended when it went, and would never give anything of it when it comes back.
+        if self._paused:
             consumer.pause(starts)
+        else:
+            consumer.resume(starts)
         log.debug("partitions came", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

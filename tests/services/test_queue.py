@@ -249,6 +249,41 @@ def test_a_reader_held_back_by_a_full_buffer_goes_on_after_a_rebalance(task: Tas
     assert sorted(map(int, values)) == list(range(90))
 
 
+def test_a_partition_that_went_while_held_back_is_read_when_it_comes_back(task: Task):
+    """The client keeps a partition suspended beyond its loss; one that comes back is read all the same, to its end."""
+    task.feed(90, sentinel="s")
+    reader = task.reader(5)
+    until(lambda: reader.poll(0.05) or reader.ready(10, 60), what="a full buffer")
+    reader.poll(0)  # suspends
+    other = task.reader(5)
+    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
+    reader.rewind()
+    writer = task.writer()
+    values = work_off(task, reader, writer, 5)
+    other.close()
+    until(lambda: reader.poll(0.05) or len(reader.held) == PARTITIONS, what="all partitions to be back")
+    values += work_off(task, reader, writer, 5)
+    assert sorted(map(int, values)) == list(range(90))
+
+
+def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(make: Callable[..., Task]):
+    """A partition of which nothing more was asked for, since its end was reached, is read again if it comes back uncommitted."""
+    task = make({"start": "earliest", "end": "latest", "format": "raw"})
+    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = admin.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    made.result()
+    task.feed(30)
+    task.create()
+    task.feed(30)
+    reader = task.reader()
+    until(lambda: reader.poll(0.05) or reader.ready(30, 60), what="everything up to the ends")
+    other = task.reader()
+    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
+    other.close()
+    until(lambda: reader.poll(0.05) or len(reader.held) == PARTITIONS, what="all partitions to be back")
+    assert sorted(map(int, work_off(task, reader, task.writer()))) == list(range(30))
+
+
 def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
     """Records behind the leader's sentinel are worked on, and the partition ends drained behind them."""
     task.feed(3, sentinel="s")
