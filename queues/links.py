@@ -43,6 +43,8 @@ _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_
 """Names of the errors that say that no broker answered."""
 _NOT_YET = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
 """Names of the errors that say that a group's coordinator is on its way to another broker, or just starts."""
+_LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+"""Names of the errors that say that a partition's leader moves, or has just been made and does not know it yet."""
 
 OUTPUT_PARTITIONS = 4
 """Of an output topic that is made because it is not there, unless the job says how many."""
@@ -259,11 +261,18 @@ def _list_offsets(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> list[int]:
-    asked = admin.list_offsets(
-        {TopicPartition(topic, number): spec for number in range(partitions)}, isolation_level=isolation
-    )
-    found = {item.partition: _within(settings, future).offset for item, future in asked.items()}
-    return [found[number] for number in range(partitions)]
+    places = {TopicPartition(topic, number): spec for number in range(partitions)}
+    deadline = time.monotonic() + _CALL
+    while True:
+        asked = admin.list_offsets(places, isolation_level=isolation)
+        try:
+            found = {item.partition: _within(settings, future).offset for item, future in asked.items()}
+        except KafkaException as error:
+            if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return [found[number] for number in range(partitions)]
 
 
 def _time(text: str) -> datetime:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.events import Counts
@@ -354,6 +356,24 @@ def test_a_missing_input_topic_is_a_clear_error(make: Callable[..., Task]):
         task.create()
     assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
     assert task.topic in caught.value.message
+
+
+def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task, monkeypatch: pytest.MonkeyPatch):
+    """A broker may refuse to say a new topic's end just after it was made: that is no failure of the task."""
+    ask = AdminClient.list_offsets
+    asked: list[int] = []
+
+    def refuse_twice(self: AdminClient, *given: Any, **named: Any) -> Any:
+        asked.append(1)
+        if len(asked) > 2:
+            return ask(self, *given, **named)
+        refused: Future[Any] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)))
+        return dict.fromkeys(given[0], refused)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", refuse_twice)
+    assert links.read_all(task.settings, task.topic) == []
+    assert len(asked) == 3
 
 
 def test_links_are_made_and_removed_any_number_of_times(task: Task):
