@@ -19,6 +19,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.spec import JobSpec, TaskSpec
 
 _DECIDED_BY_US = ("code",)
+_ON_ERROR = ("fail", "skip")
 
 
 def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[SardonyxError]]:
@@ -61,7 +62,12 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
     name = entry["name"] if isinstance(entry.get("name"), str) else f"entry-{index + 1}"
     written = dict(entry)
     if isinstance(written.get("on_error"), str):
-        written["on_error"] = {"then": written["on_error"]}
+        then = written.pop("on_error")
+        if then in _ON_ERROR:
+            written["on_error"] = {"then": then}
+        else:
+            hint = near(then, _ON_ERROR)
+            problems.append(_problem(name, f"on_error cannot be {_shown(then)}{hint}", "on_error is fail or skip"))
     if isinstance(written.get("options"), Mapping):
         medium = str(written.get("medium"))
         options = media.normal(medium, written["options"])
@@ -86,12 +92,14 @@ def _fields(
     skip: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The values that can be read, by field; what cannot is added to ``problems``."""
-    known = {field.name: field for field in msgspec.structs.fields(kind) if field.name not in skip}
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    known = {name: field for name, field in fields.items() if name not in skip}
+    named = [name for name in fields if name not in _DECIDED_BY_US]
     what = "a task" if kind is TaskSpec else "a job"
     for key in written:
         if key not in known:
-            hint = near(str(key), known)
-            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"{what} has {', '.join(known)}"))
+            hint = near(str(key), named)
+            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"{what} has {', '.join(named)}"))
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name not in written:

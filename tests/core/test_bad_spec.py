@@ -133,6 +133,23 @@ catalog:
     assert "did you mean 'max_peers'" in result.stderr
 
 
+def test_what_is_said_of_a_wrong_key_or_value_is_in_the_words_of_the_file(invoke) -> None:
+    """A catalog that is misspelt is found, and an on_error is shown as it was written."""
+    text = """
+name: wrong
+workflow: [[read, write]]
+cataloge: []
+catalog:
+  - {name: read, type: input, medium: generator, options: {count: 1}, on_error: skipp}
+  - {name: write, type: output, medium: blackhole}
+"""
+    result = invoke("check", "-", stdin=text)
+    assert set(codes(result)) == {"SX-JOB-FIELD"}
+    assert "a job has no 'cataloge'; did you mean 'catalog'?" in result.stderr
+    assert "on_error cannot be 'skipp'; did you mean 'skip'?" in result.stderr
+    assert "then" not in result.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_code_bundle_over_the_limit(command: list[str], invoke, rng) -> None:
     """The largest modules are named, and what to do about them."""
