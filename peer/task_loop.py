@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -60,6 +60,9 @@ _REBUILDS = 5
 """New producers and consumers in a row, without a commit between, before the task is given up."""
 
 
+_FORGOTTEN = 60.0
+"""Seconds without trouble after which earlier ones count no more; an input may be quiet for days."""
+
 _REFUSALS = 5
 """Times in a row that Kafka may refuse a batch before the job fails."""
 
@@ -88,6 +91,7 @@ class TaskLoop:
         self._sealed = False
         self._asked_at = 0.0
         self._rebuilds = 0
+        self._rebuilt_at = 0.0
         self._refusals = 0
         self._started = time.monotonic()
         self._clock = StepClock()
@@ -103,7 +107,10 @@ class TaskLoop:
                     self._open()
                     while not self._over:
                         self.step()
-                except (ProducerLost, ReaderLost) as reason:
+                except (ProducerLost, ReaderLost, SetupError) as reason:
+                    if isinstance(reason, SetupError) and reason.code != "SX-KAFKA-UNREACHABLE":
+                        raise
+                    self._close()  # or its partitions would wait with us
                     self._rebuild(reason)
                 finally:
                     self._close()
@@ -162,10 +169,8 @@ class TaskLoop:
         positions = self._positions(batch, result)
         gate("begin")  # 5
         with self._clock("write"):
-            self._writer.write([*messages, *displaced], positions, self._reader.group_metadata)  # 5, 6, 7
+            self._write([*messages, *displaced], positions)  # 5, 6, 7
         gate("committed")
-        self._reader.committed(positions)
-        self._rebuilds = self._refusals = 0
         if result.rows_in:
             with self._clock("publish"):
                 for outlet in self._work.outlets:
@@ -176,6 +181,12 @@ class TaskLoop:
         if result.skipped and result.first_error:
             error = result.first_error
             log.warning("records skipped", records=result.skipped, first=f"{error.code}: {error.message}")
+
+    def _write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
+        """One transaction. When it is through, earlier troubles are over."""
+        self._writer.write(messages, positions, self._reader.group_metadata)
+        self._reader.committed(positions)
+        self._rebuilds = self._refusals = 0
 
     def _positions(self, batch: Batch, result: Result) -> dict[Partition, Position]:
         """The batch's positions with the counts as they will be. What came out is booked on one partition: the sum is exact."""
@@ -252,8 +263,7 @@ class TaskLoop:
         if not self._must_split() or not self._grant.usable:
             raise BatchDropped("the input is for another peer to split")
         gate("split")
-        self._writer.write([*messages, *ends], {first: Position(0)}, self._reader.group_metadata)
-        self._reader.committed({first: Position(0)})
+        self._write([*messages, *ends], {first: Position(0)})
         log.info("input split", splits=len(splits))
 
     # --- the end of a bounded task -------------------------------------------------------------------------------
@@ -296,10 +306,8 @@ class TaskLoop:
         sentinel = str(uuid.uuid4())
         gate("seal")
         # Positions always go along, if need be those of others, unchanged: they are what fences a sealer without a group.
-        self._writer.write(
-            [message for outlet in self._work.outlets for message in outlet.sentinels(sentinel)],
-            own or drained,
-            self._reader.group_metadata,
+        self._write(
+            [message for outlet in self._work.outlets for message in outlet.sentinels(sentinel)], own or drained
         )
         gate("sealed")
         self._meanwhile(self._seal_outlets)
@@ -353,7 +361,9 @@ class TaskLoop:
             log.warning("waits for Kafka", reason=away.message)
             self._grant.pause(1.0)
             return
-        self._rebuilds += 1
+        now = time.monotonic()
+        self._rebuilds = 1 if now - self._rebuilt_at > _FORGOTTEN else self._rebuilds + 1
+        self._rebuilt_at = now
         if self._rebuilds > _REBUILDS:
             raise SetupError(
                 "SX-KAFKA-LOST",

@@ -78,6 +78,7 @@ class VirtualPeer:
         self._known = False
         self._id = name
         self._work: Work | None = None
+        self._acked = False
         self._grant: Grant | None = None
         self._loop: threading.Thread | None = None
         self.thread = threading.Thread(target=self._run, name=f"peer-{name}", daemon=True)
@@ -88,15 +89,17 @@ class VirtualPeer:
     def leave(self) -> None:
         """Finish the batch in hand, say goodbye, and end. Returns at once; ``thread`` ends when it is done."""
         self._leaving = True
-        if self._grant is not None:
-            self._grant.drain()
+        grant = self._grant  # looked at once: the peer's own thread may let go of it at any time
+        if grant is not None:
+            grant.drain()
         self._wake.set()
 
     def lose(self) -> None:
         """The session has ended: stop without committing anything more."""
         self._lost = True
-        if self._grant is not None:
-            self._grant.revoke()
+        grant = self._grant
+        if grant is not None:
+            grant.revoke()
         self._wake.set()
 
     def look(self) -> None:
@@ -193,6 +196,8 @@ class VirtualPeer:
     def _answer(self, assignment: Assignment) -> None:
         """Get everything ready, then take the task; or decline it with the reason. Either way once per offer."""
         if self._work is not None and self._work.assignment == assignment:
+            if not self._acked:  # got ready, but ZooKeeper was away when it said so
+                self._take(assignment)
             return
         bound = {"job": assignment.job, "task": assignment.task}
         gate("offered")
@@ -205,8 +210,13 @@ class VirtualPeer:
             log.error("declines the task", code=failure.code, error=failure.message, **bound)
             self._tree.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
             return
+        self._acked = False
+        self._take(assignment)
+
+    def _take(self, assignment: Assignment) -> None:
         self._tree.request(Acked(peer=self._id, assignment=assignment.id))
-        log.info("takes the task", slot=assignment.slot, **bound)
+        self._acked = True
+        log.info("takes the task", job=assignment.job, task=assignment.task, slot=assignment.slot)
 
     def _work_on(self, note: PeerNote, assignment: Assignment) -> None:
         if self._grant is None:

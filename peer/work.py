@@ -21,7 +21,7 @@ from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
 from queues.reader import Batch
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, InternalError, SardonyxError
-from sardonyx.graph import Link, Stage, graph_of
+from sardonyx.graph import Graph, Link, Stage, graph_of
 from sardonyx.spec import decode_spec
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
@@ -191,19 +191,20 @@ def prepare(
         facts=facts,
         function=TaskFunction(spark, stage.task, code),
         spark=spark,
-        outlets=list(_outlets(settings, stage, facts, peer, assignment)),
+        outlets=list(_outlets(settings, graph, stage, facts, peer, assignment)),
         source=media.split_input(stage.task) if splits else None,
     )
 
 
 def _outlets(
-    settings: Settings, stage: Stage, facts: dict[str, LinkFacts], peer: str, assignment: Assignment
+    settings: Settings, graph: Graph, stage: Stage, facts: dict[str, LinkFacts], peer: str, assignment: Assignment
 ) -> Iterator[Outlet]:
     for link in stage.egress:
         if link.kind == "output":
             yield TopicOutlet(link, media.topic_format(link.options))
         elif link.kind == "internal":
-            yield LinkOutlet(link, facts[link.name].partitions, peer, assignment.slot)
+            rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
+            yield LinkOutlet(link, facts[link.name].partitions, peer, assignment.slot, rows)
     if stage.task.type == "output" and stage.task.medium != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         yield MediumOutlet(media.output(stage.task, assignment.job), parts, _listing(settings, parts))

@@ -29,8 +29,10 @@ class Block(NamedTuple):
     rows: int
 
 
-def encode(table: pa.Table, max_bytes: int = MAX_BYTES) -> list[Block]:
+def encode(table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = None) -> list[Block]:
     """Cut a table into blocks, in order; an empty table gives none.
+
+    ``max_rows`` is the batch size of whoever reads them: a block is the least that a reader can take.
 
     Raises:
         OutputError: ``SX-RECORD-TOO-LARGE``, if a single row does not fit into ``max_bytes``.
@@ -38,6 +40,7 @@ def encode(table: pa.Table, max_bytes: int = MAX_BYTES) -> list[Block]:
     if table.num_rows == 0:
         return []
     rows = max(1, table.num_rows * TARGET_BYTES // max(table.nbytes, 1))
+    rows = rows if max_rows is None else min(rows, max_rows)
     pieces = [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
     blocks: list[Block] = []
     while pieces:

@@ -46,16 +46,17 @@ def sentinel_message(link: Link, partition: int, uuid: str, writer: str) -> Outg
 
 
 class LinkOutlet:
-    """To the next task: Arrow blocks, dealt out over the partitions in turn, beginning where ``first`` says."""
+    """To the next task: Arrow blocks of at most ``rows``, dealt out over the partitions in turn, beginning with ``first``."""
 
-    def __init__(self, link: Link, partitions: int, writer: str, first: int = 0) -> None:
+    def __init__(self, link: Link, partitions: int, writer: str, first: int = 0, rows: int | None = None) -> None:
+        self._rows = rows
         self._link = link
         self._partitions = partitions
         self._writer = writer
         self._next = itertools.count(first)
 
     def messages(self, table: pa.Table) -> Iterator[Outgoing | Records]:
-        for item in block.encode(table):
+        for item in block.encode(table, max_rows=self._rows):
             headers = [(ROWS_HEADER, str(item.rows).encode()), ("sx-writer", self._writer.encode())]
             yield Outgoing(self._link.topic, item.value, next(self._next) % self._partitions, headers=headers)
 

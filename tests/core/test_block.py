@@ -51,6 +51,12 @@ def test_a_single_row_that_no_message_holds_is_a_clear_error():
     assert caught.value.fix
 
 
+def test_a_block_holds_no_more_rows_than_its_reader_wants():
+    """A reader with a small batch size is given small blocks, since it can take no less than one."""
+    blocks = block.encode(pa.table({"a": range(1_050)}), max_rows=100)
+    assert [item.rows for item in blocks] == [100] * 10 + [50]
+
+
 def test_nothing_gives_no_block():
     """An empty table takes no message at all."""
     assert block.encode(pa.table({"a": pa.array([], pa.int64())})) == []

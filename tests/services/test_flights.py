@@ -20,12 +20,13 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from coordinator import layout
 from coordinator.decide import replay
-from coordinator.events import JobNote, PeerDied
+from coordinator.events import Acked, JobNote, PeerDied
 from coordinator.log import read_log
 from coordinator.state import check, project
 from coordinator.tree import Tree
 from sardonyx.client import JobHandle
 from sardonyx.config import Settings
+from sardonyx.keeper import Keeper
 from sardonyx.views import JobView
 from tests import flights_reference
 from tests.services.crew import Crew
@@ -125,10 +126,14 @@ class Flights:
         assert data is not None
         return msgspec.json.decode(data, type=JobNote).links
 
-    def died(self) -> list[str]:
-        """Peers whose death the coordinator decided on."""
+    def peers_of(self, kind: type[PeerDied | Acked]) -> set[str]:
+        """Peers of which the coordinator's log has such an event."""
         with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
-            return [event.peer for _, event in read_log(tree) if isinstance(event, PeerDied)]
+            return {event.peer for _, event in read_log(tree) if isinstance(event, kind)}
+
+    def at_work(self, daemon: Keeper) -> bool:
+        """Whether a peer of that daemon is on a task now."""
+        return any(peer.pid == daemon.pid and peer.state == "active" for peer in self.crew.client.peers())
 
 
 @pytest.fixture
@@ -152,6 +157,7 @@ def test_any_number_of_virtual_peers_gives_the_result_of_pandas(flights: Flights
     flights.submit()
     flights.check()
     flights.check_log()
+    assert len(flights.peers_of(Acked)) == peers
 
 
 def test_two_daemons_share_the_work(flights: Flights):
@@ -162,7 +168,8 @@ def test_two_daemons_share_the_work(flights: Flights):
     flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
     flights.submit()
     flights.check()
-    assert len({peer.daemon for peer in flights.crew.client.peers()}) == 2
+    worked = flights.peers_of(Acked)
+    assert len({peer.daemon for peer in flights.crew.client.peers() if peer.id in worked}) == 2
 
 
 def test_a_daemon_that_is_killed_is_replaced_by_another(flights: Flights):
@@ -173,9 +180,10 @@ def test_a_daemon_that_is_killed_is_replaced_by_another(flights: Flights):
     flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
     flights.submit()
     flights.under_way("clean")
+    flights.crew.until(lambda: flights.at_work(first), "the daemon to be killed to be at work")
     first.signal(signal.SIGKILL)
     flights.check()
-    assert len(flights.died()) == 2
+    assert len(flights.peers_of(PeerDied)) == 2
     flights.check_log()
 
 

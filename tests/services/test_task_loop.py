@@ -205,14 +205,23 @@ def test_a_batch_whose_grant_goes_while_spark_works_commits_nothing(stand: Stand
     assert stand.ids() == EXACT
 
 
-def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand):
+def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monkeypatch: pytest.MonkeyPatch):
     """Fenced while its grant stands, a loop takes its slot back and goes on from the committed positions: exact."""
+    opened: list[threading.Thread] = []
+    plain = TransactionalWriter.open
+
+    def noted(writer: TransactionalWriter) -> None:
+        opened.append(threading.current_thread())
+        plain(writer)
+
+    monkeypatch.setattr(TransactionalWriter, "open", noted)
     peer = stand.peer("work")
     assert DOORS.entered.wait(90)
     rival = TransactionalWriter(stand.settings, peer.work.transactional_id)
     rival.open()
     DOORS.open.set()
     stand.through(peer)
+    assert opened.count(peer.thread) >= 2  # fenced once, and its slot taken back
     assert stand.ids() == EXACT
     assert stand.counted("work") == Counts(ROWS, ROWS)
 
