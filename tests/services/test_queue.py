@@ -421,3 +421,19 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
     assert in_between.value.code == "SX-RECORD-TOO-LARGE"
     commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
     assert links.read_all(task.settings, topic) == [b"small", None]
+
+
+def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
+    """The reason is the broker's own for the record, not what the client made of it, and says that time will not mend it."""
+    topic = f"{task.settings.deployment}-compact"
+    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
+    made.result()
+    task.feed(3)
+    reader, writer = task.reader(), task.writer()
+    batch = next_batch(reader)
+    with pytest.raises(TransactionAborted) as refused:
+        commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
+    assert not refused.value.passing
+    assert refused.value.error.code() == KafkaError.INVALID_RECORD
+    assert links.read_all(task.settings, topic) == []
