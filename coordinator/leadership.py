@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-import time
-import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +19,7 @@ import structlog
 from coordinator import layout
 from coordinator.operations import Check, Operation, SetIf
 from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree
+from sardonyx.clockwork import Signal
 from sardonyx.errors import SardonyxError
 
 DEADLINE = 2 / 3
@@ -80,14 +78,14 @@ class Leadership:
             Deposed: another coordinator leads.
             SessionLost: the session ended.
         """
-        if not self.tree.connected and not self.tree.wait_connected(self.deadline - time.monotonic()):
+        if not self.tree.connected and not self.tree.wait_connected(self.deadline - self.tree.clockwork.now()):
             raise LeadershipEnded(
                 "SX-COORDINATOR-CUT-OFF",
                 f"no answer from ZooKeeper at {self.tree.hosts} for {DEADLINE * self.tree.session_timeout:.1f} s",
                 cause="the connection is down",
                 fix="nothing: it stands for election again",
             )
-        if time.monotonic() > self.deadline:
+        if self.tree.clockwork.now() > self.deadline:
             self.renew()
 
     def commit(self, operations: Iterable[Operation]) -> None:
@@ -110,13 +108,13 @@ class Candidacy:
         wake: makes :meth:`wait` look again; set by this object, and by whoever sets its ``stop``.
     """
 
-    def __init__(self, tree: Tree, wake: threading.Event) -> None:
+    def __init__(self, tree: Tree, wake: Signal) -> None:
         self._tree = tree
         self._wake = wake
-        self._token = uuid.uuid4().hex
+        self._token = tree.clockwork.token()
         self._node = tree.create_sequential(layout.election_prefix(self._token), identity().encode(), ephemeral=True)
 
-    def wait(self, stop: threading.Event) -> bool:
+    def wait(self, stop: Signal) -> bool:
         """Wait until this is the first in the line; False if ``stop`` was set before.
 
         Raises:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -29,6 +27,7 @@ from coordinator.events import (
     encode_event,
 )
 from coordinator.operations import ENTRY_LIMIT
+from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.gates import gate
@@ -83,19 +82,21 @@ class OuterWorker:
     Args:
         outer: how it is done.
         done: takes the event; called from any of the threads.
+        clockwork: time and threads.
     """
 
-    def __init__(self, outer: OuterEffects, done: Callable[[AnyEvent], None]) -> None:
+    def __init__(self, outer: OuterEffects, done: Callable[[AnyEvent], None], clockwork: Clockwork = REAL) -> None:
         self._outer = outer
         self._done = done
         self._jobs: dict[str, deque[tuple[int, LinksEffect, JobSpec]]] = {}
         self._due: list[tuple[float, int, str, int]] = []
         """When a job's first effect is to be run, as a heap: time, tie-breaker, job, attempt."""
         self._ticket = itertools.count()
-        self._changed = threading.Condition()
+        self._clockwork = clockwork
+        self._changed = clockwork.condition()
         self._closed = False
         for number in range(THREADS):
-            threading.Thread(target=self._work, name=f"links-{number}", daemon=True).start()
+            clockwork.spawn(f"links-{number}", self._work)
 
     def submit(self, n: int, effect: LinksEffect, spec: JobSpec) -> None:
         """Have an effect of event ``n`` run, after those of the same job."""
@@ -112,13 +113,13 @@ class OuterWorker:
             self._changed.notify_all()
 
     def _schedule(self, job: str, pause: float, attempt: int) -> None:
-        heapq.heappush(self._due, (time.monotonic() + pause, next(self._ticket), job, attempt))
+        heapq.heappush(self._due, (self._clockwork.now() + pause, next(self._ticket), job, attempt))
         self._changed.notify()
 
     def _next(self) -> tuple[str, int] | None:
         with self._changed:
             while not self._closed:
-                pause = self._due[0][0] - time.monotonic() if self._due else None
+                pause = self._due[0][0] - self._clockwork.now() if self._due else None
                 if pause is not None and pause <= 0:
                     _, _, job, attempt = heapq.heappop(self._due)
                     return job, attempt

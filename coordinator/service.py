@@ -14,9 +14,8 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-import time
-from collections.abc import Callable
 from datetime import datetime
+from typing import Protocol
 
 import structlog
 
@@ -44,6 +43,7 @@ from coordinator.outer import KafkaLinks, OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
 from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree, ZooKeeperAway
 from coordinator.watches import Watches, stamped
+from sardonyx.clockwork import REAL, Clockwork, Signal
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -76,7 +76,6 @@ class Leader:
         settings: timers, deployment, how often to take snapshots.
         outer: how topics are made and removed.
         wake: set whenever there is something to look at.
-        clock: the wall clock, seconds since 1970; stamped into events, never asked when deciding.
     """
 
     def __init__(
@@ -85,22 +84,21 @@ class Leader:
         settings: Settings,
         outer: OuterEffects,
         *,
-        wake: threading.Event,
-        clock: Callable[[], float] = time.time,
+        wake: Signal,
     ) -> None:
         self._leadership = leadership
         self._tree = leadership.tree
         self._settings = settings
         self._wake = wake
-        self._clock = clock
+        self._clockwork = leadership.tree.clockwork
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
-        self._worker = OuterWorker(outer, self._outer_done)
+        self._worker = OuterWorker(outer, self._outer_done, self._clockwork)
         self._timers = settings.coordinator.ack_timeout, settings.coordinator.revoke_grace
         self.state = new_state(settings.deployment)
         self._snapshot = 0
         self._watches = Watches(leadership, wake=wake.set)
 
-    def lead(self, stop: threading.Event) -> None:
+    def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
         try:
             self.take_over()
@@ -113,7 +111,7 @@ class Leader:
                 if intakes:
                     self.handle(intakes)
                     continue
-                if time.monotonic() >= self._leadership.renewal_due:
+                if self._clockwork.now() >= self._leadership.renewal_due:
                     self._leadership.renew()
                 self._wake.wait(self._rest())
         finally:
@@ -193,7 +191,7 @@ class Leader:
 
     def _gather(self) -> list[Intake]:
         """All that has happened: what peers and clients did, what was done outside, and timers that have run out."""
-        at = self._clock()
+        at = self._clockwork.wall()
         intakes = self._watches.collect(self.state, at)
         while True:
             try:
@@ -275,10 +273,10 @@ class Leader:
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""
-        rest = self._leadership.renewal_due - time.monotonic()
+        rest = self._leadership.renewal_due - self._clockwork.now()
         timer = next_due(self.state, *self._timers)
         if timer is not None:
-            rest = min(rest, timer - self._clock())
+            rest = min(rest, timer - self._clockwork.wall())
         return max(rest, 0.001)
 
     def _tell(self, n: int, event: AnyEvent) -> None:
@@ -308,21 +306,38 @@ def _lost(n: int) -> InternalError:
     )
 
 
+class Connect(Protocol):
+    """How a session with ZooKeeper is opened: :meth:`Tree.connect`."""
+
+    def __call__(self, settings: Settings, *, timeout: float | None = None) -> Tree: ...
+
+
 class Coordinator:
     """A coordinator in this process: connects, stands for election, leads, and begins anew when that ends.
 
     Args:
         settings: where ZooKeeper is, the deployment, timers.
         outer: how topics are made and removed; on Kafka if not given.
+        connect: opens a session with ZooKeeper.
+        clockwork: time and threads.
     """
 
-    def __init__(self, settings: Settings, outer: OuterEffects | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        outer: OuterEffects | None = None,
+        *,
+        connect: Connect = Tree.connect,
+        clockwork: Clockwork = REAL,
+    ) -> None:
         self._settings = settings
         self._outer = KafkaLinks(settings) if outer is None else outer
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._connect = connect
+        self._clockwork = clockwork
+        self._stop = clockwork.signal()
+        self._wake = clockwork.signal()
         self._troubles = 0
-        self.leading = threading.Event()
+        self.leading = clockwork.signal()
         """Set while this one leads."""
 
     def stop(self) -> None:
@@ -344,7 +359,7 @@ class Coordinator:
 
     def _term(self, tree: Tree) -> float:
         """Stand and lead once, and end the session, so that another can lead. Gives the pause until the next time."""
-        began = time.monotonic()
+        began = self._clockwork.now()
         try:
             self._stand_and_lead(tree)
         except _OVER as error:
@@ -354,7 +369,7 @@ class Coordinator:
             if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
                 raise
             # Not passed over: the leadership is over, and the pause grows for as long as it happens again.
-            self._troubles = 1 if time.monotonic() - began > LASTS else self._troubles + 1
+            self._troubles = 1 if self._clockwork.now() - began > LASTS else self._troubles + 1
             pause = min(FIRST_PAUSE * 2.0 ** (self._troubles - 1), LONGEST_PAUSE)
             log.error("leadership broke, stands again after a pause", pause=pause, times=self._troubles, exc_info=error)
             return pause
@@ -378,12 +393,12 @@ class Coordinator:
         since, said = datetime.now().astimezone(), 0.0
         while not self._stop.is_set():
             try:
-                return Tree.connect(self._settings, timeout=CONNECT_ATTEMPT)
+                return self._connect(self._settings, timeout=CONNECT_ATTEMPT)
             except (SetupError, SessionLost) as error:
                 if error.code not in ("SX-ZOOKEEPER-UNREACHABLE", "SX-ZOOKEEPER-AWAY", "SX-ZOOKEEPER-SESSION-LOST"):
                     raise
-                if time.monotonic() - said > REMIND:
-                    said = time.monotonic()
+                if self._clockwork.now() - said > REMIND:
+                    said = self._clockwork.now()
                     hosts = self._settings.zookeeper.hosts
                     log.warning("waits for ZooKeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
         return None

@@ -14,9 +14,6 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 
 from __future__ import annotations
 
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -43,6 +40,7 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from coordinator import layout
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
 from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Check, Operation, SetIf, weight
+from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 
@@ -93,20 +91,23 @@ class ZooKeeperAway(SetupError):
 class Tree:
     """One session with ZooKeeper, and the tree of one deployment. Made by :meth:`connect`."""
 
-    def __init__(self, client: KazooClient, settings: Settings, *, survive_expiry: bool = False) -> None:
+    def __init__(
+        self, client: KazooClient, settings: Settings, *, survive_expiry: bool = False, clockwork: Clockwork = REAL
+    ) -> None:
         self.client = client
+        self.clockwork = clockwork
+        """Whoever uses this session takes time and threads from here."""
         self.root = layout.root(settings.deployment)
         self.hosts = str(settings.zookeeper.hosts)
         self.patience = max(settings.zookeeper.connect_timeout, settings.zookeeper.session_timeout)
         """Seconds that a call waits for ZooKeeper before it raises."""
         self.session_timeout = settings.zookeeper.session_timeout
         """Seconds after which ZooKeeper ends a silent session, as negotiated with the server."""
-        self.last_answer = time.monotonic()
+        self.last_answer = clockwork.now()
         """When the latest request that was answered had been *sent*, by the monotonic clock: the session lived then."""
         self._survive_expiry = survive_expiry
-        self._connected = threading.Event()
+        self._connected = clockwork.signal()
         self._lost = False
-        self._note_negotiated_timeout()
         client.add_listener(self._on_state)
 
     @classmethod
@@ -145,23 +146,28 @@ class Tree:
                 fix='write it as "host:port" or "host:port,host:port"',
             ) from error
         tree = cls(client, settings, survive_expiry=survive_expiry)
+        tree._note_negotiated_timeout()
+        return tree.open(waits, listener)
+
+    def open(self, timeout: float, listener: Callable[[str], None] | None = None) -> Tree:
+        """Begin the session, as :meth:`connect` does. Raises its errors, and then leaves nothing open."""
         if listener is not None:
-            client.add_listener(listener)
-        client.start_async()
+            self.client.add_listener(listener)
+        self.client.start_async()
         try:
-            if not tree.wait_connected(waits):
+            if not self.wait_connected(timeout):
                 raise SetupError(
                     "SX-ZOOKEEPER-UNREACHABLE",
-                    f"ZooKeeper cannot be reached at {hosts}",
-                    cause=f"no connection within {waits:g} s",
+                    f"ZooKeeper cannot be reached at {self.hosts}",
+                    cause=f"no connection within {timeout:g} s",
                     fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
-                    where={"zookeeper": hosts},
+                    where={"zookeeper": self.hosts},
                 )
-            tree._make_top()
+            self._make_top()
         except BaseException:
-            tree.close()
+            self.close()
             raise
-        return tree
+        return self
 
     def close(self) -> None:
         """End the session; its ephemeral nodes vanish at once, or when the session times out if ZooKeeper is away."""
@@ -276,7 +282,7 @@ class Tree:
                 cause="ZooKeeper keeps small things; every request goes into the replayable log",
                 fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
             )
-        self.create_sequential(layout.inbox_prefix(kind_of(event), uuid.uuid4().hex), data)
+        self.create_sequential(layout.inbox_prefix(kind_of(event), self.clockwork.token()), data)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         """Make a node whose name ends in the next number of its parent; gives the name. One node, whatever gets lost.
@@ -330,7 +336,7 @@ class Tree:
         for operation in wanted:
             self._add(transaction, operation)
         self._alive()
-        sent = time.monotonic()
+        sent = self.clockwork.now()
         try:
             results = transaction.commit_async().get(timeout=self.session_timeout)
         except _LOST_REPLY as error:
@@ -395,10 +401,10 @@ class Tree:
         ``first`` is the call if it is under way already. After a lost reply ``instead`` is asked whether the call was done
         after all: what it gives, if not None, is the answer.
         """
-        until = time.monotonic() + self.patience
+        until = self.clockwork.now() + self.patience
         while True:
             self._alive()
-            sent = time.monotonic()
+            sent = self.clockwork.now()
             try:
                 answer = (first if first is not None else call()).get(timeout=max(until - sent, 0.001))
             except (NoNodeError, NodeExistsError):
@@ -408,7 +414,7 @@ class Tree:
                 closed = isinstance(error, ConnectionClosedError)
                 if closed or (isinstance(error, SessionExpiredError) and not self._survive_expiry):
                     raise self._session_lost() from error
-                if not self.wait_connected(until - time.monotonic()) or time.monotonic() >= until:
+                if not self.wait_connected(until - self.clockwork.now()) or self.clockwork.now() >= until:
                     raise self._away() from error
                 done = instead()
                 if done is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from coordinator.events import Assignment, PeerState
+from sardonyx.clockwork import REAL, Clockwork
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 """States in which a peer may commit for its task."""
@@ -24,12 +24,13 @@ class Grant:
     Args:
         assignment: what was granted.
         connected: whether ZooKeeper is connected; while it is not, the grant stands but nothing may be committed on it.
+        clockwork: time and threads.
     """
 
-    def __init__(self, assignment: Assignment, connected: Callable[[], bool]) -> None:
+    def __init__(self, assignment: Assignment, connected: Callable[[], bool], clockwork: Clockwork = REAL) -> None:
         self.assignment = assignment
         self._connected = connected
-        self._changed = threading.Condition()
+        self._changed = clockwork.condition()
         self._state: PeerState = "active"
         self._gone = False
         self._draining = False

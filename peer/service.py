@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import math
 import os
-import queue
-import secrets
 import signal
 import socket
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
+from coordinator.events import Assignment
 from coordinator.tree import SessionLost, Tree
-from peer.virtual_peer import VirtualPeer
+from peer.grant import Grant
+from peer.virtual_peer import Craft, VirtualPeer
+from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pyspark.sql import SparkSession
+
+    from peer.work import Work
 
 log = structlog.get_logger()
 
@@ -39,18 +42,58 @@ _LAST_STEPS = 30.0
 """Seconds that draining may take beyond a transaction's longest life: leaving the group, goodbyes, the end of Spark."""
 
 
-class PeerDaemon:
-    """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
+class SparkCraft:
+    """Tasks as Spark micro-batches between Kafka queues.
 
-    When a session ends everything it owned is gone: all virtual peers stop without committing, and come back under new
-    ids in a new session.
+    Args:
+        settings: where Kafka is, timers.
+        spark: the daemon's Spark session.
+        code_cache: where bundles of job code are kept.
     """
 
     def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
         self._settings = settings
         self._spark = spark
         self._code_cache = code_cache
-        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
+        from peer.work import prepare
+
+        return prepare(self._settings, tree, self._spark, peer, assignment, self._code_cache)
+
+    def work(self, prepared: Work, grant: Grant, tree: Tree) -> None:
+        from peer.task_loop import TaskLoop
+
+        TaskLoop(prepared, grant, tree).run()
+
+
+class Connect(Protocol):
+    """How a session with ZooKeeper is opened: :meth:`Tree.connect`."""
+
+    def __call__(self, settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree: ...
+
+
+class PeerDaemon:
+    """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
+
+    When a session ends everything it owned is gone: all virtual peers stop without committing, and come back under new
+    ids in a new session.
+
+    Args:
+        settings: where ZooKeeper is, timers, how many virtual peers.
+        craft: how tasks are run.
+        connect: opens a session with ZooKeeper.
+        clockwork: time and threads.
+    """
+
+    def __init__(
+        self, settings: Settings, craft: Craft, *, connect: Connect = Tree.connect, clockwork: Clockwork = REAL
+    ) -> None:
+        self._settings = settings
+        self._craft = craft
+        self._connect_to = connect
+        self._clockwork = clockwork
+        self._news = clockwork.post()
         """What happens to the session that is served now. Each has a queue of its own, since one that ends may still speak."""
         self._stopping = False
 
@@ -71,22 +114,21 @@ class PeerDaemon:
             tree = None if self._stopping else self._reconnect()
 
     def _connect(self) -> Tree:
-        self._news = queue.SimpleQueue()
-        return Tree.connect(self._settings, listener=self._news.put)
+        self._news = self._clockwork.post()
+        return self._connect_to(self._settings, listener=self._news.put)
 
     def _session(self, tree: Tree) -> None:
         """One ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        name = f"{_host()}-{secrets.token_hex(2)}"
+        name = f"{_host()}-{self._clockwork.token()[:4]}"
         about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
         peers = [
             VirtualPeer(
                 self._settings,
                 tree,
-                self._spark,
+                self._craft,
                 f"{name}-{index}",
                 about,
-                self._code_cache,
                 broke=lambda: news.put("BROKE"),
             )
             for index in range(self._settings.peer.virtual_peers)
@@ -102,7 +144,7 @@ class PeerDaemon:
                     for peer in peers:
                         peer.lose()
                     if heard == "BROKE":  # it may break again at once
-                        time.sleep(_BROKEN_PAUSE)
+                        self._clockwork.signal().wait(_BROKEN_PAUSE)
                     break
                 if heard == "CONNECTED":
                     for peer in peers:
@@ -114,19 +156,19 @@ class PeerDaemon:
                 for peer in peers:
                     peer.leave()
             for peer in peers:
-                peer.thread.join()
+                peer.join()
         finally:
             tree.close()
 
     def _reconnect(self) -> Tree | None:
-        since = time.monotonic()
+        since = self._clockwork.now()
         said = 0.0
         while not self._stopping:
             try:
                 return self._connect()
             except (SetupError, SessionLost) as error:
-                if time.monotonic() - said > _SAY_AGAIN:
-                    said = time.monotonic()
+                if self._clockwork.now() - said > _SAY_AGAIN:
+                    said = self._clockwork.now()
                     log.warning("waits for ZooKeeper", since_s=round(said - since), reason=error.message)
         return None
 
@@ -147,7 +189,7 @@ def main(settings: Settings) -> NoReturn:
     # Spark before the first pulse: a peer that is offered a task must be able to answer at once.
     spark = start_session(settings.spark)
     with tempfile.TemporaryDirectory(prefix="sardonyx-code-") as code_cache:
-        daemon = PeerDaemon(settings, spark, Path(code_cache))
+        daemon = PeerDaemon(settings, SparkCraft(settings, spark, Path(code_cache)))
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)

@@ -6,10 +6,8 @@ coordinator that changed), it reads its node again and acts on what stands there
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -18,14 +16,10 @@ from coordinator import layout
 from coordinator.events import Acked, Assignment, Declined, Left, PeerNote
 from coordinator.tree import SessionLost, Tree, ZooKeeperAway
 from peer.grant import WORKING, Grant
-from peer.task_loop import TaskLoop
-from peer.work import Work, prepare
+from sardonyx.clockwork import Worker
 from sardonyx.config import Settings
 from sardonyx.errors import failure_of
 from sardonyx.gates import gate
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = structlog.get_logger()
 
@@ -41,16 +35,25 @@ class _Reborn(Exception):
     """Its id is used up: the peer was revoked or taken for dead."""
 
 
+class Craft(Protocol):
+    """What a virtual peer can do with a task. Called from its own thread."""
+
+    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Any:
+        """Get everything ready, before the task is taken; whatever it raises declines the task."""
+
+    def work(self, prepared: Any, grant: Grant, tree: Tree) -> None:
+        """Work, in a thread of its own, until the grant is gone or drained. Reports to the coordinator; raises nothing."""
+
+
 class VirtualPeer:
     """One place to run a task. Lives on a thread of its own, and as many lives as it takes, each under a new id.
 
     Args:
-        settings: where Kafka is, timers.
+        settings: timers.
         tree: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
-        spark: the daemon's Spark session.
+        craft: how tasks are run.
         name: unique in the deployment and this session; the ids of its lives derive from it.
         about: what the pulse says: daemon, host, pid.
-        code_cache: where bundles of job code are kept.
         broke: called, on this peer's thread, if it cannot go on in this session though it stands: the daemon must end the
             session, or the pulse would tell of a peer that is none.
     """
@@ -59,35 +62,39 @@ class VirtualPeer:
         self,
         settings: Settings,
         tree: Tree,
-        spark: SparkSession,
+        craft: Craft,
         name: str,
         about: dict[str, str | int],
-        code_cache: Path,
         broke: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._tree = tree
-        self._spark = spark
+        self._craft = craft
+        self._clockwork = tree.clockwork
         self._name = name
         self._about = about
-        self._code_cache = code_cache
         self._broke = broke
-        self._wake = threading.Event()
+        self._wake = self._clockwork.signal()
         self._leaving = False
         self._lost = False
         self._known = False
         self._id = name
-        self._work: Work | None = None
+        self._ready: tuple[Assignment, Any] | None = None
         self._acked = False
         self._grant: Grant | None = None
-        self._loop: threading.Thread | None = None
-        self.thread = threading.Thread(target=self._run, name=f"peer-{name}", daemon=True)
+        self._loop: Worker | None = None
+        self._life: Worker | None = None
 
     def start(self) -> None:
-        self.thread.start()
+        self._life = self._clockwork.spawn(f"peer-{self._name}", self._run)
+
+    def join(self) -> None:
+        """Wait until it has ended, as :meth:`leave` and :meth:`lose` make it."""
+        if self._life is not None:
+            self._life.join()
 
     def leave(self) -> None:
-        """Finish the batch in hand, say goodbye, and end. Returns at once; ``thread`` ends when it is done."""
+        """Finish the batch in hand, say goodbye, and end. Returns at once; :meth:`join` waits until it is done."""
         self._leaving = True
         grant = self._grant  # looked at once: the peer's own thread may let go of it at any time
         if grant is not None:
@@ -187,7 +194,7 @@ class VirtualPeer:
         if current is not None and current != note.assignment:
             self._stop_task()
         if note.assignment is None:
-            self._work = None
+            self._ready = None
         elif note.state == "acking":
             self._answer(note.assignment)
         elif note.state in WORKING:
@@ -195,14 +202,14 @@ class VirtualPeer:
 
     def _answer(self, assignment: Assignment) -> None:
         """Get everything ready, then take the task; or decline it with the reason. Either way once per offer."""
-        if self._work is not None and self._work.assignment == assignment:
+        if self._ready is not None and self._ready[0] == assignment:
             if not self._acked:  # got ready, but ZooKeeper was away when it said so
                 self._take(assignment)
             return
         bound = {"job": assignment.job, "task": assignment.task}
         gate("offered")
         try:
-            self._work = prepare(self._settings, self._tree, self._spark, self._id, assignment, self._code_cache)
+            self._ready = assignment, self._craft.prepare(self._tree, self._id, assignment)
         except (SessionLost, ZooKeeperAway):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
@@ -220,16 +227,18 @@ class VirtualPeer:
 
     def _work_on(self, note: PeerNote, assignment: Assignment) -> None:
         if self._grant is None:
-            if self._work is None or self._work.assignment != assignment:
+            if self._ready is None or self._ready[0] != assignment:
                 raise _Reborn("its node grants a task that it never took")
-            self._grant = Grant(assignment, lambda: self._tree.connected)
-            self._grant.update(note.state)
-            loop = TaskLoop(self._work, self._grant, self._tree)
+            prepared, grant = self._ready[1], Grant(assignment, lambda: self._tree.connected, self._clockwork)
+            grant.update(note.state)
             context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
-            self._loop = threading.Thread(
-                target=_run_bound, args=(loop, context), name=f"task-{self._id}-{assignment.task}", daemon=True
-            )
-            self._loop.start()
+
+            def run() -> None:
+                with structlog.contextvars.bound_contextvars(**context):
+                    self._craft.work(prepared, grant, self._tree)
+
+            self._grant = grant
+            self._loop = self._clockwork.spawn(f"task-{self._id}-{assignment.task}", run)
         else:
             self._grant.update(note.state)
 
@@ -240,9 +249,4 @@ class VirtualPeer:
             self._loop.join(_LET_GO)
             if self._loop.is_alive():
                 log.warning("the task's last batch does not end; going on without it")
-        self._grant = self._loop = self._work = None
-
-
-def _run_bound(loop: TaskLoop, context: dict[str, str | int]) -> None:
-    with structlog.contextvars.bound_contextvars(**context):
-        loop.run()
+        self._grant = self._loop = self._ready = None

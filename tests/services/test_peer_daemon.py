@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ PEERS = 2
 class Daemon:
     """A daemon on a thread, with the trees that it has opened. It is offered no task, so it needs no Spark."""
 
-    def __init__(self, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.trees: list[Tree] = []
         connect = Tree.connect
 
@@ -38,10 +37,9 @@ class Daemon:
             self.trees.append(tree)
             return tree
 
-        monkeypatch.setattr(Tree, "connect", remembered)
-        self._spark: Any = None
+        craft: Any = None  # nothing is ever offered to these peers
         quick = settings.peer.model_copy(update={"virtual_peers": PEERS})
-        self.daemon = PeerDaemon(settings.model_copy(update={"peer": quick}), self._spark, folder)
+        self.daemon = PeerDaemon(settings.model_copy(update={"peer": quick}), craft, connect=remembered)
         self.thread = threading.Thread(target=self.daemon.run, daemon=True)
         self.thread.start()
 
@@ -66,11 +64,9 @@ def registered(look: Tree) -> list[str]:
     return until(lambda: (found := pulses(look)) and len(found) == PEERS and found, what="both pulses")
 
 
-def test_an_expired_session_is_followed_by_one_other(
-    settings: Settings, look: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: Tree):
     """After an expiry all virtual peers come back under new ids, in one new session and no more."""
-    daemon = Daemon(settings, tmp_path, monkeypatch)
+    daemon = Daemon(settings)
     before = registered(look)
     double = KazooClient(hosts=daemon.trees[0].hosts, client_id=daemon.trees[0].client.client_id)
     double.start()
@@ -87,15 +83,13 @@ def test_an_expired_session_is_followed_by_one_other(
     assert pulses(look) == []
 
 
-def test_an_absence_that_the_session_outlives_changes_nothing(
-    settings: Settings, look: Tree, zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings, look: Tree, zookeeper: str):
     """ZooKeeper away for longer than a call waits, but not for longer than the session: the same peers go on following."""
     with Proxy(zookeeper) as proxy:
         through = settings.model_copy(
             update={"zookeeper": settings.zookeeper.model_copy(update={"hosts": proxy.address})}
         )
-        daemon = Daemon(through, tmp_path, monkeypatch)
+        daemon = Daemon(through)
         before = registered(look)
         with capture_logs(processors=[merge_contextvars]) as lines:
             proxy.refuse()
@@ -114,11 +108,9 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
         daemon.stop()
 
 
-def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(
-    settings: Settings, look: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: Settings, look: Tree):
     """A peer that never had a state node and has no pulse any more is reborn instead of waiting for ever."""
-    daemon = Daemon(settings, tmp_path, monkeypatch)
+    daemon = Daemon(settings)
     before = registered(look)
     look.delete(layout.pulse(before[0]))
     until(lambda: len(set(pulses(look)) - set(before)) == 1, what="a new pulse")
