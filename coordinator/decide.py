@@ -10,8 +10,11 @@ After each event idle peers are offered work, and each job's need for further pe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from coordinator import scheduling
 from coordinator.admission import JOB_ID, refusal
@@ -29,6 +32,7 @@ from coordinator.events import (
     Exhausted,
     GraceEnded,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     Left,
     LinksCreated,
@@ -37,6 +41,7 @@ from coordinator.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    Rested,
     TaskFailed,
 )
 from coordinator.machine import ASSIGNED, WORKING
@@ -159,7 +164,9 @@ def _task_failed(step: Step, event: TaskFailed) -> None:
 
 
 def _give_up(step: Step, peer: Peer, name: str, error: Failure, *, fatal: bool) -> None:
-    """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first."""
+    """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first. If the
+    job goes on, the task rests.
+    """
     place = peer.assignment
     if place is None:
         return
@@ -169,6 +176,16 @@ def _give_up(step: Step, peer: Peer, name: str, error: Failure, *, fatal: bool) 
         step.end(place.job, "failed", error)
     elif task.failures > step.state.jobs[place.job].spec.failure_limit:
         step.end(place.job, "failed", task.error)
+    else:
+        step.rest(place.job, place.task, resting=True)
+
+
+def _rested(step: Step, event: Rested) -> None:
+    """Only if the task has not failed again since the timer was looked at; then it rests anew."""
+    job = step.state.jobs.get(event.job)
+    task = job.tasks.get(event.task) if job is not None else None
+    if task is not None and task.resting and task.failures == event.failures:
+        step.rest(event.job, event.task, resting=False)
 
 
 def _exhausted(step: Step, event: Exhausted) -> None:
@@ -201,8 +218,10 @@ def _completed(step: Step, event: Completed) -> None:
 
 
 def _submitted(step: Step, event: JobSubmitted) -> None:
-    """A known id is a repetition; an id that cannot be one leaves no trace, since there is nowhere to write it."""
-    if event.job in step.state.jobs or not JOB_ID.fullmatch(event.job):
+    """A known id is a repetition, even if its job was forgotten; an id that cannot be one leaves no trace, since there is
+    nowhere to write it.
+    """
+    if event.job in step.state.jobs or event.job in step.state.purged or not JOB_ID.fullmatch(event.job):
         return
     error = refusal(event.job, event.spec, step.state.names.get(event.spec.name))
     if error is not None:
@@ -246,6 +265,17 @@ def _killed(step: Step, event: JobKilled) -> None:
         step.end(event.job, "killed")
 
 
+def _purged(step: Step, event: JobPurged) -> None:
+    """Only what has ended is forgotten, and not before its topics are gone: nobody would know whose they are."""
+    job = step.state.jobs.get(event.job)
+    if job is None or not job.ended:
+        return
+    if job.purgeable:
+        step.forget(event.job)
+    else:
+        job.purge = True
+
+
 _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
@@ -256,6 +286,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     AckTimedOut: _ack_timed_out,
     Declined: _declined,
     TaskFailed: _task_failed,
+    Rested: _rested,
     Exhausted: _exhausted,
     Completed: _completed,
     JobSubmitted: _submitted,
@@ -263,6 +294,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     LinksFailed: _links_failed,
     LinksDeleted: _links_deleted,
     JobKilled: _killed,
+    JobPurged: _purged,
 }
 
 
@@ -300,8 +332,31 @@ def _in_question(step: Step) -> list[str]:
 # Time
 
 
-def due(state: State, now: float, ack_timeout: float, revoke_grace: float) -> list[AnyEvent]:
-    """The timers that have run out, as events to be logged. All times in seconds.
+LONGEST_REST = 60.0
+"""Seconds that a task rests at most after a failure."""
+
+
+class Timers(msgspec.Struct, frozen=True):
+    """How long things may take, in seconds, and how many ended jobs are kept. No decision depends on them, only when the
+    events come that are decided on; so they may differ between coordinators and change at any time.
+    """
+
+    ack_timeout: float = 15.0
+    """An offer stays so long without answer, then the peer is revoked."""
+    revoke_grace: float = 10.0
+    """A revoked peer has so long to withdraw its pulse."""
+    failure_backoff: float = 1.0
+    """A task rests so long after its first failure, twice as long after the second, and so on up to a minute."""
+    keep_jobs: int = 1000
+    """Of more jobs that have ended, and whose topics are gone, the oldest are forgotten."""
+
+    def rest(self, failures: int) -> float:
+        """How long a task rests that has failed so often."""
+        return min(self.failure_backoff * 2.0 ** min(failures - 1, 64), LONGEST_REST)
+
+
+def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
+    """The timers that have run out at ``now`` (seconds since 1970), as events to be logged.
 
     Timers follow from the times in the state, so a new leader has them all. Each queue is looked at from its oldest entry
     until the first that is not due. A clock that stands further *before* an entry than the timeout says nothing about how
@@ -310,22 +365,42 @@ def due(state: State, now: float, ack_timeout: float, revoke_grace: float) -> li
     events: list[AnyEvent] = []
     for name in state.by_state["acking"]:
         peer = state.peers[name]
-        if abs(now - peer.since) < ack_timeout:
+        if abs(now - peer.since) < timers.ack_timeout:
             break
         events.append(AckTimedOut(at=now, peer=name, assignment=state.assignment(name).id))
     for name in state.by_state["revoked"]:
-        if abs(now - state.peers[name].since) < revoke_grace:
+        if abs(now - state.peers[name].since) < timers.revoke_grace:
             break
         events.append(GraceEnded(at=now, peer=name))
+    events += _rests_due(state, now, timers)
+    surplus = len(state.purgeable) - timers.keep_jobs
+    events += [JobPurged(at=now, job=name) for name, _ in zip(state.purgeable, range(surplus), strict=False)]
     return events
 
 
-def next_due(state: State, ack_timeout: float, revoke_grace: float) -> float | None:
-    """When :func:`due` should be asked again (seconds since 1970), or None if no timer runs."""
+def _rests_due(state: State, now: float, timers: Timers) -> Iterator[Rested]:
+    """In a row that is sorted by time, those are due that lie at its two ends: long ago, or far ahead."""
+    for failures, row in sorted(state.resting.items()):
+        rest = timers.rest(failures)
+        past = bisect_right(row, now - rest, key=lambda entry: entry[0])
+        ahead = max(past, bisect_left(row, now + rest, key=lambda entry: entry[0]))
+        for _, job, task in row[:past] + row[ahead:]:
+            yield Rested(at=now, job=job, task=task, failures=failures)
+
+
+def next_due(state: State, timers: Timers) -> float | None:
+    """When :func:`due` should be asked again (seconds since 1970; 0 is at once), or None if no timer runs."""
+    if len(state.purgeable) > timers.keep_jobs:
+        return 0.0
     first = math.inf
-    for queue, timeout in ((state.by_state["acking"], ack_timeout), (state.by_state["revoked"], revoke_grace)):
+    for queue, timeout in (
+        (state.by_state["acking"], timers.ack_timeout),
+        (state.by_state["revoked"], timers.revoke_grace),
+    ):
         if queue:
             first = min(first, state.peers[next(iter(queue))].since + timeout)
+    for failures, row in state.resting.items():
+        first = min(first, row[0][0] + timers.rest(failures))
     return None if first == math.inf else first
 
 

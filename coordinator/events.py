@@ -15,7 +15,7 @@ import msgspec
 from sardonyx.errors import Failure
 from sardonyx.spec import JobSpec
 
-FORMAT = 1
+FORMAT = 2
 """Version of the wire form. A log or snapshot of another version is refused, never misread."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
@@ -26,7 +26,7 @@ ENDED: frozenset[str] = frozenset({"completed", "killed", "failed"})
 """Job statuses that never change again."""
 
 
-class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What was found or made for a link when its job was planned; the same for every reader ever after."""
 
     partitions: int
@@ -36,7 +36,7 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Per partition the offset behind the last one to read; None: sentinels tell, or it never ends."""
 
 
-class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Rows that a task has read, written and left out, as committed with its positions."""
 
     rows_in: int = 0
@@ -44,7 +44,9 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: int = 0
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
+):
     """Root of all events. ``at`` is the wall clock (seconds since 1970) when the coordinator took it in."""
 
     at: float = 0.0
@@ -151,8 +153,22 @@ class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
     fatal: bool = False
 
 
+class Rested(Event, frozen=True, kw_only=True, tag="rested"):
+    """A task has rested long enough since it failed. ``failures``: its count of failures when that was found."""
+
+    job: str
+    task: str
+    failures: int
+
+
 class JobKilled(Event, frozen=True, kw_only=True, tag="kill"):
     """A user ends a job."""
+
+    job: str
+
+
+class JobPurged(Event, frozen=True, kw_only=True, tag="purge"):
+    """A user, or the limit on how many are kept, has an ended job forgotten."""
 
     job: str
 
@@ -163,7 +179,7 @@ class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
     peer: str
 
 
-Request = Acked | Declined | Exhausted | Completed | TaskFailed | JobSubmitted | JobKilled | Evicted | Left
+Request = Acked | Declined | Exhausted | Completed | TaskFailed | JobSubmitted | JobKilled | JobPurged | Evicted | Left
 """Events that peers and clients may put into the inbox."""
 
 AnyEvent = (
@@ -179,8 +195,10 @@ AnyEvent = (
     | Exhausted
     | Completed
     | TaskFailed
+    | Rested
     | JobSubmitted
     | JobKilled
+    | JobPurged
     | Evicted
     | Left
 )
@@ -212,7 +230,7 @@ def decode_request(data: bytes) -> Request:
 # What stands in the tree: the projections of the coordinator's state that others read.
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
 
     id: int
@@ -248,6 +266,8 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     error: Failure | None = None
     waits_for: int = 0
     """How many more virtual peers it needs before it can go on; 0 if none."""
+    waits_since: float | None = None
+    """Since when it needs any, seconds since 1970."""
     links: Literal["none", "made", "gone"] = "none"
     """Whether its topics stand."""
 
@@ -260,6 +280,8 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     peers: dict[str, int] = {}
     """Peers on the task -> slot."""
     failures: int = 0
+    resting: bool = False
+    """It failed a while ago, and is offered to nobody yet."""
     counts: Counts | None = None
     """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
 

@@ -3,7 +3,8 @@ but the note of which jobs have no room left.
 
 The order: jobs take turns. In a job, tasks that nobody works on come first, in topological order; then tasks that can
 share, the one with the fewest peers first. No task is offered while a task right in front of it has nobody and is not
-complete: its peers could only wait, and might be just those that are missing in front.
+complete: its peers could only wait, and might be just those that are missing in front. A task that rests after a failure
+is offered to nobody.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def next_offer(state: State) -> Offer | None:
         offer = choose(state, name, state.free)
         if offer is not None:
             return offer
-        if choose(state, name, math.inf) is None:
+        if choose(state, name, math.inf) is None and not any(task.resting for task in state.jobs[name].tasks.values()):
             state.hungry.discard(name)
     return None
 
@@ -51,7 +52,7 @@ def choose(state: State, name: str, free: float) -> Offer | None:
     shared: tuple[int, str] | None = None
     for stage in plan.stages:
         task = job.tasks[stage]
-        if task.state == "complete" or _blocked(job, plan, stage):
+        if task.state == "complete" or task.resting or _blocked(job, plan, stage):
             continue
         staffed = len(task.peers)
         if not staffed:
@@ -74,15 +75,19 @@ def _deserted(task: Task) -> bool:
     return not task.peers and task.state != "complete"
 
 
+def _asks(task: Task) -> bool:
+    return _deserted(task) and not task.resting
+
+
 def _blocked(job: Job, plan: Plan, stage: str) -> bool:
     return any(_deserted(job.tasks[before]) for before in plan.upstream[stage])
 
 
 def _stalled(job: Job, plan: Plan) -> list[str]:
-    """The tasks on which a bounded job's end depends now, if nobody works on any of them.
+    """The tasks on which a bounded job's end depends now, if nobody works on any of them; without those that rest.
 
     Everything in front of these is complete. As long as one of them has peers it comes to its end, and then the job has
-    come a step nearer to its own. If none has, no peer further down can ever finish.
+    come a step nearer to its own. If none has, no peer further down can ever finish. What rests gets peers when it has.
     """
     if not plan.graph.bounded:
         return []
@@ -92,7 +97,9 @@ def _stalled(job: Job, plan: Plan) -> list[str]:
         if job.tasks[stage].state != "complete"
         and all(job.tasks[before].state == "complete" for before in plan.upstream[stage])
     ]
-    return [] if any(job.tasks[stage].peers for stage in front) else front
+    if any(job.tasks[stage].peers for stage in front):
+        return []
+    return [stage for stage in front if not job.tasks[stage].resting]
 
 
 def call_back(state: State, name: str) -> CallBack | None:
@@ -123,11 +130,12 @@ def waits_for(state: State, name: str) -> int:
     """How many more virtual peers a running job needs before it can go on; 0 if it goes on as it is.
 
     An unbounded job needs all its tasks at work at the same time. A bounded one works them off one after the other, so it
-    needs only what the first task at its front asks for, less the peers that it has further down.
+    needs only what the first task at its front asks for, less the peers that it has further down. A task that rests asks
+    for nobody.
     """
     job, plan = state.jobs[name], state.plans[name]
     if not plan.graph.bounded:
-        missing = sum(needs(job, plan, stage) for stage in plan.stages if _deserted(job.tasks[stage]))
+        missing = sum(needs(job, plan, stage) for stage in plan.stages if _asks(job.tasks[stage]))
         return max(0, missing - state.free)
     front = _stalled(job, plan)
     if not front:

@@ -21,7 +21,7 @@ import structlog
 
 from coordinator import layout
 from coordinator import log as journal
-from coordinator.decide import decide, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, unfinished
 from coordinator.events import (
     Acked,
     AnyEvent,
@@ -93,7 +93,12 @@ class Leader:
         self._clockwork = leadership.tree.clockwork
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._worker = OuterWorker(outer, self._outer_done, self._clockwork)
-        self._timers = settings.coordinator.ack_timeout, settings.coordinator.revoke_grace
+        self._timers = Timers(
+            ack_timeout=settings.coordinator.ack_timeout,
+            revoke_grace=settings.coordinator.revoke_grace,
+            failure_backoff=settings.coordinator.failure_backoff,
+            keep_jobs=settings.coordinator.keep_jobs,
+        )
         self.state = new_state(settings.deployment)
         self._snapshot = 0
         self._watches = Watches(leadership, wake=wake.set)
@@ -201,7 +206,7 @@ class Leader:
             if isinstance(event, LinksDeleted):
                 self._remove_sentinels(event.job)
             intakes.append(Intake(stamped(event, at)))
-        intakes += map(Intake, due(self.state, at, *self._timers))
+        intakes += map(Intake, due(self.state, at, self._timers))
         return intakes
 
     def handle(self, intakes: list[Intake]) -> None:
@@ -243,7 +248,9 @@ class Leader:
                 log.debug("pulse had gone already", n=n, peer=effect.peer, reason=repr(error.reason))
             self._watches.look_again()
         else:
-            self._worker.submit(n, effect, self.state.jobs[effect.job].spec)
+            job = self.state.jobs.get(effect.job)
+            if job is not None:  # otherwise it was forgotten within this batch, its links being gone
+                self._worker.submit(n, effect, job.spec)
 
     def _outer_done(self, event: AnyEvent) -> None:
         """In a thread of the worker."""
@@ -274,7 +281,7 @@ class Leader:
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""
         rest = self._leadership.renewal_due - self._clockwork.now()
-        timer = next_due(self.state, *self._timers)
+        timer = next_due(self.state, self._timers)
         if timer is not None:
             rest = min(rest, timer - self._clockwork.wall())
         return max(rest, 0.001)

@@ -6,6 +6,7 @@ way they came about (live, replayed from the log, or loaded from a snapshot and 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import count
@@ -36,9 +37,11 @@ REMEMBERED_DEAD = 1_000
 """Dead peers that are still known by id, so that a birth told twice or a late request changes nothing. A pulse is read
 again within seconds, so a thousand further deaths lie far beyond any repetition; without a limit the state would grow
 for as long as the deployment lives."""
+REMEMBERED_PURGED = 1_000
+"""Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
 
 
-class Peer(msgspec.Struct, omit_defaults=True):
+class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A virtual peer."""
 
     state: PeerState
@@ -60,7 +63,7 @@ class Peer(msgspec.Struct, omit_defaults=True):
         return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment)
 
 
-class Task(msgspec.Struct, omit_defaults=True):
+class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """One entry of a job's catalog. A bound task never has peers; its state mirrors the stages beside it."""
 
     n: int
@@ -70,18 +73,23 @@ class Task(msgspec.Struct, omit_defaults=True):
     failures: int = 0
     counts: Counts | None = None
     error: Failure | None = None
-    """The first failure; the one that fails the job if there are too many."""
+    """The first failure that counts; the one that fails the job if there are too many."""
+    failed_at: float | None = None
+    """Wall clock of the last failure, seconds since 1970."""
+    resting: bool = False
+    """It failed, and is offered to nobody until its rest is over."""
 
     def note(self) -> TaskNote:
-        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.counts)
+        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts)
 
 
-class Job(msgspec.Struct, omit_defaults=True):
+class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A job that was handed in. One that was refused at the door has no tasks."""
 
     number: int
     """The event that submitted it: jobs take turns in this order."""
     n: int
+    """The event that changed its status node last. Once it may be forgotten, that is the event since which it may."""
     spec: JobSpec
     submitted_at: float
     status: JobStatus = "planning"
@@ -92,6 +100,10 @@ class Job(msgspec.Struct, omit_defaults=True):
     ended_at: float | None = None
     error: Failure | None = None
     waits_for: int = 0
+    waits_since: float | None = None
+    """Wall clock of the event since which it waits for peers."""
+    purge: bool = False
+    """It has ended and is to be forgotten as soon as its links are gone."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -102,6 +114,7 @@ class Job(msgspec.Struct, omit_defaults=True):
             ended_at=self.ended_at,
             error=self.error,
             waits_for=self.waits_for,
+            waits_since=self.waits_since,
             links=self.links,
         )
 
@@ -112,6 +125,11 @@ class Job(msgspec.Struct, omit_defaults=True):
     @property
     def refused(self) -> bool:
         return not self.tasks
+
+    @property
+    def purgeable(self) -> bool:
+        """Nothing of it is left outside the tree."""
+        return self.ended and (self.refused or self.links == "gone")
 
 
 class Plan:
@@ -145,11 +163,25 @@ def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
 class State:
     """Everything that the coordinator knows after event ``n``.
 
-    The first six attributes are stored. The others follow from them and are kept beside them, so that the cost of a
-    decision does not grow with the number of peers.
+    The first seven attributes are stored. The others follow from them and are kept beside them, so that the cost of a
+    decision does not grow with the number of peers or jobs.
     """
 
-    __slots__ = ("by_state", "deployment", "hungry", "jobs", "n", "names", "order", "peers", "plans", "turn")
+    __slots__ = (
+        "by_state",
+        "deployment",
+        "hungry",
+        "jobs",
+        "n",
+        "names",
+        "order",
+        "peers",
+        "plans",
+        "purgeable",
+        "purged",
+        "resting",
+        "turn",
+    )
 
     def __init__(self, deployment: str) -> None:
         self.deployment = deployment
@@ -161,6 +193,8 @@ class State:
         """The next rank that an entry into a state gets."""
         self.peers: dict[str, Peer] = {}
         self.jobs: dict[str, Job] = {}
+        self.purged: OrderedDict[str, None] = OrderedDict()
+        """Ids of the jobs that were forgotten last, oldest first."""
 
         self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in machine.STATES}
         """Peers in each state, the one that has been in it longest first."""
@@ -169,7 +203,11 @@ class State:
         self.names: dict[str, str] = {}
         """Name -> id of the jobs that have not ended."""
         self.hungry: set[str] = set()
-        """Running jobs that may have room for another peer; every one that has is in it."""
+        """Running jobs that may have room for another peer; every one that has, or will have after a rest, is in it."""
+        self.resting: dict[int, list[tuple[float, str, str]]] = {}
+        """How often they failed -> the tasks that rest, as (failed_at, job, task), sorted: all of a row rest equally long."""
+        self.purgeable: OrderedDict[str, None] = OrderedDict()
+        """Jobs that may be forgotten, the one that has been so longest first."""
 
     @property
     def free(self) -> int:
@@ -187,6 +225,19 @@ class State:
             raise _broken("a peer that is listed on a task has an assignment", peer=peer)
         return found
 
+    def note_rest(self, job: str, name: str, task: Task) -> None:
+        """Take a task that rests into its row."""
+        if task.resting and task.failed_at is not None:
+            insort(self.resting.setdefault(task.failures, []), (task.failed_at, job, name))
+
+    def forget_rest(self, job: str, name: str, task: Task) -> None:
+        """Take a task that rests out of its row; to be called before anything of its failures is changed."""
+        if task.resting and task.failed_at is not None:
+            row = self.resting[task.failures]
+            del row[bisect_left(row, (task.failed_at, job, name))]
+            if not row:
+                del self.resting[task.failures]
+
 
 def new_state(deployment: str = "default") -> State:
     """The state of a deployment in which nothing has happened yet."""
@@ -196,7 +247,7 @@ def new_state(deployment: str = "default") -> State:
 # Stored form
 
 
-class _Stored(msgspec.Struct):
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     deployment: str
     n: int
@@ -204,6 +255,7 @@ class _Stored(msgspec.Struct):
     order: int
     peers: dict[str, Peer]
     jobs: dict[str, Job]
+    purged: list[str]
 
 
 class _Format(msgspec.Struct):
@@ -212,7 +264,9 @@ class _Format(msgspec.Struct):
 
 def encode_state(state: State) -> bytes:
     """A state as canonical JSON bytes: equal states give equal bytes."""
-    stored = _Stored(FORMAT, state.deployment, state.n, state.turn, state.order, state.peers, state.jobs)
+    stored = _Stored(
+        FORMAT, state.deployment, state.n, state.turn, state.order, state.peers, state.jobs, list(state.purged)
+    )
     return msgspec.json.encode(stored, order="deterministic")
 
 
@@ -233,6 +287,7 @@ def decode_state(data: bytes) -> State:
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
     state.peers = stored.peers
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
+    state.purged = OrderedDict.fromkeys(stored.purged)
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
         state.by_state[peer.state][name] = None
     for name, job in state.jobs.items():
@@ -243,7 +298,14 @@ def decode_state(data: bytes) -> State:
             state.names[job.spec.name] = name
         if job.status == "running":
             state.hungry.add(name)
+        for task_name, task in job.tasks.items():
+            state.note_rest(name, task_name, task)
+    state.purgeable = OrderedDict.fromkeys(_purgeable(state))
     return state
+
+
+def _purgeable(state: State) -> list[str]:
+    return sorted((name for name, job in state.jobs.items() if job.purgeable), key=lambda name: state.jobs[name].n)
 
 
 def plan_of(state: State, job: str) -> Plan:
@@ -277,15 +339,22 @@ def project(state: State) -> dict[str, bytes]:
         if note is not None:
             tree[layout.peer_state(name)] = encode_note(note)
     for name, job in state.jobs.items():
-        tree[layout.job(name)] = b""
-        tree[layout.job_spec(name)] = encode_spec(job.spec)
-        tree[layout.job_status(name)] = encode_note(job.note())
-        tree[layout.job_tasks(name)] = b""
-        for task_name, task in job.tasks.items():
-            tree[layout.job_task(name, task_name)] = encode_note(task.note())
-        if job.facts is not None:
-            tree[layout.job_links(name)] = encode_note(LinksNote(job.facts))
+        tree |= job_nodes(name, job)
     return tree
+
+
+def job_nodes(name: str, job: Job) -> dict[str, bytes]:
+    """Every node of a job, path -> data, parents before children."""
+    nodes = {
+        layout.job(name): b"",
+        layout.job_spec(name): encode_spec(job.spec),
+        layout.job_status(name): encode_note(job.note()),
+        layout.job_tasks(name): b"",
+    }
+    nodes |= {layout.job_task(name, task): encode_note(job.tasks[task].note()) for task in job.tasks}
+    if job.facts is not None:
+        nodes[layout.job_links(name)] = encode_note(LinksNote(job.facts))
+    return nodes
 
 
 # Invariants
@@ -329,6 +398,8 @@ def _check_job(state: State, name: str, job: Job) -> None:
     _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
     _rule((job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
     _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
+    _rule((job.waits_for > 0) == (job.waits_since is not None), "it is known since when a job waits", job=name)
+    _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be forgotten", job=name)
     _rule(job.links != "made" or job.status != "planning", "a job whose links stand is not being planned", job=name)
     if job.status == "completed":
         complete = all(task.state == "complete" for task in job.tasks.values())
@@ -349,6 +420,12 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
     _rule(all(found in machine.ASSIGNED for found in states), "every peer on a task is at work", **where)
     _rule(states.count("sealing") <= 1, "at most one peer of a task is sealing", **where)
     _rule(not states or set(states) != {"waiting"}, "somebody of a task is not waiting", **where)
+    _rule((task.failures > 0) == (task.failed_at is not None), "a task that failed knows when", **where)
+    _rule((task.failures > 0) == (task.error is not None), "a task that failed knows why", **where)
+    if task.resting:
+        _rule(task.failures > 0, "a task that rests has failed", **where)
+        _rule(task.state != "complete", "a complete task does not rest", **where)
+        _rule(state.jobs[job].status == "running", "a task that rests belongs to a running job", **where)
     _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
     if task.peers:
         _rule(task.state != "complete", "a complete task has no peers", **where)
@@ -368,6 +445,15 @@ def _check_kept(state: State) -> None:
     _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")
     _rule(all(state.names.get(state.jobs[name].spec.name) == name for name in alive), "names lead to their jobs")
     _rule(all(state.jobs[name].status == "running" for name in state.hungry), "only running jobs are served")
+    resting: dict[int, list[tuple[float, str, str]]] = {}
+    for name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            if task.resting and task.failed_at is not None:
+                resting.setdefault(task.failures, []).append((task.failed_at, name, task_name))
+    _rule(state.resting == {key: sorted(rows) for key, rows in resting.items()}, "tasks that rest stand in their rows")
+    _rule(list(state.purgeable) == _purgeable(state), "jobs that may be forgotten stand in the order of their end")
+    _rule(not state.purged.keys() & state.jobs.keys(), "a job that was forgotten is not known")
+    _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last jobs that were forgotten are remembered")
     _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")
 
 

@@ -31,16 +31,21 @@ from coordinator.machine import Trigger
 from coordinator.scheduling import Offer
 from coordinator.state import (
     REMEMBERED_DEAD,
+    REMEMBERED_PURGED,
     Job,
     Peer,
     State,
     Task,
     encode_note,
     free_slots,
+    job_nodes,
     plan_of,
 )
 from sardonyx.errors import Failure
 from sardonyx.spec import JobSpec, encode_spec
+
+FORGIVEN = 600.0
+"""Seconds after which a failure no longer counts when the next one comes: a job that runs for months will see many."""
 
 
 class Step:
@@ -60,6 +65,7 @@ class Step:
         """Jobs of which something has changed, in order."""
         self._touched: dict[str, tuple[Peer | Job | Task, PeerNote | JobNote | TaskNote | None]] = {}
         self._made: list[TreeEffect] = []
+        self._removed: list[TreeEffect] = []
         self._outer: list[OuterEffect] = []
         self._free = state.free
 
@@ -69,7 +75,9 @@ class Step:
         return self.state.free != self._free
 
     def effects(self) -> list[Effect]:
-        """What is to be done: the tree's changes, parents before children, then what lies outside it."""
+        """What is to be done: the tree's changes, parents before children; removals, children before parents; then what
+        lies outside the tree.
+        """
         changes: list[TreeEffect] = list(self._made)
         for path, (entity, before) in self._touched.items():
             if entity.note() == before:
@@ -82,7 +90,7 @@ class Step:
                 changes.append(Create(path, encode_note(after)))
             else:
                 changes.append(Set(path, encode_note(after)))
-        return [*changes, *self._outer]
+        return [*changes, *self._removed, *self._outer]
 
     # Peers
 
@@ -151,6 +159,7 @@ class Step:
     def refuse(self, name: str, spec: JobSpec, error: Failure) -> None:
         """A job that is not taken in: it is recorded, failed, and has no tasks."""
         self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error))
+        self.state.purgeable[name] = None
 
     def start(self, name: str, facts: dict[str, LinkFacts]) -> None:
         """The job's links stand: it runs."""
@@ -161,10 +170,12 @@ class Step:
         self.state.hungry.add(name)
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
-        """The job is over: its peers are idle, its topics to be removed."""
+        """The job is over: its peers are idle, none of its tasks rests, its topics are to be removed."""
+        self.waits_for(name, 0)
         job = self.job(name)
-        job.status, job.ended_at, job.error, job.waits_for = status, self.at, error, 0
-        for task in job.tasks.values():
+        job.status, job.ended_at, job.error = status, self.at, error
+        for task_name, task in job.tasks.items():
+            self.rest(name, task_name, resting=False)
             for peer in self.state.on_task(task):
                 if peer in task.peers:  # the leaving of another may have freed it
                     self.leave(peer, "release")
@@ -175,6 +186,7 @@ class Step:
     def links_came_late(self, name: str) -> None:
         """Topics may have been made after those of the ended job were removed: remove them again."""
         self.job(name).links = "made"
+        self.state.purgeable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
     def links_gone(self, name: str, counts: dict[str, Counts]) -> None:
@@ -184,12 +196,31 @@ class Step:
         for task_name in job.tasks:
             if job.tasks[task_name].counts is None and task_name in counts:
                 self._task(name, task_name).counts = counts[task_name]
+        if job.purge:
+            self.forget(name)
+        else:
+            self.state.purgeable[name] = None
+
+    def forget(self, name: str) -> None:
+        """An ended job is gone from state and tree; only its id is remembered for a while."""
+        job = self.state.jobs.pop(name)
+        self.state.purgeable.pop(name, None)
+        self.jobs.pop(name, None)
+        for path in reversed(job_nodes(name, job)):
+            self._touched.pop(path, None)
+            self._removed.append(Delete(path))
+        purged = self.state.purged
+        purged[name] = None
+        while len(purged) > REMEMBERED_PURGED:
+            purged.popitem(last=False)
 
     def task_is(self, job: str, name: str, state: TaskState, counts: Counts | None = None) -> None:
         """A task's new state, and with it that of the bound tasks beside it."""
         task = self._task(job, name)
         task.state = state
         task.counts = counts or task.counts
+        if state == "complete":
+            self.rest(job, name, resting=False)
         tasks = self.state.jobs[job].tasks
         for bound, stages in self.state.plans[job].graph.bound.items():
             if name in stages:
@@ -197,16 +228,30 @@ class Step:
                 self._task(job, bound).state = "complete" if complete else "running"
 
     def task_failed(self, job: str, name: str, error: Failure) -> Task:
-        """Count a failure and keep the first."""
+        """Count a failure and keep the first. What lies too far back is forgiven: the count begins anew."""
+        self.rest(job, name, resting=False)
         task = self._task(job, name)
+        if task.failed_at is not None and self.at - task.failed_at > FORGIVEN:
+            task.failures, task.error = 0, None
         task.failures += 1
         task.error = task.error or error
+        task.failed_at = self.at
         return task
 
+    def rest(self, job: str, name: str, *, resting: bool) -> None:
+        """Whether a task is kept back from being offered."""
+        if self.state.jobs[job].tasks[name].resting != resting:
+            task = self._task(job, name)
+            self.state.forget_rest(job, name, task)
+            task.resting = resting
+            self.state.note_rest(job, name, task)
+
     def waits_for(self, name: str, peers: int) -> None:
-        """How many more peers a job needs."""
+        """How many more peers a job needs, and since when it needs any."""
         if self.state.jobs[name].waits_for != peers:
-            self.job(name).waits_for = peers
+            job = self.job(name)
+            job.waits_for = peers
+            job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
 
     # What was there before
 

@@ -149,6 +149,10 @@ class CoordinatorSettings(_Section):
 
     ack_timeout: Seconds = 15.0
     revoke_grace: Seconds = 10.0
+    failure_backoff: Seconds = 1.0
+    """How long a task rests after its first failure; twice as long after each further one, at most a minute."""
+    keep_jobs: int = Field(default=1000, ge=0)
+    """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
 

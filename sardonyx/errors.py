@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The wire form of an error: what is stored in ZooKeeper and shown by ``job show``.
 
     ``traceback`` is the user's own traceback where there is one; it is shown before everything else.

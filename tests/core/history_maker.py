@@ -13,7 +13,7 @@ import msgspec
 from scenario_runner import World, facts_of
 
 from coordinator import scheduling
-from coordinator.decide import due, next_due, unfinished
+from coordinator.decide import Timers, due, next_due, unfinished
 from coordinator.events import (
     Acked,
     AckTimedOut,
@@ -28,6 +28,7 @@ from coordinator.events import (
     Exhausted,
     GraceEnded,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     Left,
     LinksCreated,
@@ -36,6 +37,7 @@ from coordinator.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    Rested,
     TaskFailed,
 )
 from coordinator.state import decode_state, encode_state
@@ -43,7 +45,7 @@ from sardonyx.errors import Failure
 from sardonyx.spec import JobSpec, TaskSpec
 
 FAILURE = Failure("SX-TEST", "something broke")
-ACK_TIMEOUT, REVOKE_GRACE = 15.0, 10.0
+TIMERS = Timers(keep_jobs=4)
 
 
 def without_n(state: bytes) -> dict[str, object]:
@@ -137,6 +139,10 @@ class History:
         """Something that was said before, or about anything."""
         if self.past and self.rng.random() < 0.5:
             return self.rng.choice(self.past)
+        if self.world.state.jobs and self.rng.random() < 0.2:
+            name = self.rng.choice([*self.world.state.jobs])
+            task = f"t{self.rng.randrange(5)}"
+            return Rested(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
         peer = f"P{self.rng.randint(1, self.born + 1)}"
         kind = self.rng.choice([Acked, Exhausted, Completed, AckTimedOut])
         return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
@@ -181,12 +187,14 @@ class History:
             return LinksDeleted(at=now, job=effect.job, counts={"t0": Counts(rows_in=5)})
         if fails:
             return LinksFailed(at=now, job=effect.job, error=FAILURE)
-        return LinksCreated(at=now, job=effect.job, links=facts_of(self.world.state.jobs[effect.job].spec, effect.job))
+        job = self.world.state.jobs.get(effect.job)  # None: it was forgotten, and the news comes very late
+        links = facts_of(job.spec, effect.job) if job is not None else {}
+        return LinksCreated(at=now, job=effect.job, links=links)
 
     def _time(self) -> AnyEvent | None:
-        self.world.now += self.rng.choice([1.0, 9.0, 16.0, -3.0])
-        events = due(self.world.state, self.world.now, ACK_TIMEOUT, REVOKE_GRACE)
-        first = next_due(self.world.state, ACK_TIMEOUT, REVOKE_GRACE)
+        self.world.now += self.rng.choice([1.0, 1.0, 9.0, 16.0, 700.0, -3.0])
+        events = due(self.world.state, self.world.now, TIMERS)
+        first = next_due(self.world.state, TIMERS)
         assert not events or first is not None, "what is due was announced"
         for event in events[:-1]:
             self.deliver(event)
@@ -203,6 +211,7 @@ class History:
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                JobPurged(at=world.now, job=rng.choice([*world.state.jobs, *world.state.purged, "nobody-knows"])),
             ]
         )
 
@@ -251,6 +260,10 @@ class History:
             tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
             if all(tasks[before].state == "complete" for before in plan.upstream[place.task]):
                 return Exhausted(at=world.now, peer=name, assignment=place.id)
+        resting = next_due(world.state, TIMERS)  # nobody is acking or revoked: what runs is the rest of tasks
+        if resting is not None:
+            world.now = max(world.now, resting)
+            return due(world.state, world.now, TIMERS)[0]
         unended = [name for name, job in world.state.jobs.items() if not job.ended]
         assert not unended, f"nobody has anything to do, but {unended} have not ended: {world.picture()}"
         return None

@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from coordinator import decide as core
 from coordinator.events import (
     Acked,
@@ -26,6 +28,7 @@ from coordinator.events import (
     Evicted,
     Exhausted,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     Left,
     LinkFacts,
@@ -34,6 +37,7 @@ from coordinator.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    Rested,
     Set,
     TaskFailed,
     kind_of,
@@ -42,8 +46,6 @@ from coordinator.state import check, decode_state, encode_state, new_state, proj
 from sardonyx.errors import Failure
 from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec, TaskSpec
-
-ACK_TIMEOUT, REVOKE_GRACE = 15.0, 10.0
 
 
 class World:
@@ -60,6 +62,7 @@ class World:
         self.state = new_state("test")
         self.n = 0
         self.now = 0.0
+        self.timers = core.Timers()
         self.tree: dict[str, bytes] = {}
         self.log: list[tuple[int, AnyEvent]] = []
         self.told: dict[str, int] = {}
@@ -92,7 +95,8 @@ class World:
             apply(self.tree, effect)
         check(self.state)
         assert self.tree == project(self.state), "the effects are the difference between the trees"
-        assert all(self.state.jobs[j].tasks[t].state == "complete" for j, t in before), "complete stays complete"
+        stand = ((j, t) for j, t in before if j in self.state.jobs)
+        assert all(self.state.jobs[j].tasks[t].state == "complete" for j, t in stand), "complete stays complete"
         if self.snapshots:
             self.state = decode_state(encode_state(self.state))
         self.told |= {name: peer.assignment.id for name, peer in self.state.peers.items() if peer.assignment}
@@ -106,7 +110,8 @@ class World:
             waits = f" (waits for {job.waits_for})" if job.waits_for else ""
             error = f" ({job.error.code})" if job.error else ""
             tasks = ", ".join(
-                " ".join([task_name, task.state, *self.state.on_task(task)]) for task_name, task in job.tasks.items()
+                " ".join([task_name, task.state, *["resting"] * task.resting, *self.state.on_task(task)])
+                for task_name, task in job.tasks.items()
             )
             jobs.append(f"{name} {job.status}{waits}{error}: {tasks or 'no tasks'}")
         return "= " + " | ".join([", ".join(peers) or "nobody", *jobs])
@@ -197,7 +202,12 @@ def _error(text: str | None) -> Failure:
 
 def _pass(world: World, seconds: str) -> list[AnyEvent]:
     world.now += float(seconds)
-    return core.due(world.state, world.now, ACK_TIMEOUT, REVOKE_GRACE)
+    return core.due(world.state, world.now, world.timers)
+
+
+def _keep(world: World, jobs: str) -> list[AnyEvent]:
+    world.timers = msgspec.structs.replace(world.timers, keep_jobs=int(jobs))
+    return core.due(world.state, world.now, world.timers)
 
 
 def _links(world: World, job: str) -> list[AnyEvent]:
@@ -246,6 +256,12 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, j, t, i, o: [LinksDeleted(at=w.now, job=j, counts={t: Counts(int(i), int(o))})],
     ),
     (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
+    (rf"{_J} is purged", lambda w, j: [JobPurged(at=w.now, job=j)]),
+    (
+        rf"{_J} has rested at (\w+) since failure (\d+)",
+        lambda w, j, t, k: [Rested(at=w.now, job=j, task=t, failures=int(k))],
+    ),
+    (r"(\d+) ended jobs? (?:is|are) kept", _keep),
     (r"(\d+) s pass", _pass),
     (rf"{_P}.s timer for assignment (\d+) runs out", _about(AckTimedOut)),
 ]

@@ -27,6 +27,8 @@ def test_defaults_stand_without_file_environment_and_flags() -> None:
     assert settings.zookeeper.session_timeout == 10.0
     assert settings.peer.heartbeat == 0.3
     assert settings.coordinator.snapshot_every == 1000
+    assert settings.coordinator.failure_backoff == 1.0
+    assert settings.coordinator.keep_jobs == 1000
     assert settings.kafka.client() == {}
     assert settings.origins == {}
 
@@ -107,6 +109,8 @@ def test_every_unknown_key_of_a_place_is_named(folder: Path) -> None:
     [
         ("coordinator.ack_timeout", "5 parsecs", "units are ms, s, min, h, d"),
         ("coordinator.snapshot_every", "0", "greater than or equal to 1"),
+        ("coordinator.failure_backoff", "soon", "units are ms, s, min, h, d"),
+        ("coordinator.keep_jobs", "-1", "greater than or equal to 0"),
         ("log.level", "loud", "'debug', 'info', 'warning' or 'error'"),
         ("deployment", "a.b", "must be a letter"),
         ("kafka.replication_factor", "0", "must be 1 or more"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scenario_runner import World, spec_of
 
-from coordinator.decide import decide, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, unfinished
 from coordinator.events import (
     AckTimedOut,
     CreateLinks,
@@ -108,14 +108,14 @@ def test_a_job_that_makes_no_sense_is_recorded_as_failed(
 def test_timers_follow_from_the_state() -> None:
     """Offers and revocations run out after their own times, each once it is due and not before."""
     world = played(*RUNNING, "P1 is born")
-    assert next_due(world.state, 15, 10) == 15
-    assert due(world.state, 14.9, 15, 10) == []
-    assert due(world.state, 15.0, 15, 10) == [AckTimedOut(at=15.0, peer="P1", assignment=3)]
+    assert next_due(world.state, Timers()) == 15
+    assert due(world.state, 14.9, Timers()) == []
+    assert due(world.state, 15.0, Timers()) == [AckTimedOut(at=15.0, peer="P1", assignment=3)]
     world.say("15 s pass")
-    assert next_due(world.state, 15, 10) == 25
-    assert due(world.state, 25.0, 15, 10) == [GraceEnded(at=25.0, peer="P1")]
+    assert next_due(world.state, Timers()) == 25
+    assert due(world.state, 25.0, Timers()) == [GraceEnded(at=25.0, peer="P1")]
     world.say("P1 dies")
-    assert next_due(world.state, 15, 10) is None
+    assert next_due(world.state, Timers()) is None
 
 
 def test_a_clock_that_was_ahead_does_not_stop_the_timers() -> None:
@@ -123,8 +123,8 @@ def test_a_clock_that_was_ahead_does_not_stop_the_timers() -> None:
     world = played(*RUNNING)
     world.now = 3600.0
     world.say("P1 is born")
-    assert due(world.state, 3595.0, 15, 10) == []
-    assert due(world.state, 20.0, 15, 10) == [AckTimedOut(at=20.0, peer="P1", assignment=3)]
+    assert due(world.state, 3595.0, Timers()) == []
+    assert due(world.state, 20.0, Timers()) == [AckTimedOut(at=20.0, peer="P1", assignment=3)]
 
 
 def test_a_new_leader_runs_again_what_may_not_be_done() -> None:
@@ -158,6 +158,7 @@ def test_the_first_failure_is_the_one_that_is_shown() -> None:
     world = played("copy is submitted: read -> write; outlives 1 failure", "the links of copy are made", "P1 is born")
     world.say("P1 declines: the first")
     assert world.state.jobs["copy"].status == "running"
+    world.say("1 s pass")
     world.say("P1 declines: the second")
     job = world.state.jobs["copy"]
     assert job.status == "failed"
