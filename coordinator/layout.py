@@ -37,7 +37,8 @@ def log_bucket(n: int) -> str:
     return f"{LOG}/{n // LOG_BUCKET:07d}"
 
 
-def log_entry(n: int) -> str:
+def log_batch(n: int) -> str:
+    """The batch of entries whose first is number ``n``."""
     return f"{log_bucket(n)}/{n:010d}"
 
 

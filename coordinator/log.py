@@ -1,13 +1,22 @@
 """The replayable log in ZooKeeper, and the snapshots that shorten a replay.
 
-What must be durable first: an entry stands in the log before anything is decided about it, and it leaves the inbox in the
-transaction that puts it there, so a request becomes an event once. The parts of a snapshot stand before its own node
-says how many they are and what they hash to, so a snapshot that was only half written is never taken for one.
+What must be durable first:
+
+- an entry stands in the log before anything is decided about it, and it leaves the inbox in the transaction that puts it
+  there, so a request becomes an event once;
+- the parts of a snapshot stand before its own node says how many they are and what they hash to, so one that was only
+  half written is never taken for one;
+- ``/log`` says where the log begins before anything in front of that is removed, so that a compaction is done for every
+  reader at once, wherever it breaks off, and an entry that is missing for another reason is known as a hole.
+
+Entries stand in batches, several to a node: what was appended at once costs one create, and is read back in one piece.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -18,11 +27,14 @@ from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
 from coordinator.operations import ENTRY_LIMIT, Operation, chunked
 from coordinator.tree import Tree
-from sardonyx.errors import InternalError, SetupError
+from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
 
 FIRST = 1
 """The number of the first entry; so 0 says "nothing yet"."""
+
+BATCH = ENTRY_LIMIT
+"""Bytes of the entries in one node; a single entry that is larger stands alone."""
 
 PART = 512 * 1024
 """Bytes of one part of a snapshot."""
@@ -30,18 +42,34 @@ PART = 512 * 1024
 SNAPSHOTS_KEPT = 2
 """The latest, and the one before it, should the latest turn out unreadable."""
 
+SPARSE = 10_000
+"""Of every so many entries one snapshot is kept, for as long as the log behind it is: no moment is far from one."""
+
 log = structlog.get_logger()
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry as it stands in the log. ``request``: the uuid of the inbox node that it came in by, if it did."""
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One entry of the log. ``request``: the uuid of the inbox node that it came in by, if it did."""
 
-    format: int
     event: AnyEvent
     request: str = ""
 
 
-class SnapshotNote(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``/log/<bucket>/<first>``: entries from number ``first`` on; never none, never across the end of the bucket."""
+
+    format: int
+    entries: list[Entry]
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    """A batch of entries that are encoded already."""
+
+    format: int
+    entries: list[msgspec.Raw]
+
+
+class SnapshotNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``/snapshot/<n>``, written last: what its parts make together."""
 
     format: int
@@ -59,11 +87,13 @@ class Intake(msgspec.Struct, frozen=True):
     """The uuid in that name."""
 
 
-_decoder = msgspec.json.Decoder(Entry)
-
-
 class _Format(msgspec.Struct):
     format: int = 0
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_batches = msgspec.json.Decoder(Batch)
+_notes = msgspec.json.Decoder(SnapshotNote)
 
 
 # Entries
@@ -77,26 +107,39 @@ def append(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> Non
 
     Raises:
         Deposed, TransactionFailed, OutcomeUnknown, SessionLost, LeadershipEnded: as :meth:`Leadership.commit`.
-        InternalError: ``SX-INTERNAL-ENTRY-SIZE``.
+        InternalError: ``SX-INTERNAL-ENTRY-SIZE``: one of them is too large; nothing was written.
     """
-    for chunk in chunked(_entry_operations(n, intake) for n, intake in enumerate(intakes, first)):
+    for chunk in list(chunked(_batch_operations(first, intakes))):
         gate("before-append")
         leadership.commit(chunk)
         gate("after-append")
 
 
-def _entry_operations(n: int, intake: Intake) -> list[Operation]:
-    data = msgspec.json.encode(Entry(FORMAT, intake.event, intake.request), order="deterministic")
-    if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
-        raise InternalError(
-            "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {ENTRY_LIMIT:,} is the most"
-        )
-    operations: list[Operation] = [Create(layout.log_entry(n), data)]
-    if n == FIRST or n % layout.LOG_BUCKET == 0:
-        operations.insert(0, Create(layout.log_bucket(n)))
-    if intake.inbox:
-        operations.append(Delete(f"{layout.INBOX}/{intake.inbox}"))
-    return operations
+def _batch_operations(first: int, intakes: Sequence[Intake]) -> Iterator[list[Operation]]:
+    """Per batch: the node that holds it, and the removals of the requests in it, which stay together."""
+    batch: list[msgspec.Raw] = []
+    removals: list[Operation] = []
+    filled = 0
+    for n, intake in enumerate(intakes, first):
+        data = _encoder.encode(Entry(intake.event, intake.request))
+        if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
+            raise InternalError(
+                "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"
+            )
+        if batch and (filled + len(data) > BATCH or n % layout.LOG_BUCKET == 0):
+            yield _batch(n - len(batch), batch, removals)
+            batch, removals, filled = [], [], 0
+        batch.append(msgspec.Raw(data))
+        filled += len(data) + 1
+        if intake.inbox:
+            removals.append(Delete(f"{layout.INBOX}/{intake.inbox}"))
+    if batch:
+        yield _batch(first + len(intakes) - len(batch), batch, removals)
+
+
+def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) -> list[Operation]:
+    bucket = [Create(layout.log_bucket(first))] if first == FIRST or first % layout.LOG_BUCKET == 0 else []
+    return [*bucket, Create(layout.log_batch(first), _encoder.encode(_Encoded(FORMAT, entries))), *removals]
 
 
 def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
@@ -104,6 +147,7 @@ def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
+        SardonyxError: ``SX-LOG-COMPACTED``: the leader removed entries that were still to be read.
         InternalError: ``SX-INTERNAL-LOG-GAP``: a number is missing.
     """
     for n, entry in read_entries(tree, first):
@@ -112,37 +156,48 @@ def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
 
 def read_entries(tree: Tree, first: int = 0) -> Iterator[tuple[int, Entry]]:
     """Like :func:`read_log`, with what else an entry holds. Read bucket by bucket: what is appended meanwhile may come."""
-    before: int | None = None
+    wanted = max(first, begins(tree))
+    begun = False
     for bucket in tree.children(layout.LOG):
-        if int(bucket) < first // layout.LOG_BUCKET:
+        if int(bucket) < wanted // layout.LOG_BUCKET:
             continue
-        numbers = [n for n in map(int, tree.children(f"{layout.LOG}/{bucket}")) if n >= first]
-        found = tree.read_many(map(layout.log_entry, numbers))
-        for n in numbers:
-            data = found.get(layout.log_entry(n))
-            if data is None or (before is not None and n != before + 1):
-                raise InternalError(
-                    "SX-INTERNAL-LOG-GAP",
-                    f"the log has no entry {n if data is None else (before or 0) + 1}",
-                    cause="it was removed while the log was read, by compaction or by hand",
-                    fix="read again; if it stays, the tree has been edited and cannot be replayed",
-                )
-            yield n, decode_entry(n, data)
-            before = n
+        batches = [int(name) for name in tree.children(f"{layout.LOG}/{bucket}")]
+        if not begun:  # the batch that holds the first one wanted may begin before it
+            batches = batches[max(bisect_right(batches, wanted) - 1, 0) :]
+        found = tree.read_many(map(layout.log_batch, batches))
+        for start in batches:
+            data = found.get(layout.log_batch(start))
+            if data is None or start > wanted or (begun and start < wanted):
+                raise _missing(tree, wanted if data is not None else max(start, wanted))
+            begun = True
+            for n, entry in enumerate(decode_batch(start, data), start):
+                if n >= wanted:
+                    yield n, entry
+                    wanted = n + 1
 
 
-def decode_entry(n: int, data: bytes) -> Entry:
-    """An entry from its bytes. Raises ``SX-LOG-FORMAT`` on another version's."""
-    _refuse_other_format(f"log entry {n}", data)
-    return _decoder.decode(data)
+def begins(tree: Tree) -> int:
+    """The number of the oldest entry that is kept: what is in front of it was compacted, also if it still stands."""
+    return int(tree.read(layout.LOG) or FIRST)
+
+
+def decode_batch(first: int, data: bytes) -> list[Entry]:
+    """The entries of a batch from its bytes. Raises ``SX-LOG-FORMAT`` on another version's, or on anything else."""
+    what = f"the log at entry {first}"
+    _refuse_other_format(what, data)
+    try:
+        return _batches.decode(data).entries
+    except msgspec.DecodeError as error:
+        raise _unreadable(what, str(error)) from error
 
 
 def last(tree: Tree) -> int:
     """The number of the latest entry; 0 if there is none."""
     for bucket in reversed(tree.children(layout.LOG)):
-        entries = tree.children(f"{layout.LOG}/{bucket}")
-        if entries:
-            return int(entries[-1])
+        batches = tree.children(f"{layout.LOG}/{bucket}")
+        data = tree.read(f"{layout.LOG}/{bucket}/{batches[-1]}") if batches else None
+        if data is not None:
+            return int(batches[-1]) + len(decode_batch(int(batches[-1]), data)) - 1
     return 0
 
 
@@ -161,21 +216,52 @@ def checkpoint(n: int) -> Set:
     return Set(layout.CHECKPOINT, str(n).encode())
 
 
+# Compaction
+
+
 def compact(leadership: Leadership, *, keep: int) -> int:
-    """Remove whole buckets that are behind the latest-but-one snapshot by more than ``keep`` entries. How many entries."""
+    """Remove what lies in front of a snapshot that is kept for good reason; how many entries.
+
+    That is the newest sparse snapshot (:data:`SPARSE`) which is at least ``keep`` entries behind the latest but one, and
+    which can be read. So the log always begins at 1 or right behind a snapshot that stands. First of all ``/log`` says
+    so; what an earlier leader had begun to remove is removed as well.
+    """
     tree = leadership.tree
-    kept = complete_snapshots(tree)
-    if len(kept) < SNAPSHOTS_KEPT:
-        return 0
-    oldest_bucket = max(kept[-SNAPSHOTS_KEPT] - keep, 0) // layout.LOG_BUCKET
+    complete = complete_snapshots(tree)
+    most = complete[-SNAPSHOTS_KEPT] - keep if len(complete) >= SNAPSHOTS_KEPT else 0
+    start = begins(tree)
+    possible = [n for n in sparse(complete) if start <= n <= most]
+    whole = next((n for n in reversed(possible) if _read_snapshot(tree, n) is not None), None)
+    if whole is not None:
+        start = whole + 1
+        leadership.commit([Set(layout.LOG, str(start).encode())])
+        gate("in-compaction")
+    for n in map(int, tree.children(layout.SNAPSHOT)):
+        if n + 1 < start:
+            _remove_snapshot(leadership, n)
+    return _remove_entries(leadership, start)
+
+
+def _remove_entries(leadership: Leadership, start: int) -> int:
+    """Remove all batches that end before ``start``, oldest first, and the buckets that become empty for ever."""
+    tree = leadership.tree
     removed = 0
     for bucket in tree.children(layout.LOG):
-        if int(bucket) >= oldest_bucket:
+        if int(bucket) > start // layout.LOG_BUCKET:
             break
-        entries = [Delete(layout.log_entry(int(name))) for name in tree.children(f"{layout.LOG}/{bucket}")]
-        removed += len(entries)
-        for chunk in chunked([entry] for entry in [*entries, Delete(f"{layout.LOG}/{bucket}")]):
+        path = f"{layout.LOG}/{bucket}"
+        numbers = [int(name) for name in tree.children(path)]
+        # The one that holds `start` stays, and with it whatever comes behind; in an older bucket that is none.
+        old = bisect_right(numbers, start) - 1 if int(bucket) == start // layout.LOG_BUCKET else len(numbers)
+        gone: list[Operation] = [Delete(layout.log_batch(n)) for n in numbers[: max(old, 0)]]
+        if gone:
+            behind = numbers[old] if old < len(numbers) else (int(bucket) + 1) * layout.LOG_BUCKET
+            removed += behind - numbers[0]
+        if int(bucket) < start // layout.LOG_BUCKET:
+            gone.append(Delete(path))
+        for chunk in chunked([operation] for operation in gone):
             leadership.commit(chunk)
+            gate("in-compaction")
     return removed
 
 
@@ -183,7 +269,7 @@ def compact(leadership: Leadership, *, keep: int) -> int:
 
 
 def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
-    """Store the state after event ``n``, and remove all but the latest two snapshots."""
+    """Store the state after event ``n``; of the older snapshots the one before it and the sparse ones stay."""
     tree = leadership.tree
     _remove_snapshot(leadership, n)  # a leader may have died while it wrote this very one
     parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
@@ -192,18 +278,25 @@ def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
         leadership.commit([Create(layout.snapshot_part(n, number), part)])
         gate("in-snapshot")
     note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
-    leadership.commit([Set(layout.snapshot(n), msgspec.json.encode(note))])
-    kept = set(complete_snapshots(tree)[-SNAPSHOTS_KEPT:])
-    for name in tree.children(layout.SNAPSHOT):
-        if int(name) not in kept:
-            _remove_snapshot(leadership, int(name))
+    leadership.commit([Set(layout.snapshot(n), _encoder.encode(note))])
+    complete = complete_snapshots(tree)
+    kept = {*complete[-SNAPSHOTS_KEPT:], *sparse(complete)}
+    for number in map(int, tree.children(layout.SNAPSHOT)):
+        if number not in kept:
+            _remove_snapshot(leadership, number)
 
 
 def complete_snapshots(tree: Tree) -> list[int]:
     """The numbers of the snapshots that were written to their end, oldest first."""
-    numbers = list(map(int, tree.children(layout.SNAPSHOT)))
+    numbers = [int(name) for name in tree.children(layout.SNAPSHOT)]
     notes = tree.read_many(map(layout.snapshot, numbers))
     return [n for n in numbers if notes.get(layout.snapshot(n))]
+
+
+def sparse(snapshots: Sequence[int]) -> list[int]:
+    """Of snapshots in order, the first one at or behind each multiple of :data:`SPARSE`."""
+    passed = [0, *(n // SPARSE for n in snapshots)]
+    return [n for n, before in zip(snapshots, passed, strict=False) if n // SPARSE > before]
 
 
 def load_snapshot(tree: Tree) -> tuple[int, bytes] | None:
@@ -212,33 +305,103 @@ def load_snapshot(tree: Tree) -> tuple[int, bytes] | None:
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
     """
-    for n in reversed(complete_snapshots(tree)):
-        data = tree.read(layout.snapshot(n)) or b"{}"
-        _refuse_other_format(f"snapshot {n}", data)
-        note = msgspec.json.decode(data, type=SnapshotNote)
-        found = tree.read_many(layout.snapshot_part(n, part) for part in range(note.parts))
-        state = b"".join(found.get(layout.snapshot_part(n, part), b"") for part in range(note.parts))
-        if hashlib.sha256(state).hexdigest() == note.sha256:
-            return n, state
+    return _newest(tree, sys.maxsize)
+
+
+def base(tree: Tree, n: int) -> tuple[int, bytes] | None:
+    """The newest whole snapshot at or before event ``n``: from there the log leads to ``n``. None: from its beginning.
+
+    Raises:
+        SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
+        SardonyxError: ``SX-LOG-COMPACTED``: what led to ``n`` is not kept any more.
+    """
+    found = _newest(tree, n)
+    first = begins(tree)  # read last: a compaction says it before it removes anything
+    if first > FIRST and (found is None or found[0] + 1 < first):
+        raise _compacted(n, first)
+    return found
+
+
+def _newest(tree: Tree, n: int) -> tuple[int, bytes] | None:
+    """Looks anew after each failure: while one is read the leader may write another, and remove this one."""
+    damaged: set[int] = set()
+    while True:
+        numbers = [number for number in complete_snapshots(tree) if number <= n and number not in damaged]
+        if not numbers:
+            return None
+        state = _read_snapshot(tree, numbers[-1])
+        if state is not None:
+            return numbers[-1], state
+        damaged.add(numbers[-1])
+
+
+def _read_snapshot(tree: Tree, n: int) -> bytes | None:
+    """The state in a snapshot; None if it was removed meanwhile, or is damaged."""
+    data = tree.read(layout.snapshot(n))
+    if not data:
+        return None
+    _refuse_other_format(f"snapshot {n}", data)
+    try:
+        note = _notes.decode(data)
+    except msgspec.DecodeError as error:
+        raise _unreadable(f"snapshot {n}", str(error)) from error
+    paths = [layout.snapshot_part(n, part) for part in range(note.parts)]
+    found = tree.read_many(paths)
+    state = b"".join(found.get(path, b"") for path in paths)
+    if hashlib.sha256(state).hexdigest() == note.sha256:
+        return state
+    if tree.read(layout.snapshot(n)):
         log.warning("snapshot is damaged, the one before it is taken", n=n, snapshot=layout.snapshot(n))
     return None
 
 
 def _remove_snapshot(leadership: Leadership, n: int) -> None:
-    """Its note goes first: from then on it is no snapshot."""
+    """In one transaction: a snapshot that lacks some of its parts does not exist."""
     tree = leadership.tree
     if tree.read(layout.snapshot(n)) is None:
         return
     parts = [Delete(layout.snapshot_part(n, int(name))) for name in tree.children(layout.snapshot(n))]
-    leadership.commit([Set(layout.snapshot(n), b""), *parts, Delete(layout.snapshot(n))])
+    leadership.commit([*parts, Delete(layout.snapshot(n))])
+
+
+# Errors
 
 
 def _refuse_other_format(what: str, data: bytes) -> None:
-    found = msgspec.json.decode(data, type=_Format).format
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+    except msgspec.DecodeError as error:
+        raise _unreadable(what, str(error)) from error
     if found != FORMAT:
-        raise SetupError(
-            "SX-LOG-FORMAT",
-            f"{what} has format {found}, and this version of Sardonyx reads format {FORMAT}",
-            cause="the deployment was made by another version",
-            fix="run the version that made it, or choose a fresh deployment",
-        )
+        raise _unreadable(what, f"it has format {found}, and this version of Sardonyx reads format {FORMAT}")
+
+
+def _unreadable(what: str, why: str) -> SetupError:
+    return SetupError(
+        "SX-LOG-FORMAT",
+        f"{what} cannot be read: {why}",
+        cause="the deployment was made by another version, or somebody else wrote to it",
+        fix="run the version that made it, or choose a fresh deployment",
+    )
+
+
+def _missing(tree: Tree, n: int) -> SardonyxError:
+    """Why entry ``n`` is not there: ``/log`` says what was removed before it is removed, so the two cannot be confused."""
+    first = begins(tree)
+    if n < first:
+        return _compacted(n, first)
+    return InternalError(
+        "SX-INTERNAL-LOG-GAP",
+        f"the log has no entry {n}",
+        cause="it was removed by hand, or the tree was restored in part",
+        fix="restore the whole deployment in ZooKeeper, or start a fresh one under another name",
+    )
+
+
+def _compacted(n: int, first: int) -> SardonyxError:
+    return SardonyxError(
+        "SX-LOG-COMPACTED",
+        f"the log does not reach back to entry {n} any more; it begins at {first}",
+        cause="the coordinator removes what is further behind than coordinator.keep_log",
+        fix="ask for a later number; a larger coordinator.keep_log keeps more from now on",
+    )

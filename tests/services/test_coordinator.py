@@ -366,7 +366,7 @@ def test_a_deployment_of_another_version_is_refused(tree: Tree, quick: Settings)
     tree.commit(
         [
             Create(layout.log_bucket(1)),
-            Create(layout.log_entry(1), b'{"format":99,"event":{"kind":"new"}}'),
+            Create(layout.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
             Set(layout.CHECKPOINT, b"1"),
         ]
     )
