@@ -437,9 +437,9 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
 
 def _check_kept(state: State) -> None:
     """What is kept beside the stored state must follow from it."""
-    for name, queue in state.by_state.items():
-        wanted = sorted((p for p in state.peers if state.peers[p].state == name), key=lambda p: state.peers[p].order)
-        _rule(list(queue) == wanted, "peers stand in the queue of their state, in order", state=name)
+    for where, queue in state.by_state.items():
+        wanted = sorted((p for p in state.peers if state.peers[p].state == where), key=lambda p: state.peers[p].order)
+        _rule(list(queue) == wanted, "peers stand in the queue of their state, in order", state=where)
     alive = [name for name, job in state.jobs.items() if not job.ended]
     _rule(set(state.plans) == set(alive), "exactly the jobs that have not ended have a plan")
     _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")

@@ -13,11 +13,13 @@ from coordinator.events import (
     DeletePulse,
     GraceEnded,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     PeerBorn,
     PeerDied,
+    Rested,
 )
-from coordinator.state import REMEMBERED_DEAD, check, encode_state, new_state
+from coordinator.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, encode_state, new_state
 from sardonyx.errors import InternalError
 from sardonyx.spec import JobSpec, TaskSpec
 
@@ -116,6 +118,71 @@ def test_timers_follow_from_the_state() -> None:
     assert due(world.state, 25.0, Timers()) == [GraceEnded(at=25.0, peer="P1")]
     world.say("P1 dies")
     assert next_due(world.state, Timers()) is None
+
+
+def test_a_rest_ends_when_it_is_over() -> None:
+    """The first rest lasts a second, each further one twice as long, none longer than a minute; due says what next_due said."""
+    world = played("copy is submitted: read -> write; outlives 9 failures", "the links of copy are made", "P1 is born")
+    for failures, rest in enumerate((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0), 1):
+        world.say("P1 declines: no module")
+        assert due(world.state, world.now + rest - 0.1, Timers()) == []
+        until = next_due(world.state, Timers())
+        assert until == world.now + rest
+        world.now = until
+        over = Rested(at=until, job="copy", task="read", failures=failures)
+        assert due(world.state, until, Timers()) == [over]
+        world.deliver(over)
+    assert Timers(failure_backoff=0.25).rest(2) == 0.5
+    assert Timers().rest(10_000) == 60.0
+
+
+def test_each_task_rests_as_long_as_it_failed_often() -> None:
+    """Tasks of several jobs rest side by side; due takes from each row those whose time has come, whatever the clock did."""
+    world = World()
+    for job in ("one", "two", "three"):
+        world.say(f"{job} is submitted: read -> write; read is a topic; outlives 9 failures; 1 partition")
+        world.say(f"the links of {job} are made")
+        world.say(f"P{job} is born")
+    for world.now, job in ((100.0, "one"), (101.0, "two"), (101.5, "one"), (90.0, "three")):
+        if job == "one" and world.now > 101:
+            world.say("one has rested at write since failure 1")
+        world.say(f"P{job} declines: no module")
+
+    def rested(now: float) -> list[tuple[str, int]]:
+        return [(event.job, event.failures) for event in due(world.state, now, Timers()) if isinstance(event, Rested)]
+
+    assert world.state.resting == {1: [(90.0, "three", "write"), (101.0, "two", "write")], 2: [(101.5, "one", "write")]}
+    assert next_due(world.state, Timers()) == 91.0
+    assert rested(90.5) == [("two", 1), ("one", 2)]
+    assert rested(101.1) == [("three", 1)]
+    assert rested(102.0) == [("three", 1), ("two", 1)]
+    assert rested(103.5) == [("three", 1), ("two", 1), ("one", 2)]
+
+
+def test_the_oldest_of_too_many_jobs_are_forgotten() -> None:
+    """Retention is a timer, too: due names the jobs that were done with first, at once and no more than needed."""
+    world = World()
+    for job in ("one", "two", "three"):
+        world.say(f"{job} is submitted: read -> write; write names no topic")
+    assert next_due(world.state, Timers(keep_jobs=3)) is None
+    assert due(world.state, 0.0, Timers(keep_jobs=3)) == []
+    assert next_due(world.state, Timers(keep_jobs=1)) == 0.0
+    assert due(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one"), JobPurged(at=5.0, job="two")]
+
+
+def test_only_the_last_forgotten_jobs_are_remembered() -> None:
+    """What was submitted and forgotten a thousand jobs ago could begin again; by then no repetition is under way."""
+    state = new_state()
+    spec = spec_of("copy", "read -> write; write names no topic")
+    n = 0
+    for number in range(REMEMBERED_PURGED + 1):
+        for event in (JobSubmitted(job=f"j{number}", spec=spec), JobPurged(job=f"j{number}")):
+            n += 1
+            decide(state, n, event)
+    check(state)
+    assert (len(state.purged), next(iter(state.purged))) == (REMEMBERED_PURGED, "j1")
+    assert decide(state, n + 1, JobSubmitted(job="j1", spec=spec)) == []
+    assert decide(state, n + 2, JobSubmitted(job="j0", spec=spec)) != []
 
 
 def test_a_clock_that_was_ahead_does_not_stop_the_timers() -> None:

@@ -8,14 +8,16 @@ import msgspec
 import pytest
 from scenario_runner import World
 
-from coordinator.events import FORMAT, JobNote, PeerNote, TaskNote
+from coordinator.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
 from coordinator.state import State, check, decode_state, encode_state, new_state, project
 from sardonyx.errors import InternalError, SardonyxError
 
 
 @pytest.fixture
 def busy() -> State:
-    """One peer in each state but active: P1 seals and P3 waits beside it, P4 was offered what P2 lost."""
+    """One peer in each state but active: P1 seals and P3 waits beside it, P4 was offered what P2 lost, P6 has failed. Its
+    task rests; two more jobs have ended, and one of them was forgotten.
+    """
     world = World()
     for sentence in [
         "work is submitted: read -> write; read takes at most 2; write is sequential",
@@ -28,6 +30,17 @@ def busy() -> State:
         "P1 is exhausted",
         "P2 is evicted",
         "P5 dies",
+        "copy is submitted: read -> write",
+        "the links of copy are made",
+        "P6 acks",
+        "P6 fails: no reason",
+        "gone is submitted: read -> write",
+        "gone is killed",
+        "the links of gone are gone",
+        "gone is purged",
+        "kept is submitted: read -> write",
+        "kept is killed",
+        "the links of kept are gone",
     ]:
         world.say(sentence)
     check(world.state)
@@ -64,6 +77,34 @@ def test_what_is_no_state_is_refused(data: bytes) -> None:
     with pytest.raises(SardonyxError) as caught:
         decode_state(data)
     assert caught.value.code == "SX-LOG-FORMAT"
+
+
+def test_what_another_version_added_is_refused(busy: State) -> None:
+    """A field that this version does not know is not dropped in silence, wherever it stands."""
+    stored = msgspec.json.decode(encode_state(busy))
+    for place in (
+        stored,
+        stored["peers"]["P1"],
+        stored["peers"]["P1"]["assignment"],
+        stored["jobs"]["work"],
+        stored["jobs"]["work"]["spec"],
+        stored["jobs"]["work"]["facts"]["read.write"],
+        stored["jobs"]["work"]["tasks"]["read"],
+        stored["jobs"]["copy"]["tasks"]["read"]["error"],
+    ):
+        place["news"] = 1
+        with pytest.raises(SardonyxError) as caught:
+            decode_state(msgspec.json.encode(stored))
+        assert caught.value.code == "SX-LOG-FORMAT"
+        del place["news"]
+    decode_state(msgspec.json.encode(stored))
+
+
+@pytest.mark.parametrize("event", ['{"kind":"kill","job":"j","news":1}', '{"kind":"forgive","job":"j"}'])
+def test_an_event_of_another_version_is_refused(event: str) -> None:
+    """An unknown kind or an unknown field is an error, not an event with something left out."""
+    with pytest.raises(msgspec.ValidationError):
+        decode_event(event.encode())
 
 
 def test_another_version_is_refused(busy: State) -> None:
@@ -119,6 +160,41 @@ def _queue_out_of_order(state: State) -> None:
     state.by_state["idle"].clear()
 
 
+def _rest_without_failure(state: State) -> None:
+    state.jobs["work"].tasks["write"].resting = True
+
+
+def _rest_when_ended(state: State) -> None:
+    job = state.jobs["copy"]
+    job.status, job.ended_at = "killed", 1.0
+    del state.plans["copy"], state.names["copy"]
+    state.hungry.discard("copy")
+
+
+def _rest_when_complete(state: State) -> None:
+    state.jobs["copy"].tasks["read"].state = "complete"
+
+
+def _rest_in_no_row(state: State) -> None:
+    state.resting.clear()
+
+
+def _ended_in_no_row(state: State) -> None:
+    state.purgeable.clear()
+
+
+def _forgotten_and_known(state: State) -> None:
+    state.purged["work"] = None
+
+
+def _purge_before_the_end(state: State) -> None:
+    state.jobs["work"].purge = True
+
+
+def _waits_since_never(state: State) -> None:
+    state.jobs["work"].waits_for = 1
+
+
 def _strangers(state: State) -> None:
     state.jobs["work"].tasks["write"].peers["P99"] = 1
 
@@ -134,6 +210,14 @@ def _strangers(state: State) -> None:
         _end_behind_their_back,
         _queue_out_of_order,
         _strangers,
+        _rest_without_failure,
+        _rest_when_ended,
+        _rest_when_complete,
+        _rest_in_no_row,
+        _ended_in_no_row,
+        _forgotten_and_known,
+        _purge_before_the_end,
+        _waits_since_never,
     ],
 )
 def test_broken_rules_are_found(busy: State, damage: Callable[[State], None]) -> None:
