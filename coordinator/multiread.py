@@ -1,0 +1,119 @@
+"""The data of many nodes in one request: ZooKeeper's multiRead (3.6 or later), which kazoo lacks.
+
+kazoo gives each request a future of its own, which makes a read cost ten times what it costs the server. The wire form
+is that of a transaction: before each ``getData``, and before each answer to one, a header with its type; an answer that is
+none has type -1 and holds the error's number. Unlike a transaction one answer does not depend on the others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import EXCEPTIONS
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.serialization import GetData, MultiHeader
+
+REQUEST_LIMIT = 256 * 1024
+"""Bytes of one request: a quarter of what a server takes."""
+ANSWER_LIMIT = 1024 * 1024
+"""Bytes that one answer should have. Servers send more, but both sides hold it in memory at once."""
+FIRST_COUNT, MOST_COUNT = 16, 512
+"""Nodes in the first request, when nothing is known of their sizes, and in any."""
+GROWTH = 4
+"""So many times more nodes than in the request before, at most: sizes may differ."""
+
+_OPCODE = 22
+_HEADER = struct.Struct("!iBi")  # type, whether this was the last one, error
+_INT = struct.Struct("!i")
+_STAT_BYTES = 68
+_EACH = MultiHeader(GetData.type, done=False, err=-1).serialize()
+_END = MultiHeader(-1, done=True, err=-1).serialize()
+
+Answer = Any
+"""A node's data (bytes), or why there is none (one of kazoo's errors, which are not typed)."""
+
+
+class MultiRead:
+    """The request, as kazoo's connection sends it: it asks for a type, for bytes, and has the answer read.
+
+    Args:
+        paths: whole paths, the chroot included.
+    """
+
+    type = _OPCODE
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytes:
+        parts: list[bytes] = []
+        for path in self._paths:
+            encoded = path.encode()
+            parts += (_EACH, _INT.pack(len(encoded)), encoded, b"\0")  # the last byte: no watch
+        parts.append(_END)
+        return b"".join(parts)
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> list[Answer]:
+        """The answers, in the order of the paths."""
+        answers: list[Answer] = []
+        while True:
+            kind, done, _ = _HEADER.unpack_from(data, offset)
+            offset += _HEADER.size
+            if done:
+                return answers
+            (number,) = _INT.unpack_from(data, offset)
+            offset += _INT.size
+            if kind == GetData.type:
+                length = max(number, 0)  # -1: a node that was made without data
+                answers.append(data[offset : offset + length])
+                offset += length + _STAT_BYTES
+            else:
+                answers.append(EXCEPTIONS[number]())
+
+    def __repr__(self) -> str:
+        return f"MultiRead({len(self._paths)} paths)"
+
+
+class MultiReadClient(KazooClient):  # type: ignore[misc]
+    """kazoo's client with one more request."""
+
+    def get_many_async(self, paths: Sequence[str]) -> IAsyncResult:
+        """The data of these nodes, as a list of :data:`Answer` in the same order.
+
+        The result raises as any of kazoo's does, besides ``UnimplementedError`` if the server is older than 3.6; such a
+        server closes the connection as well.
+        """
+        result = self.handler.async_result()
+        self._call(MultiRead([self.chroot + path for path in paths]), result)
+        return result
+
+
+class Chunks:
+    """Cuts paths into requests, each of a size that can be answered as well: by what the answers before it had."""
+
+    def __init__(self, paths: Sequence[str], *, prefix: int) -> None:
+        self._paths = paths
+        self._prefix = prefix
+        self._count = FIRST_COUNT
+
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        at = 0
+        while at < len(self._paths):
+            count, filled = 0, 0
+            for path in self._paths[at : at + self._count]:
+                filled += self._prefix + len(path.encode()) + 14
+                if count and filled > REQUEST_LIMIT:
+                    break
+                count += 1
+            yield self._paths[at : at + count]
+            at += count
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """Learn from the answers to a request how many nodes the next one may ask for."""
+        size = sum(len(answer) for answer in answers if isinstance(answer, bytes)) + 80 * len(answers)
+        fits = ANSWER_LIMIT * len(answers) // size
+        self._count = max(1, min(fits, GROWTH * len(answers), MOST_COUNT))
