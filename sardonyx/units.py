@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0}
 _BYTES = {
     "B": 1,
     "kB": 1000,
@@ -19,7 +19,7 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds(text: str | float) -> float:
-    """A duration in seconds from "250 ms", "10 s", "5 min", "2 h", "1 d" or a bare number of seconds.
+    """A duration in seconds from "250 ms", "10 s", "5 min", "2 h", "7 days" or a bare number of seconds.
 
     Raises ``ValueError`` with the units that exist.
     """
@@ -40,3 +40,17 @@ def _quantity(text: str | float, units: dict[str, float] | dict[str, int], bare:
     if match is None or unit not in units:
         raise ValueError(f"{text!r} is not {wanted}; units are {', '.join(units)}")
     return float(match[1]) * units[unit]
+
+
+def duration(seconds: float) -> str:
+    """A duration as people read it: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 2 h."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes_left = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} min {rest} s"
+    days, hours_left = divmod(hours, 24)
+    return f"{days} d {hours_left} h" if days else f"{hours} h {minutes_left} min"
