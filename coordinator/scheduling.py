@@ -10,6 +10,7 @@ is offered to nobody.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from coordinator.machine import WORKING
@@ -35,15 +36,19 @@ def next_offer(state: State) -> Offer | None:
     """The next offer to the idle peers, or None if no job has work for as few as there are."""
     if not state.free:
         return None
-    turns = sorted(state.hungry, key=lambda name: state.jobs[name].number)
-    after = [name for name in turns if state.jobs[name].number > state.turn]
-    for name in after + turns[: len(turns) - len(after)]:
+    for name in in_turn(state, state.hungry):
         offer = choose(state, name, state.free)
         if offer is not None:
             return offer
         if choose(state, name, math.inf) is None and not any(task.resting for task in state.jobs[name].tasks.values()):
             state.hungry.discard(name)
     return None
+
+
+def in_turn(state: State, names: Iterable[str]) -> list[str]:
+    """Jobs in the order in which they are served: as they were submitted, beginning behind the one that was served last."""
+    numbers = {name: state.jobs[name].number for name in names}
+    return sorted(numbers, key=lambda name: (numbers[name] <= state.turn, numbers[name]))
 
 
 def choose(state: State, name: str, free: float) -> Offer | None:
@@ -71,19 +76,26 @@ def needs(job: Job, plan: Plan, stage: str) -> int:
     return max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
 
 
-def _deserted(task: Task) -> bool:
+def deserted(task: Task) -> bool:
+    """Nobody works on it, and somebody must."""
     return not task.peers and task.state != "complete"
 
 
-def _asks(task: Task) -> bool:
-    return _deserted(task) and not task.resting
+def asks(task: Task) -> bool:
+    """Nobody works on it, and somebody should now."""
+    return deserted(task) and not task.resting
+
+
+def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
+    """The deserted tasks right in front of this one, because of which it is not offered."""
+    return [before for before in plan.upstream[stage] if deserted(job.tasks[before])]
 
 
 def _blocked(job: Job, plan: Plan, stage: str) -> bool:
-    return any(_deserted(job.tasks[before]) for before in plan.upstream[stage])
+    return bool(blocking(job, plan, stage))
 
 
-def _stalled(job: Job, plan: Plan) -> list[str]:
+def stalled(job: Job, plan: Plan) -> list[str]:
     """The tasks on which a bounded job's end depends now, if nobody works on any of them; without those that rest.
 
     Everything in front of these is complete. As long as one of them has peers it comes to its end, and then the job has
@@ -109,21 +121,33 @@ def call_back(state: State, name: str) -> CallBack | None:
     the ones that came last, lose least.
     """
     job, plan = state.jobs[name], state.plans[name]
-    front = _stalled(job, plan)
+    front = stalled(job, plan)
     if not front:
         return None
-    movable = [
-        peer
-        for stage in reversed(plan.stages)
-        for peer in reversed(state.on_task(job.tasks[stage]))
-        if state.peers[peer].state in WORKING
-    ]
     for stage in front:
         needed = needs(job, plan, stage)
-        missing = needed - state.free
-        if 0 < missing <= len(movable):
-            return CallBack(movable[:missing], Offer(name, stage, needed))
+        peers = _who_is_called(state, job, plan, needed - state.free)
+        if peers:
+            return CallBack(peers, Offer(name, stage, needed))
     return None
+
+
+def _who_is_called(state: State, job: Job, plan: Plan, missing: int) -> list[str]:
+    """The peers whose leaving frees ``missing`` or more; nobody if there are not so many.
+
+    A sealing peer will be free soon. Those that wait are not called, but become idle with the last one that they wait for.
+    """
+    called: list[str] = []
+    for stage in reversed(plan.stages):
+        others = state.on_task(job.tasks[stage])
+        for peer in reversed(others.copy()):
+            if missing > 0 and state.peers[peer].state in WORKING:
+                called.append(peer)
+                others.remove(peer)
+                missing -= 1
+                if all(state.peers[other].state == "waiting" for other in others):
+                    missing -= len(others)
+    return called if missing <= 0 else []
 
 
 def waits_for(state: State, name: str) -> int:
@@ -135,9 +159,9 @@ def waits_for(state: State, name: str) -> int:
     """
     job, plan = state.jobs[name], state.plans[name]
     if not plan.graph.bounded:
-        missing = sum(needs(job, plan, stage) for stage in plan.stages if _asks(job.tasks[stage]))
+        missing = sum(needs(job, plan, stage) for stage in plan.stages if asks(job.tasks[stage]))
         return max(0, missing - state.free)
-    front = _stalled(job, plan)
+    front = stalled(job, plan)
     if not front:
         return 0
     own = sum(len(job.tasks[stage].peers) for stage in plan.stages)

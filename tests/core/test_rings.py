@@ -17,6 +17,7 @@ DECIDE = {
     "coordinator.admission",
     "coordinator.decide",
     "coordinator.events",
+    "coordinator.explain",
     "coordinator.layout",
     "coordinator.machine",
     "coordinator.scheduling",

@@ -1,0 +1,303 @@
+"""Why a job does not run: every reason in a history that brings it about, told as data and in words."""
+
+from __future__ import annotations
+
+import random
+from typing import get_args
+
+import msgspec
+import pytest
+from history_maker import History
+from scenario_runner import World
+
+from coordinator.explain import SHOWN, Code, Explanation, as_lines, explain
+from coordinator.state import decode_state, encode_state
+
+COPY = "copy is submitted: read -> write; read is a topic"
+MADE = "the links of copy are made"
+
+CASES: list[tuple[str, list[str], list[str]]] = [
+    ("a job that nobody knows", [], ["unknown: no job of this id was ever handed in, or it was purged long ago"]),
+    (
+        "purged",
+        [COPY, "copy is killed", "the links of copy are gone", "copy is purged"],
+        ["forgotten: it had ended, and was purged"],
+    ),
+    (
+        "refused",
+        ["5 s pass", "copy is submitted: read -> write; write names no topic"],
+        ["refused since 5: it was not taken in: SX-JOB-STRUCTURE: write names no topic (SX-JOB-STRUCTURE)"],
+    ),
+    (
+        "failed, and its topics are there",
+        [COPY, MADE, "P1 is born", "3 s pass", "P1 fails for good: ZeroDivisionError"],
+        [
+            "failed since 3: it failed: SX-TEST: ZeroDivisionError (SX-TEST)",
+            "links-going since 3: its topics and groups are being removed",
+        ],
+    ),
+    (
+        "killed, and to be forgotten",
+        [COPY, MADE, "4 s pass", "copy is killed", "copy is purged"],
+        [
+            "killed since 4: a user ended it",
+            "links-going since 4: its topics and groups are being removed; after that it is forgotten",
+        ],
+    ),
+    (
+        "completed",
+        [
+            COPY,
+            MADE,
+            "P1 is born",
+            "P1 acks",
+            "P1 is exhausted",
+            "9 s pass",
+            "P1 completes",
+            "the links of copy are gone",
+        ],
+        ["completed since 9: all its tasks are complete"],
+    ),
+    (
+        "planning",
+        ["2 s pass", COPY, "7 s pass"],
+        ["links-coming since 2: its topics are being made, or looked up in Kafka"],
+    ),
+    (
+        "nobody has ever lived",
+        ["3 s pass", COPY, "1 s pass", MADE],
+        ["nobody-lives since 3 needed 1 free 0: there is no virtual peer at all; is a peer daemon running?"],
+    ),
+    (
+        "all are revoked or dead",
+        [COPY, MADE, "P1, P2 are born", "6 s pass", "P2 dies", "2 s pass", "P1 is evicted"],
+        [
+            "nobody-lives since 6 needed 1 free 0: there is no virtual peer at all; is a peer daemon running? [P1 revoked 8]"
+        ],
+    ),
+    (
+        "the others have them",
+        [
+            "other is submitted: read -> write; 2 partitions",
+            "the links of other are made",
+            "P1, P2, P3 are born",
+            "P1 acks",
+            "2 s pass",
+            "P2 acks",
+            "copy is submitted: read -> write; read is a topic; write begins with 3",
+            "P3 is evicted",
+            "P2 is evicted",
+            "P4 is born",
+            "P4 is evicted",
+            "1 s pass",
+            "other2 is submitted: read -> write",
+            "the links of copy are made",
+        ],
+        [
+            (
+                "peers-missing since 3 needed 3 free 0: it waits for 3 more virtual peers: task write asks for 3, 0 are free "
+                "[P1 active other/read 0, P3 revoked 2, P2 revoked 2, P4 revoked 2]"
+            )
+        ],
+    ),
+    (
+        "one is free, two are asked for",
+        ["copy is submitted: read -> write; read begins with 2", MADE, "P1 is born"],
+        [
+            "peers-missing since 0 needed 2 free 1: it waits for 1 more virtual peer: task read asks for 2, 1 is free",
+            "task-blocked at write: task write is not offered while nobody works on read in front of it",
+        ],
+    ),
+    (
+        "an unbounded job misses peers for several tasks",
+        ["copy is submitted: read -> clean -> enrich -> write; read never ends", MADE, "P1 is born", "P1 acks"],
+        [
+            (
+                "peers-missing since 0 needed 2 free 0: it waits for 2 more virtual peers: tasks enrich, write ask for 2, "
+                "0 are free [P1 active copy/clean 0]"
+            ),
+            "task-blocked at write: task write is not offered while nobody works on enrich in front of it",
+            "runs since 0: 1 virtual peer is at work [P1 active copy/clean 0]",
+        ],
+    ),
+    (
+        "a job without end has them all",
+        [
+            "live is submitted: read -> write; read never ends; write takes at most 2",
+            "the links of live are made",
+            "P1 is born",
+            "P1 acks",
+            "1 s pass",
+            "P2 is born",
+            "P2 acks",
+            COPY,
+            MADE,
+        ],
+        [
+            (
+                "peers-missing since 1 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 are free "
+                "[P1 active live/write 0, P2 active live/write 1]"
+            ),
+            (
+                "held-for-ever since 1: all virtual peers of other jobs are on such as never end by themselves: "
+                "live (2 virtual peers)"
+            ),
+        ],
+    ),
+    (
+        "a task rests, and another works on it",
+        [COPY, MADE, "P1, P2 are born", "P2 acks", "5 s pass", "P1 declines: no module"],
+        [
+            (
+                "task-rests at write since 5 failure 1 limit 3: task write rests after failure 1 (the job outlives 3), first "
+                "SX-TEST: no module; 1 virtual peer on it goes on (SX-TEST) [P2 active copy/write 0]"
+            ),
+            "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
+        ],
+    ),
+    (
+        "all of its front rests",
+        ["copy is submitted: read -> write", MADE, "P1 is born", "P1 declines: no module"],
+        [
+            (
+                "task-rests at read since 0 failure 1 limit 3: task read rests after failure 1 (the job outlives 3), first "
+                "SX-TEST: no module (SX-TEST)"
+            ),
+            "task-blocked at write: task write is not offered while nobody works on read in front of it",
+        ],
+    ),
+    (
+        "one peer works the tasks off",
+        ["copy is submitted: read -> clean -> write; 1 partition", MADE, "P1 is born", "P1 acks"],
+        [
+            "task-short at clean needed 1 free 0: task clean is offered when 1 virtual peer is free, and 0 are",
+            "task-blocked at write: task write is not offered while nobody works on clean in front of it",
+            "runs since 0: 1 virtual peer is at work [P1 active copy/read 0]",
+        ],
+    ),
+    (
+        "a later task begins with more than are free",
+        [
+            "copy is submitted: read -> write; write begins with 3; 1 partition; 4 partitions",
+            MADE,
+            "P1, P2 are born",
+            "P1 acks",
+            "P2 acks",
+        ],
+        [
+            "task-short at write needed 3 free 0: task write is offered when 3 virtual peers are free, and 0 are",
+            "runs since 0: 2 virtual peers are at work [P1 active copy/read 0, P2 active copy/read 0]",
+        ],
+    ),
+    (
+        "limits",
+        [
+            "copy is submitted: a -> d, b -> d, c -> d; a is sequential; b takes at most 1; 1 partition; d begins with 1",
+            MADE,
+            "P1, P2, P3, P4, P5, P6 are born",
+            "P1 acks",
+        ],
+        [
+            (
+                "task-full at a free 2 limit 1: task a takes no more than 1 virtual peer: it is sequential; "
+                "2 virtual peers are idle [P1 active copy/a 0]"
+            ),
+            (
+                "task-full at b free 2 limit 1: task b takes no more than 1 virtual peer: its max_peers is 1; "
+                "2 virtual peers are idle [P2 acking copy/b 0]"
+            ),
+            (
+                "task-full at c free 2 limit 1: task c takes no more than 1 virtual peer: its widest link has 1 partition; "
+                "2 virtual peers are idle [P3 acking copy/c 0]"
+            ),
+            (
+                "task-full at d free 2 limit 1: task d takes no more than 1 virtual peer: its widest link has 1 partition; "
+                "2 virtual peers are idle [P4 acking copy/d 0]"
+            ),
+            "unanswered at b since 0: task b was offered to 1 virtual peer, and nobody has answered yet [P2 acking copy/b 0]",
+            "unanswered at c since 0: task c was offered to 1 virtual peer, and nobody has answered yet [P3 acking copy/c 0]",
+            "unanswered at d since 0: task d was offered to 1 virtual peer, and nobody has answered yet [P4 acking copy/d 0]",
+            (
+                "runs since 0: 4 virtual peers are at work "
+                "[P2 acking copy/b 0, P3 acking copy/c 0, P4 acking copy/d 0, P1 active copy/a 0]"
+            ),
+        ],
+    ),
+    (
+        "nothing is missing",
+        [COPY, MADE, "P1 is born", "P1 acks"],
+        ["runs since 0: it runs, and nothing is missing: 1 virtual peer is at work [P1 active copy/write 0]"],
+    ),
+]
+
+
+def flat(explanation: Explanation) -> list[str]:
+    """Each reason in a line, with all that it holds."""
+    lines = []
+    for reason in explanation.reasons:
+        facts = [("at", reason.task), ("since", reason.since), ("needed", reason.needed), ("free", reason.free)]
+        facts += [("failure", reason.failures), ("limit", reason.limit)]
+        head = "".join(
+            f" {word} {value if isinstance(value, str) else int(value)}" for word, value in facts if value is not None
+        )
+        error = f" ({reason.error.code})" if reason.error else ""
+        held = ", ".join(
+            f"{peer.peer} {peer.state}{f' {peer.job}/{peer.task}' if peer.job else ''} {peer.since:.0f}"
+            for peer in reason.peers
+        )
+        lines.append(f"{reason.code}{head}: {reason.text}{error}" + (f" [{held}]" if held else ""))
+    return lines
+
+
+def explained(sentences: list[str]) -> Explanation:
+    world = World()
+    for sentence in sentences:
+        world.say(sentence)
+    return explain(world.state, "copy")
+
+
+@pytest.mark.parametrize(("sentences", "reasons"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_each_reason(sentences: list[str], reasons: list[str]) -> None:
+    """After this history the job gives exactly these reasons, in this order."""
+    assert flat(explained(sentences)) == reasons
+
+
+def test_every_reason_has_its_history() -> None:
+    """No reason is left out of the table above."""
+    told = {line.split(" ")[0].rstrip(":") for _, _, reasons in CASES for line in reasons}
+    assert told == set(get_args(Code))
+
+
+def test_words_for_people() -> None:
+    """The reasons in order, how long each has lasted, who holds what, and what to do about an error."""
+    sentences = ["live is submitted: read -> write; read never ends; 12 partitions", "the links of live are made"]
+    sentences += [", ".join(f"P{n}" for n in range(1, 13)) + " are born", "2 s pass", COPY, MADE]
+    lines = as_lines(explained(sentences), 187.0)
+    assert lines[:3] == [
+        "copy is running",
+        "  it waits for 1 more virtual peer: task write asks for 1, 0 are free, for 3 min 5 s",
+        "    P1 acking on live/write, for 3 min 7 s",
+    ]
+    assert lines[2 + SHOWN] == "    and 2 more"
+    refused = explained(["copy is submitted: read -> write; write names no topic"])
+    assert as_lines(refused, 3.0) == [
+        "copy is failed",
+        "  it was not taken in: SX-JOB-STRUCTURE: write names no topic, for 3.0 s",
+        "    fix: run `sardonyx check` on the job; it names every problem and what to do about it",
+    ]
+    assert as_lines(explained([]), 3.0)[0] == "copy is not known"
+
+
+def test_whatever_happens_there_is_a_reason(seed: int) -> None:
+    """In random histories every job has one after every event: the same from a stored state, and as JSON and back."""
+    for number in range(60):
+        history = History(random.Random(f"{seed}/explain/{number}"))
+        for _ in range(40):
+            history.unkind(1)
+            state = history.world.state
+            for job in [*state.jobs, *state.purged]:
+                found = explain(state, job)
+                assert found.reasons, f"{seed}/explain/{number}: {job}: {history.world.picture()}"
+                assert len(as_lines(found, history.world.now)) > len(found.reasons)
+                assert explain(decode_state(encode_state(state)), job) == found
+                assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation) == found
