@@ -77,6 +77,10 @@ class TransactionFailed(InternalError):
         )
 
 
+class ParentMissing(InternalError):
+    """A node cannot be made: what it should stand below is not there, or not any more."""
+
+
 class OutcomeUnknown(SardonyxError):
     """The reply to a write was lost: it may have been done or not."""
 
@@ -251,6 +255,10 @@ class Tree:
                 if watch is None or self._ask(lambda: self.client.exists_async(self.path(path), watch=watch)) is None:
                     return []
 
+    def deployments(self) -> list[str]:
+        """The names of all deployments in this ZooKeeper, sorted."""
+        return sorted(self._ask(lambda: self.client.get_children_async(self.root.rpartition("/")[0])))
+
     def sync(self) -> None:
         """Let the server that we read from catch up with all writes that were done before: for reads that decide."""
         self._ask(lambda: self.client.sync_async(self.root))
@@ -258,7 +266,10 @@ class Tree:
     # Writing by one's own right (the coordinator writes by `commit`)
 
     def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> bool:
-        """Make a node. False if it stood already; True also if it was we who had made it and only the reply was lost."""
+        """Make a node. False if it stood already; True also if it was we who had made it and only the reply was lost.
+
+        Raises ``ParentMissing`` if there is nothing that it could stand below.
+        """
         self._fits(path, data, HARD_LIMIT)
         repeated = False
 
@@ -272,6 +283,8 @@ class Tree:
         try:
             self._ask(send, instead=note)
             return True
+        except NoNodeError as error:
+            raise ParentMissing("SX-INTERNAL-PARENT-MISSING", f"nothing stands above {path}") from error
         except NodeExistsError:
             return repeated and self._is_ours(path, data, ephemeral=ephemeral)
 

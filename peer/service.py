@@ -108,7 +108,11 @@ class PeerDaemon:
         Raises:
             SetupError: ZooKeeper could not be reached at the start.
         """
-        tree: Tree | None = self._connect()
+        tree: Tree | None
+        try:
+            tree = self._connect()
+        except SessionLost:  # it ended before it had begun in earnest
+            tree = self._reconnect()
         while tree is not None:
             self._session(tree)
             tree = None if self._stopping else self._reconnect()

@@ -44,7 +44,7 @@ from sardonyx.gates import gate
 from sardonyx.reachable import reach_kafka
 from sardonyx.units import seconds
 from sentinel import rules
-from sentinel.vote import Votes
+from sentinel.vote import Votes, VotesGone
 
 log = structlog.get_logger()
 
@@ -59,6 +59,9 @@ _ASK_AGAIN = 0.25
 _REBUILDS = 5
 """New producers and consumers in a row, without a commit between, before the task is given up."""
 
+
+_HEARD_SOON = 10.0
+"""Seconds within which a peer hears that its job has ended."""
 
 _FORGOTTEN = 60.0
 """Seconds without trouble after which earlier ones count no more; an input may be quiet for days."""
@@ -116,6 +119,9 @@ class TaskLoop:
                     self._close()
         except (GrantGone, SessionLost) as reason:
             log.debug("stopped", reason=type(reason).__name__)
+        except VotesGone as error:
+            self._grant.pause(_HEARD_SOON)
+            self._fail(error, fatal=False)  # says nothing if the job has ended, as it should have
         except (FunctionError, InputError, OutputError) as error:
             self._fail(error, fatal=True)
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from coordinator import layout
-from coordinator.tree import Tree
-from sardonyx.errors import InternalError
+from coordinator.tree import ParentMissing, Tree
+from sardonyx.errors import SardonyxError
+
+
+class VotesGone(SardonyxError):
+    """The votes of a job are removed: it has ended, and whoever works for it will hear of that."""
 
 
 class Votes:
@@ -25,14 +29,18 @@ class Votes:
         if known is not None:
             return known
         path = layout.sentinel(self._job, link)
-        self._tree.create(layout.sentinels(self._job))
-        self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
-        elected = self._tree.read(path)
+        try:
+            self._tree.create(layout.sentinels(self._job))
+            self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
+            elected = self._tree.read(path)
+        except ParentMissing:
+            elected = None
         if elected is None:
-            raise InternalError(
+            raise VotesGone(
                 "SX-SENTINEL-VOTE",
-                f"the vote on link {link} vanished while the job was running",
-                cause="somebody removed nodes below /sentinel by hand",
+                f"the vote on link {link} is gone",
+                cause="the job has ended; or somebody removed nodes below /sentinel by hand",
+                fix="nothing, if the job has ended",
                 where={"job": self._job, "link": link},
             )
         self._leaders[link] = elected.decode()

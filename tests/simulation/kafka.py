@@ -1,0 +1,388 @@
+"""A simulated Kafka, as far as coordination depends on it, and peers' work on it.
+
+A link has partitions with records and, in the end, sentinels; a task is a consumer group with positions; a slot's
+transactional id has an epoch that fences; a member that is silent is put out of its group, and a commit on partitions that
+one does not hold any more is refused. What is committed is counted, so that in the end each record must have come through once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from engine import Process, SimClockwork, Simulation
+
+from coordinator import layout
+from coordinator.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
+from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from peer.grant import Grant, GrantGone
+from sardonyx.errors import Failure, SardonyxError, SetupError
+from sardonyx.graph import Graph, Link, Stage, graph_of
+from sardonyx.spec import JobSpec, decode_spec
+from sentinel.vote import Votes, VotesGone
+
+GROUP_TIMEOUT = 6.0
+"""Seconds of silence after which a group puts a member out."""
+RECORDS = 12
+"""Records of each input."""
+BATCH = 4
+
+
+class Refused(Exception):
+    """The broker does not take the transaction: another one holds the slot or the partitions."""
+
+
+@dataclass
+class Partition:
+    records: int = 0
+    position: int = 0
+
+
+@dataclass
+class Topic:
+    partitions: list[Partition]
+    end: bool = False
+    """Whether it ends where it ends now, without a sentinel: a user's topic with an end."""
+    sentinels: list[str] = field(default_factory=list)
+
+    @property
+    def split(self) -> bool:
+        return bool(self.sentinels)
+
+
+@dataclass
+class Group:
+    members: dict[str, Process] = field(default_factory=dict)
+    held: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    """(link, partition) -> member, and how often the partition has changed hands."""
+    seen_by: dict[str, float] = field(default_factory=dict)
+
+
+class SimKafka:
+    """Topics by job, groups by job and task, epochs by job, task and slot."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.topics: dict[str, dict[str, Topic]] = {}
+        self.bound: dict[str, dict[str, Topic]] = {}
+        """The users' own topics, by job: they stay."""
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.epochs: dict[tuple[str, str, int], int] = {}
+        self.graphs: dict[str, Graph] = {}
+        self.commits = 0
+        self.refused = 0
+        self.records = RECORDS
+        self.failing = 0.0
+        """How often an administrative call fails."""
+
+    def topic(self, job: str, link: Link) -> Topic | None:
+        return (self.topics if link.owned else self.bound).get(job, {}).get(link.name)
+
+    # Links, as the coordinator makes and removes them
+
+    def create(self, clockwork: SimClockwork, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        graph = self.graphs.setdefault(job, graph_of(spec, "sim", job))
+        for link in graph.links:
+            clockwork.sleep(self.sim.rng.random() * 0.05)
+            self._fail_now_and_then()
+            if link.owned:
+                self.topics.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions))
+            else:
+                records = RECORDS if link.kind == "input" else 0
+                end = link.options.get("end") is not None
+                self.bound.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions, records, end=end))
+        return {link.name: LinkFacts(spec.partitions) for link in graph.links}
+
+    def delete(self, clockwork: SimClockwork, job: str, spec: JobSpec) -> dict[str, Counts]:
+        counts = {}
+        graph = graph_of(spec, "sim", job)
+        for stage in graph.stages:
+            read = [topic for link in stage.ingress if (topic := self.topic(job, link)) is not None]
+            counts[stage.name] = Counts(rows_in=sum(p.position for topic in read for p in topic.partitions))
+        for name in list(self.topics.get(job, {})):
+            clockwork.sleep(self.sim.rng.random() * 0.05)
+            self._fail_now_and_then()
+            self.topics.get(job, {}).pop(name, None)
+        if not self.topics.get(job):
+            self.topics.pop(job, None)
+        return counts
+
+    def _fail_now_and_then(self) -> None:
+        chance = self.sim.rng.random()
+        if chance < self.failing:
+            if chance < self.failing / 8:
+                raise SardonyxError("SX-SIMULATED", "the topic is not what the job needs")
+            raise SetupError("SX-SIMULATED-AWAY", "Kafka is away")
+
+    # Groups and transactions
+
+    def join(self, job: str, stage: Stage, member: str, process: Process) -> Group:
+        group = self.groups.setdefault((job, stage.name), Group())
+        group.members[member] = process
+        group.seen_by[member] = self.sim.now
+        self._rebalance(job, stage, group)
+        return group
+
+    def leave(self, job: str, stage: Stage, group: Group, member: str) -> None:
+        if group.members.pop(member, None) is not None:
+            self._rebalance(job, stage, group)
+
+    def poll(self, job: str, stage: Stage, group: Group, member: str) -> bool:
+        """A member is heard of; silent ones are put out. Whether it is still a member."""
+        group.seen_by[member] = self.sim.now
+        silent = [other for other in group.members if self.sim.now - group.seen_by[other] > GROUP_TIMEOUT]
+        for other in silent:
+            del group.members[other]
+        if silent:
+            self._rebalance(job, stage, group)
+        return member in group.members
+
+    def _rebalance(self, job: str, stage: Stage, group: Group) -> None:
+        members = sorted(group.members)
+        at = self.sim.rng.randrange(len(members) or 1)
+        for link in stage.ingress:
+            topic = self.topic(job, link)
+            for number in range(len(topic.partitions) if topic else 0):
+                member = members[(at + number) % len(members)] if members else ""
+                before, times = group.held.get((link.name, number), ("", 0))
+                if member != before:
+                    group.held[link.name, number] = member, times + 1
+
+    def init(self, job: str, task: str, slot: int) -> int:
+        """A slot is taken: its epoch rises, and whoever held it before is fenced."""
+        self.epochs[job, task, slot] = self.epochs.get((job, task, slot), 0) + 1
+        return self.epochs[job, task, slot]
+
+    def fenced(self, assignment: Assignment, epoch: int) -> bool:
+        return self.epochs.get((assignment.job, assignment.task, assignment.slot)) != epoch
+
+
+def _topic(partitions: int, records: int = 0, *, end: bool = False) -> Topic:
+    topic = Topic([Partition() for _ in range(partitions)], end)
+    for number in range(records):
+        topic.partitions[number % partitions].records += 1
+    return topic
+
+
+@dataclass
+class SimLinks:
+    """A coordinator's hands on Kafka: stands in for ``coordinator.outer.KafkaLinks``."""
+
+    kafka: SimKafka
+    clockwork: SimClockwork
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        return self.kafka.create(self.clockwork, job, spec)
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        return self.kafka.delete(self.clockwork, job, spec)
+
+
+@dataclass
+class Prepared:
+    peer: str
+    assignment: Assignment
+    stage: Stage
+    facts: dict[str, LinkFacts]
+
+
+@dataclass
+class SimCraft:
+    """A peer's work: stands in for ``peer.service.SparkCraft``. The steps are those of ``peer.task_loop``."""
+
+    kafka: SimKafka
+    clockwork: SimClockwork
+    trouble: Any
+    """``declines``, ``fails``, ``fails_for_good``: how often each happens; a part of 1."""
+
+    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Prepared:
+        self.clockwork.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
+        spec = tree.read(layout.job_spec(assignment.job))
+        links = tree.read(layout.job_links(assignment.job))
+        if self.kafka.sim.rng.random() < self.trouble.declines:
+            raise SardonyxError("SX-SIMULATED", "its code does not import")
+        if spec is None or links is None:
+            raise SardonyxError("SX-SIMULATED-GONE", "the job is gone")
+        graph = graph_of(decode_spec(spec), "sim", assignment.job)
+        facts = msgspec.json.decode(links, type=LinksNote).links
+        return Prepared(peer, assignment, graph.stage(assignment.task), facts)
+
+    def work(self, prepared: Prepared, grant: Grant, tree: Tree) -> None:
+        Loop(self, prepared, grant, tree).run()
+
+
+class Loop:
+    """One peer on one task."""
+
+    def __init__(self, craft: SimCraft, prepared: Prepared, grant: Grant, tree: Tree) -> None:
+        self.kafka, self.clockwork, self.trouble = craft.kafka, craft.clockwork, craft.trouble
+        self.rng = craft.kafka.sim.rng
+        self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
+        self.grant, self.tree = grant, tree
+        self.votes = Votes(tree, self.assignment.job)
+        self.told = self.sealed = False
+        self.member = f"{self.peer}/{self.assignment.id}"
+
+    def run(self) -> None:
+        try:
+            while not self._over:
+                try:
+                    self._open()
+                    while not self._over:
+                        self._step()
+                except Refused:
+                    self.kafka.refused += 1
+                    self._close()
+                    self.grant.check()
+                    self.grant.pause(0.3)
+                except ZooKeeperAway:
+                    self.grant.pause(0.3)
+        except (GrantGone, SessionLost):
+            pass
+        except VotesGone:
+            self.grant.pause(10.0)
+            assert self.grant.gone, "the votes are gone, but not the task"
+        finally:
+            self._close()
+
+    @property
+    def _over(self) -> bool:
+        return self.grant.gone or self.grant.draining
+
+    def _open(self) -> None:
+        self.clockwork.sleep(self.rng.random() * 0.02)
+        self.epoch = self.kafka.init(self.assignment.job, self.stage.name, self.assignment.slot)
+        self.group = self.kafka.join(self.assignment.job, self.stage, self.member, self.clockwork.process)
+
+    def _close(self) -> None:
+        group = self.__dict__.pop("group", None)
+        if group is not None and self.clockwork.process.alive:
+            self.kafka.leave(self.assignment.job, self.stage, group, self.member)
+
+    def _topics(self) -> dict[str, Topic]:
+        found = {link.name: self.kafka.topic(self.assignment.job, link) for link in self.stage.ingress}
+        if None in found.values():
+            raise GrantGone  # the job has ended, and its topics with it
+        return {name: topic for name, topic in found.items() if topic is not None}
+
+    def _held(self) -> dict[tuple[str, int], int]:
+        if not self.kafka.poll(self.assignment.job, self.stage, self.group, self.member):
+            raise Refused
+        return {partition: times for partition, (member, times) in self.group.held.items() if member == self.member}
+
+    def _step(self) -> None:
+        chance = self.rng.random()
+        if chance < self.trouble.fails:
+            self._fail(fatal=chance < self.trouble.fails * self.trouble.fails_for_good)
+            return
+        topics, held = self._topics(), self._held()
+        if self.stage.ingress[0].kind == "splits":
+            (name,) = topics
+            if not topics[name].split and (name, 0) in held:
+                self._split(name, held[name, 0])
+                return
+        for name, number in held:
+            partition = topics[name].partitions[number]
+            if partition.position < partition.records:
+                self._batch((name, number), held[name, number], partition)
+                return
+        self._look_at_the_end(topics, held)
+        self.grant.pause(self.rng.uniform(0.1, 0.4))
+
+    def _wait_until_usable(self) -> None:
+        while not self.grant.usable:
+            self.grant.check()
+            self.grant.pause(0.1)
+            self._held()
+
+    def _transaction(self, partitions: dict[tuple[str, int], int]) -> None:
+        """Everything behind this line happens at once, or not at all."""
+        self.grant.check()
+        self.clockwork.sleep(self.rng.random() * 0.01)
+        if self.kafka.fenced(self.assignment, self.epoch):
+            raise Refused
+        if self.member not in self.group.members:
+            raise Refused
+        if any(self.group.held[partition] != (self.member, times) for partition, times in partitions.items()):
+            raise Refused
+        self.kafka.commits += 1
+
+    def _split(self, name: str, times: int) -> None:
+        self.clockwork.sleep(self.rng.random() * 0.05)
+        self._wait_until_usable()
+        self._transaction({(name, 0): times})
+        topic = self._topics()[name]
+        if topic.split:
+            return
+        for number in range(RECORDS):
+            topic.partitions[number % len(topic.partitions)].records += 1
+        topic.sentinels.append(self.clockwork.token())
+        self._reply_lost()
+
+    def _batch(self, where: tuple[str, int], times: int, partition: Partition) -> None:
+        position, size = partition.position, min(BATCH, partition.records - partition.position)
+        self.clockwork.sleep(self.rng.random() * 0.3)
+        self._wait_until_usable()
+        self._transaction({where: times})
+        assert partition.position == position, "a batch was committed behind the back of whoever holds the partition"
+        partition.position += size
+        for link in self.stage.egress:
+            out = self.kafka.topic(self.assignment.job, link)
+            if out is not None:
+                out.partitions[self.rng.randrange(len(out.partitions))].records += size
+        self._reply_lost()
+
+    def _reply_lost(self) -> None:
+        if self.rng.random() < 0.02:
+            raise Refused  # as after any outcome that is not known: begin afresh from what is committed
+
+    def _drained(self, topics: dict[str, Topic], partitions: list[tuple[str, int]]) -> bool:
+        for name, number in partitions:
+            topic = topics[name]
+            if not topic.end and not (
+                topic.sentinels and self.votes.leader(name, self.rng.choice(topic.sentinels)) in topic.sentinels
+            ):
+                return False
+            if topic.partitions[number].position < topic.partitions[number].records:
+                return False
+        return True
+
+    def _look_at_the_end(self, topics: dict[str, Topic], held: dict[tuple[str, int], int]) -> None:
+        if self.sealed or not self.grant.usable:
+            return
+        everything = [(name, number) for name, topic in topics.items() for number in range(len(topic.partitions))]
+        if self.grant.state == "sealing":
+            if self._drained(topics, everything):
+                self._seal(held)
+        elif not self.told and self._drained(topics, list(held) or everything):
+            self.tree.request(Exhausted(peer=self.peer, assignment=self.assignment.id))
+            self.told = True
+
+    def _seal(self, held: dict[tuple[str, int], int]) -> None:
+        self._transaction(held)
+        topics = self._topics()
+        if not self._drained(topics, [(n, i) for n, topic in topics.items() for i in range(len(topic.partitions))]):
+            return
+        uuid = self.clockwork.token()
+        for link in self.stage.egress:
+            out = self.kafka.topic(self.assignment.job, link)
+            if out is not None and link.has_sentinels:
+                out.sentinels.append(uuid)
+        rows = sum(p.position for topic in topics.values() for p in topic.partitions)
+        self._reply_lost()
+        self.tree.request(Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows)))
+        self.sealed = True
+
+    def _fail(self, *, fatal: bool) -> None:
+        error = Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")
+        report = TaskFailed(peer=self.peer, assignment=self.assignment.id, error=error, fatal=fatal)
+        while not self.grant.gone:
+            try:
+                self.tree.request(report)
+            except ZooKeeperAway:
+                self.grant.pause(1.0)
+                continue
+            while not self.grant.gone:  # the coordinator takes the task away
+                self.grant.pause(1.0)
+        raise GrantGone

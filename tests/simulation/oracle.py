@@ -1,0 +1,218 @@
+"""What must be true in a simulated cluster, whoever crashes when: looked at with each commit, and once more in the end.
+
+The oracle sees what nobody in the cluster sees: the truth in ZooKeeper's leader, who took the epoch last, what was asked
+and what the log made of it, and what stands in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka import SimKafka
+from kazoo.exceptions import BadVersionError
+from zookeeper import SimClient, SimZooKeeper
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.decide import decide
+from coordinator.events import ENDED, JobNote, PeerNote, TaskNote
+from coordinator.state import State, decode_state, encode_state, new_state, project
+from sardonyx.graph import Graph
+
+if TYPE_CHECKING:
+    from world import World
+
+ROOT = "/sardonyx/sim"
+LEADERS_ONLY = ("log", "checkpoint", "snapshot", "peer-state", "job")
+"""Top nodes below which only the leader may write."""
+
+
+class Oracle:
+    """Watches over a history.
+
+    Args:
+        zookeeper: the ensemble.
+        kafka: the broker.
+    """
+
+    def __init__(self, zookeeper: SimZooKeeper, kafka: SimKafka) -> None:
+        self.zookeeper = zookeeper
+        self.kafka = kafka
+        self.clients: list[SimClient] = []
+        self.leader: SimClient | None = None
+        """Who took the epoch last."""
+        self.confirmed: set[str] = set()
+        """Requests whose writers know that they were put in, by uuid."""
+        self.logged: dict[str, int] = {}
+        self.state = new_state("sim")
+        """The log so far, replayed as it was written."""
+        self.decisions = self.depositions = self.refused = 0
+        zookeeper.on_commit.append(self._committed)
+        zookeeper.on_refused.append(self._refused)
+
+    # With each commit
+
+    def _committed(self, client: SimClient | None, changes: list[Any], operations: list[Any]) -> None:
+        for kind, path, data, _ in changes:
+            top, _, below = path.removeprefix(ROOT).lstrip("/").partition("/")
+            if not path.startswith(ROOT + "/") or (kind == "+" and not below):
+                continue  # the nodes that stand from the first start on
+            if top == "epoch":
+                self.depositions += self.leader is not None and client is not self.leader
+                self.leader = client
+            elif top in LEADERS_ONLY:
+                assert client is self.leader, f"a deposed leader's write was accepted: {kind} {path}"
+                assert operations[0][:2] == ("check", f"{ROOT}/epoch"), f"a write without a fence: {kind} {path}"
+                if top == "log" and kind == "+" and "/" in below:
+                    self._logged(int(below.rpartition("/")[2]), data)
+                elif top == "job" and kind == "=" and "/task/" in below:
+                    self._task_changed(below, data)
+
+    def _logged(self, first: int, data: bytes) -> None:
+        for n, entry in enumerate(journal.decode_batch(first, data), first):
+            assert n == self.state.n + 1, f"entry {n} follows entry {self.state.n}"
+            assert not entry.request or entry.request not in self.logged, f"request {entry.request} is logged twice"
+            self.logged[entry.request] = n
+            decide(self.state, n, entry.event)
+
+    def _task_changed(self, below: str, data: bytes) -> None:
+        """A task that is complete has read everything: no peer holds any of it back, and nothing comes after."""
+        job, _, name = below.split("/")
+        if msgspec.json.decode(data, type=TaskNote).state != "complete":
+            return
+        graph = self.kafka.graphs.get(job)
+        if graph is None or name in graph.bound:
+            return
+        for link in graph.stage(name).ingress:
+            topic = self.kafka.topic(job, link)
+            if topic is None:
+                continue  # the job has ended meanwhile
+            assert topic.end or topic.sentinels, f"{job}/{name} is complete, but {link.name} has not ended"
+            for partition in topic.partitions:
+                assert partition.position == partition.records, f"{job}/{name} is complete, but {link.name} is not read"
+        for link in graph.stage(name).egress:
+            topic = self.kafka.topic(job, link)
+            assert topic is None or not link.has_sentinels or topic.sentinels, f"{link.name} was never sealed"
+
+    def _refused(self, client: SimClient, operations: list[Any], error: Exception) -> None:
+        if operations[0][:2] == ("check", f"{ROOT}/epoch") and isinstance(error, BadVersionError):
+            assert client is not self.leader or operations[0][3] != self._epoch_version()
+            self.refused += 1
+
+    def _epoch_version(self) -> int:
+        return self.zookeeper.nodes[f"{ROOT}/epoch"].version
+
+    # The truth
+
+    def children(self, path: str) -> list[str]:
+        node = self.zookeeper.nodes.get(ROOT + path)
+        return sorted(node.children) if node else []
+
+    def read(self, path: str) -> bytes | None:
+        node = self.zookeeper.nodes.get(ROOT + path)
+        return node.data if node else None
+
+    def usurp(self) -> None:
+        """Somebody removes the first place in the election, by hand."""
+        line = sorted(self.children(layout.ELECTION), key=lambda name: int(name.rpartition("-")[2]))
+        if line:
+            path = f"{ROOT}{layout.ELECTION}/{line[0]}"
+            self.zookeeper._commit(None, [self.zookeeper._do("-", path, b"", 0)], [])
+
+    def quiet(self, world: World) -> bool:
+        """Whether everything that was asked has been carried out, and nothing is left to do."""
+        return not self.unfinished(world)
+
+    def unfinished(self, world: World) -> list[str]:
+        found = [f"request {name} lies in the inbox" for name in self.children(layout.INBOX)]
+        known = set(self.children(layout.JOB))
+        for submission in world.plan.jobs:
+            if submission.job not in known and submission.job not in self.state.purged:
+                found.append(f"{submission.job} was never taken in")
+        for job in sorted(known):
+            note = msgspec.json.decode(self.read(layout.job_status(job)) or b"", type=JobNote)
+            if note.status not in ENDED:
+                found.append(f"{job} is {note.status}, waits for {note.waits_for}")
+            elif note.links != "gone" and self.children(layout.job_tasks(job)):
+                found.append(f"the topics of {job} stand")
+        wanted = sum(world.plan.daemons)
+        states = [self.note(peer) for peer in self.children(layout.PEER_STATE)]
+        if [note.state for note in states] != ["idle"] * wanted:
+            found.append(f"{wanted} idle peers are wanted, there are {[note.state for note in states]}")
+        if len(self.children(layout.PULSE)) != wanted:
+            found.append(f"{wanted} pulses are wanted")
+        if int(self.read(layout.CHECKPOINT) or 0) != self.state.n:
+            found.append("the log has entries behind the checkpoint")
+        return found
+
+    def note(self, peer: str) -> PeerNote:
+        return msgspec.json.decode(self.read(layout.peer_state(peer)) or b"", type=PeerNote)
+
+    # In the end
+
+    def at_the_end(self, world: World) -> None:
+        """Nothing was lost or doubled, and nothing is left behind."""
+        stands = {path.removeprefix(ROOT): node.data for path, node in self.zookeeper.nodes.items()}
+        decided = {p: d for p, d in stands.items() if p.startswith(("/peer-state/", "/job/"))}
+        assert decided == project(self.state), "the tree is not what the log says"
+        lost = self.confirmed - self.logged.keys()
+        assert not lost, f"requests were put in, and never handled: {lost}"
+        left = {job: list(topics) for job, topics in self.kafka.topics.items()}
+        assert not left, f"topics of ended jobs stand: {left}"
+        votes = [path for path in stands if path.startswith("/sentinel/")]
+        assert not votes, f"votes of ended jobs stand: {votes}"
+        self._snapshots(stands)
+        for job, found in self.state.jobs.items():
+            if found.status == "completed":
+                self._completed(job, self.kafka.graphs[job], self.state)
+
+    def _snapshots(self, stands: dict[str, bytes]) -> None:
+        """Every snapshot that is whole is what the log before it makes, and the log begins where one stands."""
+        entries = {}
+        for path, data in stands.items():
+            if path.startswith("/log/") and path.count("/") == 3:
+                first = int(path.rpartition("/")[2])
+                entries.update(enumerate(journal.decode_batch(first, data), first))
+        first = int(stands["/log"] or 1)
+        assert [n for n in sorted(entries) if n >= first] == list(range(first, self.state.n + 1)), "the log has gaps"
+        whole = {
+            int(p.split("/")[2]): d for p, d in stands.items() if p.startswith("/snapshot/") and d and p.count("/") == 2
+        }
+        state: State | None = new_state("sim") if first == 1 else None
+        for n in range(first - 1, self.state.n + 1):
+            if n >= first and state is not None:
+                decide(state, n, entries[n].event)
+            if n in whole:
+                note = msgspec.json.decode(whole[n], type=journal.SnapshotNote)
+                data = b"".join(stands[layout.snapshot_part(n, part)] for part in range(note.parts))
+                if state is None:
+                    state = decode_state(data)
+                assert encode_state(state) == data, f"snapshot {n} is not what the log makes"
+        assert state is not None, f"the log begins at {first}, and no snapshot stands before it: {sorted(whole)}"
+        assert encode_state(state) == encode_state(self.state)
+
+    def _completed(self, job: str, graph: Graph, state: State) -> None:
+        """Each record went through each task once: what a task has read is what it has written, on each way out."""
+        counts = {name: task.counts for name, task in state.jobs[job].tasks.items()}
+        for stage in graph.stages:
+            found = counts[stage.name]
+            assert found is not None
+            read = sum(
+                counts[link.source].rows_in  # type: ignore[union-attr]
+                for link in stage.ingress
+                if link.kind == "internal"
+            )
+            ends = [link for link in stage.ingress if link.kind != "internal"]
+            read += len(ends) * self.kafka.records
+            assert found.rows_in == read, f"{job}/{stage.name} has read {found.rows_in} of {read} records"
+
+    def picture(self) -> str:
+        """How things stand, in a line."""
+        peers = {peer: self.note(peer).state for peer in self.children(layout.PEER_STATE)}
+        jobs = {
+            name: f"{job.status} { ({t: (x.state, x.peers) for t, x in job.tasks.items()}) }"
+            for name, job in self.state.jobs.items()
+        }
+        leader = self.leader.process.name if self.leader else "nobody"
+        return f"n={self.state.n}, leader {leader}, peers {peers}, jobs {jobs}, inbox {self.children(layout.INBOX)}"

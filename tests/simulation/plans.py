@@ -1,0 +1,66 @@
+"""Random plans: what may go wrong in a history, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+
+from world import Fault, Kind, Plan, Submission
+
+from tests.core.history_maker import random_spec
+
+WEIGHTS: dict[Kind, int] = {
+    "kill": 4,
+    "crash": 6,
+    "stop": 3,
+    "cut": 3,
+    "break": 4,
+    "mute": 4,
+    "expire": 2,
+    "usurp": 3,
+    "evict": 2,
+    "end": 1,
+    "purge": 2,
+    "drain": 2,
+    "lag": 1,
+    "kafka": 1,
+}
+
+
+def random_plan(seed: str) -> Plan:
+    """A cluster, its jobs and its troubles."""
+    rng = random.Random(f"plan/{seed}")
+    coordinators = rng.choice([1, 2, 2, 3])
+    daemons = [rng.randint(1, 2) for _ in range(rng.randint(1, 2))]
+    until = rng.uniform(8.0, 30.0)
+    jobs = []
+    for number in range(rng.choice([1, 1, 2])):
+        name = f"j{number}"
+        jobs.append(Submission(round(rng.uniform(0.1, until / 2), 3), name, random_spec(rng, name)))
+    wanted = [task.min_peers for job in jobs for task in job.spec.catalog]
+    daemons[-1] += max(0, max(wanted) - sum(daemons))
+    faults = []
+    for _ in range(rng.choice([0, 1, 2, 3, 5, 8])):
+        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        who = rng.choice([*(f"c{n}" for n in range(coordinators)), *(f"d{n}" for n in range(len(daemons)))])
+        if kind == "drain":
+            who = f"d{rng.randrange(len(daemons))}"
+        seconds = rng.choice([rng.uniform(0.05, 2.0), rng.uniform(2.0, 9.0), rng.uniform(9.0, 25.0)])
+        faults.append(Fault(round(rng.uniform(0.2, until), 3), kind, who, round(seconds, 3), rng.randrange(24)))
+    troubled = rng.random() < 0.4
+    return Plan(
+        seed=seed,
+        servers=rng.choice([1, 1, 3]),
+        coordinators=coordinators,
+        daemons=tuple(daemons),
+        jobs=jobs,
+        faults=sorted(faults, key=lambda fault: fault.at),
+        until=round(until, 3),
+        snapshot_every=rng.choice([3, 10, 1000]),
+        keep_log=rng.choice([0, 5, 100_000]),
+        keep_jobs=rng.choice([0, 1000, 1000]),
+        declines=0.05 if troubled else 0.0,
+        fails=0.01 if troubled else 0.0,
+        fails_for_good=0.1,
+        slow=rng.choice([0.2, 0.2, 20.0]),
+        doubled=rng.choice([0.0, 0.1]),
+    )

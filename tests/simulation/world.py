@@ -1,0 +1,440 @@
+"""A simulated cluster and one history of it: real coordinators and peer daemons on simulated ZooKeeper, Kafka and time.
+
+What runs is the product's own code: ``Coordinator`` with its election, watches, log, loop and outer worker; ``PeerDaemon`` with
+its virtual peers, grants and votes; ``Tree`` with all that it does about lost replies. Simulated are kazoo's client, the
+ensemble behind it, Kafka, and a task's work. A :class:`Plan` says what is to happen and when; the plan and its seed give
+the same history every time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import structlog
+from engine import Process, SimClockwork, Simulation, Stuck
+from kafka import RECORDS, SimCraft, SimKafka, SimLinks
+from oracle import Oracle
+from zookeeper import SimClient, SimZooKeeper
+
+import coordinator.service
+from coordinator import layout, scheduling
+from coordinator import log as journal
+from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
+from coordinator.service import Coordinator
+from coordinator.state import State, check
+from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from peer.service import PeerDaemon
+from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
+from sardonyx.graph import is_bounded
+from sardonyx.spec import JobSpec
+
+SESSION = 10.0
+SETTLE = 600.0
+"""Simulated seconds after the last fault within which everything bounded must have ended."""
+STEPS = 400_000
+"""Steps of a history, at most: more means that the same things happen for ever."""
+
+Kind = Literal[
+    "kill", "crash", "stop", "cut", "break", "mute", "expire", "usurp", "evict", "end", "purge", "drain", "lag", "kafka"
+]
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that goes wrong, or that a user does.
+
+    kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
+    ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
+    usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
+    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests.
+    """
+
+    at: float
+    kind: Kind
+    who: str = ""
+    """``c0`` or ``d1``: a coordinator's or a peer daemon's place; a new process comes up there when one is gone."""
+    seconds: float = 0.0
+    count: int = 0
+
+
+class Submission(msgspec.Struct, frozen=True):
+    at: float
+    job: str
+    spec: JobSpec
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of a history that is not left to its seed."""
+
+    seed: str
+    servers: int = 1
+    coordinators: int = 1
+    daemons: tuple[int, ...] = (1,)
+    """Virtual peers of each."""
+    jobs: list[Submission] = []
+    faults: list[Fault] = []
+    until: float = 30.0
+    """When the last fault is over."""
+    snapshot_every: int = 1000
+    keep_log: int = 100_000
+    keep_jobs: int = 1000
+    declines: float = 0.0
+    fails: float = 0.0
+    fails_for_good: float = 0.0
+    slow: float = 0.2
+    """Seconds, at most, that a peer takes to answer an offer."""
+    doubled: float = 0.0
+    """How often a request is put in twice, as by a client that repeats itself after a lost reply."""
+
+
+class Tally(msgspec.Struct):
+    """What a history came to."""
+
+    steps: int = 0
+    decisions: int = 0
+    depositions: int = 0
+    refused: int = 0
+    """Writes of deposed leaders, all refused."""
+    lost_replies: int = 0
+    requests: int = 0
+
+    def add(self, other: Tally) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class SimTree(Tree):
+    """The real tree; what it is asked to put in is written down."""
+
+    oracle: Oracle
+
+    def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
+        made = super().create_sequential(prefix, data, ephemeral=ephemeral)
+        if prefix.startswith(layout.INBOX):
+            self.oracle.confirmed.add(prefix.rstrip("-").rpartition("-")[2])
+        return made
+
+
+class World:
+    """One history in the making. :meth:`play` plays it, and raises whatever is wrong."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.sim = Simulation(random.Random(plan.seed))
+        self.zookeeper = SimZooKeeper(self.sim, plan.servers)
+        self.zookeeper.doubled = plan.doubled
+        self.kafka = SimKafka(self.sim)
+        self.trouble = msgspec.structs.replace(plan)
+        self.settings = settings_of(plan)
+        self.oracle = Oracle(self.zookeeper, self.kafka)
+        self.places: dict[str, Process] = {}
+        self.running: dict[str, Coordinator | PeerDaemon] = {}
+        self.incarnations = 0
+        self.settling = False
+        self.wrong: list[str] = []
+        self.user = Process(self.sim, "user")
+        self._user_tree: Tree | None = None
+
+    # Playing
+
+    def play(self) -> Tally:
+        """Raises ``AssertionError`` or whatever breaks, with a picture of how things stood."""
+        with self._instrumented():
+            try:
+                self._begin()
+                self._go_on(self.plan.until)
+                self._settle()
+                self.oracle.at_the_end(self)
+            except BaseException as error:
+                error.add_note(f"at {self.sim.now:.3f} s, step {self.sim.steps}: {self.oracle.picture()}")
+                raise
+            finally:
+                self.sim.close()
+        return self.tally()
+
+    def tally(self) -> Tally:
+        return Tally(
+            steps=self.sim.steps,
+            decisions=self.oracle.decisions,
+            depositions=self.oracle.depositions,
+            refused=self.oracle.refused,
+            lost_replies=self.zookeeper.lost_replies,
+            requests=len(self.oracle.confirmed),
+        )
+
+    def _instrumented(self) -> Any:
+        return instrumented(self)
+
+    def _begin(self) -> None:
+        for number in range(self.plan.coordinators):
+            self.sim.at(number * 0.01, partial(self._start, f"c{number}"))
+        for number in range(len(self.plan.daemons)):
+            self.sim.at(0.02 + number * 0.01, partial(self._start, f"d{number}"))
+        self.user.spawn("session", self._open_user_session)
+        for job in self.plan.jobs:
+            self.sim.at(job.at, partial(self._ask, JobSubmitted(job=job.job, spec=job.spec)))
+        for fault in self.plan.faults:
+            self.sim.at(fault.at, partial(self._fault, fault))
+
+    def _go_on(self, until: float) -> None:
+        while self.sim.now < until and self.sim.step():
+            self._check_progress()
+
+    def _settle(self) -> None:
+        """No more faults: everybody is there, and everything bounded must end."""
+        self.settling = True
+        self.trouble = msgspec.structs.replace(self.plan, declines=0.0, fails=0.0, slow=0.2)
+        self.zookeeper.doubled = 0.0
+        self.kafka.failing = 0.0
+        for replica in self.zookeeper.replicas:
+            replica.lag = min(replica.lag, 0.03)
+        for process in self.sim.processes:
+            process.resume()
+        for client in self.oracle.clients:
+            client.away = False
+        for job in self.plan.jobs:
+            if not all(map(is_bounded, [t for t in job.spec.catalog if t.type == "input"])):
+                self._ask(JobKilled(job=job.job))
+        limit = self.sim.now + SETTLE
+        looked = self.sim.now
+        while not (self.sim.now >= looked + 1.0 and self.oracle.quiet(self)):
+            looked = self.sim.now if self.sim.now >= looked + 1.0 else looked
+            if not self.sim.step():
+                raise Stuck("nothing happens any more")
+            self._check_progress()
+            if self.sim.now > limit:
+                raise Stuck(f"no end {SETTLE:g} s after the last fault: {self.oracle.unfinished(self)}")
+
+    def _check_progress(self) -> None:
+        if self.wrong:
+            raise AssertionError(self.wrong[0])
+        if self.sim.steps > STEPS:
+            raise Stuck(f"no end after {STEPS} steps")
+
+    # Processes
+
+    def _start(self, place: str) -> None:
+        """Bring a process up at its place, if there is none."""
+        before = self.places.get(place)
+        if before is not None and before.alive:
+            return
+        self.incarnations += 1
+        process = Process(self.sim, f"{place}.{self.incarnations}")
+        self.places[place] = process
+        clockwork = SimClockwork(process)
+        connect = partial(self._connect, process)
+        made: Coordinator | PeerDaemon
+        if place.startswith("c"):
+            made = Coordinator(self.settings, SimLinks(self.kafka, clockwork), connect=connect, clockwork=clockwork)
+        else:
+            peers = self.settings.peer.model_copy(update={"virtual_peers": self.plan.daemons[int(place[1:])]})
+            craft = SimCraft(self.kafka, clockwork, self)
+            settings = self.settings.model_copy(update={"peer": peers})
+            made = PeerDaemon(settings, craft, connect=connect, clockwork=clockwork)
+        self.running[place] = made
+
+        def run() -> None:
+            try:
+                made.run()
+            except ZooKeeperAway:
+                pass
+            self.sim.at(0.0, process.kill)
+            self._again(place)
+
+        process.spawn("main", run)
+
+    def _again(self, place: str) -> None:
+        self.sim.at(self.sim.rng.uniform(0.2, 3.0), partial(self._start, place))
+
+    def _connect(
+        self,
+        process: Process,
+        settings: Settings,
+        *,
+        timeout: float | None = None,
+        listener: Callable[[str], None] | None = None,
+        survive_expiry: bool = False,
+    ) -> Tree:
+        client = SimClient(self.zookeeper, process, SESSION)
+        self.oracle.clients.append(client)
+        tree = SimTree(client, settings, survive_expiry=survive_expiry, clockwork=SimClockwork(process))
+        tree.oracle = self.oracle
+        return tree.open(settings.zookeeper.connect_timeout if timeout is None else timeout, listener)
+
+    # A user
+
+    def _open_user_session(self) -> None:
+        while self._user_tree is None:
+            try:
+                self._user_tree = self._connect(self.user, self.settings, survive_expiry=True)
+            except Exception:  # noqa: BLE001, S112 - ZooKeeper is away just now
+                continue
+
+    def _ask(self, request: Request) -> None:
+        def ask() -> None:
+            clockwork = SimClockwork(self.user)
+            while self._user_tree is None:
+                clockwork.sleep(0.1)
+            while True:
+                try:
+                    self._user_tree.request(request)
+                    return
+                except (ZooKeeperAway, SessionLost):
+                    clockwork.sleep(0.5)
+
+        self.user.spawn("ask", ask)
+
+    # Faults
+
+    def _fault(self, fault: Fault) -> None:
+        getattr(self, f"_{fault.kind}")(fault)
+
+    def _process(self, fault: Fault) -> Process | None:
+        process = self.places.get(fault.who)
+        return process if process is not None and process.alive else None
+
+    def _clients(self, fault: Fault) -> list[SimClient]:
+        process = self._process(fault)
+        return [client for client in self.oracle.clients if client.process is process and not client.closed]
+
+    def _kill(self, fault: Fault) -> None:
+        if process := self._process(fault):
+            process.kill()
+            self._again(fault.who)
+
+    def _crash(self, fault: Fault) -> None:
+        if process := self._process(fault):
+            process.on_kill.append(lambda: self._again(fault.who))
+            self.zookeeper.crashes[process.name] = fault.count
+
+    def _stop(self, fault: Fault) -> None:
+        if process := self._process(fault):
+            process.pause()
+            self.sim.at(fault.seconds, process.resume)
+
+    def _cut(self, fault: Fault) -> None:
+        for client in self._clients(fault):
+            client.cut_off(fault.seconds)
+
+    def _break(self, fault: Fault) -> None:
+        for client in self._clients(fault):
+            client.break_off()
+
+    def _mute(self, fault: Fault) -> None:
+        for client in self._clients(fault):
+            client.mute(min(fault.seconds, SESSION * 2 / 3))
+
+    def _expire(self, fault: Fault) -> None:
+        for client in self._clients(fault):
+            self.zookeeper.expire(client.session)
+            client.break_off()
+
+    def _usurp(self, fault: Fault) -> None:
+        del fault
+        self.oracle.usurp()
+
+    def _evict(self, fault: Fault) -> None:
+        peers = self.oracle.children(layout.PEER_STATE)
+        if peers:
+            self._ask(Evicted(peer=peers[fault.count % len(peers)]))
+
+    def _end(self, fault: Fault) -> None:
+        if self.plan.jobs:
+            self._ask(JobKilled(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+
+    def _purge(self, fault: Fault) -> None:
+        if self.plan.jobs:
+            self._ask(JobPurged(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+
+    def _drain(self, fault: Fault) -> None:
+        daemon = self.running.get(fault.who)
+        if self._process(fault) and isinstance(daemon, PeerDaemon):
+            daemon.stop()
+
+    def _lag(self, fault: Fault) -> None:
+        replica = self.zookeeper.replicas[fault.count % len(self.zookeeper.replicas)]
+        if len(self.zookeeper.replicas) > 1:
+            before, replica.lag = replica.lag, 3.0
+            self.sim.at(fault.seconds, lambda: setattr(replica, "lag", before))
+
+    def _kafka(self, fault: Fault) -> None:
+        self.kafka.failing = 0.5
+        self.sim.at(fault.seconds, lambda: setattr(self.kafka, "failing", 0.0))
+
+    # What is asked of the world by a peer's work
+
+    @property
+    def slow(self) -> float:
+        return self.trouble.slow
+
+    @property
+    def declines(self) -> float:
+        return self.trouble.declines
+
+    @property
+    def fails(self) -> float:
+        return self.trouble.fails
+
+    @property
+    def fails_for_good(self) -> float:
+        return self.trouble.fails_for_good
+
+
+def settings_of(plan: Plan) -> Settings:
+    coordinator_settings = CoordinatorSettings(
+        snapshot_every=plan.snapshot_every, keep_log=plan.keep_log, keep_jobs=plan.keep_jobs
+    )
+    return Settings.model_construct(
+        deployment="sim",
+        zookeeper=ZookeeperSettings(hosts="simulated", session_timeout=SESSION, connect_timeout=15.0),
+        coordinator=coordinator_settings,
+        peer=PeerSettings(),
+    )
+
+
+class instrumented:  # noqa: N801 - reads as a word
+    """Within it every decision is held against the rules, and the product's own cries for help are heard."""
+
+    CRIES = ("leadership broke, stands again after a pause", "cannot go on in this session")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        self._decide = coordinator.service.decide
+        coordinator.service.decide = self._checked  # type: ignore[assignment]
+        self._log = structlog.get_config()
+        structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
+
+    def __exit__(self, *exc: object) -> None:
+        coordinator.service.decide = self._decide
+        structlog.configure(**self._log)
+
+    def _checked(self, state: State, n: int, event: Any) -> Any:
+        effects = self._decide(state, n, event)
+        check(state)
+        for job in state.plans:
+            if state.jobs[job].status == "running":
+                assert not state.free or scheduling.choose(state, job, state.free) is None, "somebody idles beside work"
+                assert scheduling.call_back(state, job) is None, f"{job} is stuck"
+        self._world.oracle.decisions += 1
+        return effects
+
+    def _heard(self, _logger: object, method: str, event: dict[str, Any]) -> Any:
+        if VERBOSITY < 40:
+            print(f"{self._world.sim.now:9.3f} {method:7} {event.pop('event')} {event}")  # noqa: T201
+            event["event"] = ""
+        said = event["event"]
+        if said in self.CRIES:
+            error = event.get("exc_info")
+            self._world.wrong.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
+        raise structlog.DropEvent
+
+
+VERBOSITY = 40
+"""Level of what is logged: 40 hears the cries only, 10 tells the whole history on stdout."""
+
+__all__ = ["RECORDS", "Fault", "Plan", "Submission", "Tally", "World", "journal"]
