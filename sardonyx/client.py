@@ -9,16 +9,12 @@ A client owns nothing in the cluster: it can go at any time, and the job goes on
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import difflib
-import graphlib
 import math
 import os
-import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -30,34 +26,43 @@ from coordinator.events import (
     ENDED,
     AnyEvent,
     Counts,
-    JobKilled,
+    Evicted,
     JobNote,
     JobSubmitted,
     PeerNote,
     PulseNote,
+    Set,
     TaskNote,
     decode_request,
 )
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError
-from sardonyx.graph import Graph, graph_of
+from sardonyx.errors import Interrupted, SardonyxError, SetupError
+from sardonyx.graph import Graph
+from sardonyx.handle import CARRY_OUT, REREAD, JobHandle
+from sardonyx.naming import find_job, find_peer, new_id, unknown_peer
 from sardonyx.spec import JobSpec, decode_spec
 from sardonyx.units import seconds
-from sardonyx.views import JobView, PeerView, TaskView, is_untouched, job_view, peer_view, waiting_for
+from sardonyx.views import (
+    JobView,
+    Outside,
+    PeerView,
+    TaskView,
+    Why,
+    is_untouched,
+    job_view,
+    laid_out,
+    peer_view,
+)
 
 if TYPE_CHECKING:
-    from coordinator.tree import Tree
+    from coordinator.replay import Decided
     from sardonyx.config import Settings
     from sardonyx.job import Job
     from sardonyx.loading import LoadedJob
 
 __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
 
-REREAD = 5.0
-"""Seconds after which a status is read again although no watch told of a change: a net, not the way."""
 LOOK = 5.0
 """Seconds that Kafka may take to tell row counts before they are shown as unknown."""
-TAKE_IN = 3.0
-"""Seconds that a led deployment may take to begin a job before we say what it waits for."""
 
 log = structlog.get_logger()
 
@@ -121,7 +126,7 @@ class Client:
         self._check_name(loaded.spec.name)
         spec = loaded.spec
         if loaded.code is not None and spec.code is not None:
-            self._tree.create(layout.code(spec.code), loaded.code)
+            self._put_code(layout.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
         self._tree.request(JobSubmitted(job=job_id, spec=spec))
         log.info("job submitted", job=job_id, tasks=len(spec.catalog))
@@ -153,24 +158,159 @@ class Client:
         views += [self._view(job, spec, None, live=False) for job, spec in submitted.items() if job not in notes]
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
 
-    def peers(self) -> list[PeerView]:
-        """Every virtual peer that the coordinator knows."""
+    def peers(self, *, since: bool = False) -> list[PeerView]:
+        """Every virtual peer that lives.
+
+        Args:
+            since: also tell since when each is what it is, which takes a look into the log.
+        """
         names = self._tree.children(layout.PEER_STATE)
         states = self._tree.read_many(layout.peer_state(name) for name in names)
         pulses = self._tree.read_many(layout.pulse(name) for name in names)
-        views = []
-        for name in names:
-            data = states.get(layout.peer_state(name))
-            if data is not None:
-                note = msgspec.json.decode(data, type=PeerNote)
-                views.append(peer_view(name, note, _pulse(pulses.get(layout.pulse(name)))))
-        return views
+        notes = {
+            name: msgspec.json.decode(states[layout.peer_state(name)], type=PeerNote)
+            for name in names
+            if layout.peer_state(name) in states
+        }
+        times = self._since(notes) if since and notes else {}
+        return [
+            peer_view(name, note, _pulse(pulses.get(layout.pulse(name))), times.get(name))
+            for name, note in notes.items()
+        ]
+
+    def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
+        """Take a peer out: one at work drops its open batch and comes back under another id, an idle one goes.
+
+        Args:
+            peer: its id, or the beginning of it.
+            timeout: how long to wait until it is carried out; None: for ever.
+
+        Returns:
+            What was decided about it: also what became of its task.
+
+        Raises:
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was taken out already.
+            Interrupted: ``SX-PEER-EVICT-PENDING``: nobody has carried it out within that time.
+        """
+        from coordinator import history
+        from coordinator.log import last
+
+        name = find_peer(peer, self._tree.children(layout.PEER_STATE))
+        before = self._tree.read(layout.peer_state(name))
+        if before is not None and msgspec.json.decode(before, type=PeerNote).state == "revoked":
+            raise SardonyxError(
+                "SX-PEER-REVOKED",
+                f"peer {name} was taken out already",
+                cause="its task was taken away from it, and it is about to go",
+                fix=f"`sardonyx peers show {name}` shows why",
+                where={"peer": name},
+            )
+        first = last(self._tree) + 1
+        self._tree.request(Evicted(peer=name))
+        self.await_node(
+            layout.peer_state(name),
+            lambda data: data is None or msgspec.json.decode(data, type=PeerNote).state == "revoked",
+            timeout,
+            Interrupted(
+                "SX-PEER-EVICT-PENDING",
+                f"that peer {name} is to go is asked for, but nobody has carried it out yet",
+                cause="" if self.led() else "no coordinator leads this deployment",
+                fix="it will be carried out as soon as a coordinator leads",
+                where={"peer": name},
+            ),
+        )
+        # It may have gone for another reason; then the request is still on its way, and comes to nothing.
+        for decided in history.decided(self._tree, first):
+            node = [change for change in decided.changes if change.path == layout.peer_state(name)]
+            if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
+                return decided
+        raise unknown_peer(name, ())
+
+    def explain(self, job: str, *, look: bool = True) -> Why:
+        """Why a job does not run, in any of its states: what is missing, who holds it, since when; or that nothing is.
+
+        Args:
+            job: its id.
+            look: also try whether Kafka answers, if the job needs it now; takes a few seconds if it does not.
+        """
+        from coordinator import history
+        from coordinator.explain import explain
+
+        submitted = job in self._submitted()
+        explanation = explain(history.present(self._tree), job)  # after the above: a request travels from there to here
+        outside = []
+        ended = explanation.status in ENDED and all(reason.code != "links-going" for reason in explanation.reasons)
+        gone = explanation.status is None and not submitted
+        if not ended and not gone and not self.led():
+            text = "no coordinator leads this deployment; start one with `sardonyx coordinator`"
+            outside.append(Outside("not-led", text))
+        if explanation.status is None and submitted:
+            outside.append(Outside("submitted", "it is handed in, and no coordinator has taken it in yet"))
+        elif look and not ended and not gone and (words := self._kafka_silent()):
+            outside.append(Outside("kafka-away", words))
+        return Why(explanation, outside)
 
     def led(self) -> bool:
         """Whether any coordinator stands for this deployment."""
         return bool(self._tree.children(layout.ELECTION))
 
     # Underneath
+
+    def _put_code(self, path: str, code: bytes) -> None:
+        """Put a job's code where peers find it. If it stands there it is written again all the same.
+
+        The leader removes code that no job names and that nobody has written for an hour. It removes only the version
+        that it saw, so either our write comes first and the code stays, or it is gone and we put it there again.
+        """
+        from coordinator.tree import OutcomeUnknown, TransactionFailed
+
+        while not self._tree.create(path, code):
+            try:
+                self._tree.commit([Set(path, code)])
+            except TransactionFailed:
+                if self._tree.read(path) is not None:
+                    raise
+            except OutcomeUnknown:
+                continue  # to write the same twice does no harm
+            else:
+                return
+
+    def _kafka_silent(self) -> str | None:
+        """That Kafka does not answer, in words; None if it does, or nobody said where it is."""
+        from sardonyx.reachable import reach_kafka
+
+        if not self.settings.kafka.bootstrap_servers:
+            return None
+        quick = self.settings.kafka.model_copy(
+            update={"connect_timeout": min(LOOK, self.settings.kafka.connect_timeout)}
+        )
+        try:
+            reach_kafka(self.settings.model_copy(update={"kafka": quick}))
+        except SetupError as error:
+            return f"{error.message}: {error.cause}"
+        return None
+
+    def _since(self, notes: dict[str, PeerNote]) -> dict[str, float]:
+        """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""
+        from coordinator import history
+
+        known = history.present(self._tree).peers
+        return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
+
+    def await_node(
+        self, path: str, done: Callable[[bytes | None], bool], timeout: float | str | None, late: Interrupted
+    ) -> None:
+        """Wait until a node's data (None: it is gone) are as they are to be. Raises ``late`` if they are not in time."""
+        changed = threading.Event()
+        deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
+        while True:
+            changed.clear()
+            if done(self._tree.read(path, watch=lambda _: changed.set())):
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise late
+            changed.wait(min(left, REREAD))
 
     def _loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
         from sardonyx.loading import LoadedJob, load
@@ -222,10 +362,7 @@ class Client:
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
 
     def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
-        try:
-            graph = graph_of(spec, self.settings.deployment, job)
-        except (graphlib.CycleError, KeyError):  # handed in past the client's validation, and refused
-            graph = Graph(order=[], stages=[], bound={}, bounded=True)
+        graph = laid_out(spec, self.settings.deployment, job)
         nodes = self._tree.read_many(layout.job_task(job, name) for name in graph.order)
         notes = {
             name: msgspec.json.decode(nodes[layout.job_task(job, name)], type=TaskNote)
@@ -274,185 +411,6 @@ class _LiveCounts:
             self._found = counts(self._settings, graph, job)
         except SardonyxError as error:
             log.warning("rows cannot be read from kafka", job=job, code=error.code, error=error.message)
-
-
-class JobHandle:
-    """One job, as far as a client can follow and end it. Made by :class:`Client`."""
-
-    def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
-        self.id = job
-        self._client = client
-        self._tree: Tree = client._tree  # noqa: SLF001 - the two are one thing in two classes
-        self._spec = spec
-        self._changed = threading.Event()
-
-    def __repr__(self) -> str:
-        return f"JobHandle({self.id!r})"
-
-    def status(self) -> JobView:
-        """The job, its tasks and their rows as they stand now.
-
-        Raises:
-            SardonyxError: ``SX-JOB-UNKNOWN``: it stood in the tree and is gone.
-        """
-        return self._view_of(self._note(), live=True)
-
-    def await_completion(self, timeout: float | str | None = None) -> JobView:
-        """Wait until the job has completed, and give its final view.
-
-        Args:
-            timeout: seconds, or a duration such as "5 min"; None: for ever.
-
-        Raises:
-            JobFailed: with the code and the first traceback of what failed it.
-            Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job goes on.
-        """
-        for note in self._notes(timeout):
-            if note is not None and note.status in ENDED:
-                return self._ended(note)
-        raise AssertionError("waiting for a job ends with the job")
-
-    def follow(self, interval: float = 1.0, timeout: float | str | None = None) -> Iterator[JobView]:
-        """The job's view now, after each change of its status and at least every ``interval`` seconds, to its end.
-
-        Raises:
-            Interrupted: ``SX-JOB-TIMEOUT``: the job goes on.
-        """
-        for note in self._notes(timeout, interval):
-            yield self._view_of(note, live=True)
-
-    def kill(self) -> None:
-        """Ask for the job's end. Nothing of a batch that is under way is committed; what was committed stays.
-
-        A job that has ended stays as it is. Does not wait; :meth:`await_completion` tells when it is done.
-        """
-        self._tree.request(JobKilled(job=self.id))
-
-    def waits_for(self, patience: float = TAKE_IN) -> str | None:
-        """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing."""
-        deadline = time.monotonic() + patience
-        note = self._note(watch=True)
-        while (note is None or note.status == "planning") and time.monotonic() < deadline:
-            if note is None and not self._client.led():
-                break
-            self._wait(deadline - time.monotonic())
-            note = self._note(watch=True)
-        return self.waiting(self._view_of(note, live=False))
-
-    def waiting(self, view: JobView) -> str | None:
-        """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""
-        return waiting_for(view, led=view.ended or self._client.led())
-
-    def spec(self) -> JobSpec:
-        """The job as data.
-
-        Raises:
-            SardonyxError: ``SX-JOB-UNKNOWN``: it stood in the tree and is gone.
-        """
-        if self._spec is None:
-            data = self._tree.read(layout.job_spec(self.id))
-            self._spec = decode_spec(data) if data is not None else self._client._submitted().get(self.id)  # noqa: SLF001
-        if self._spec is None:
-            raise unknown_job(self.id, ())
-        return self._spec
-
-    # Underneath
-
-    def _notes(self, timeout: float | str | None, interval: float = REREAD) -> Iterator[JobNote | None]:
-        """The status node after each change and at least every ``interval`` seconds, until the job has ended."""
-        wait = None if timeout is None else seconds(timeout)
-        deadline = None if wait is None else time.monotonic() + wait
-        while True:
-            note = self._note(watch=True)
-            yield note
-            if note is not None and note.status in ENDED:
-                return
-            left = interval if deadline is None else min(interval, deadline - time.monotonic())
-            if left <= 0:
-                raise self._timed_out(note, wait or 0)
-            self._wait(left)
-
-    def _note(self, *, watch: bool = False) -> JobNote | None:
-        self._changed.clear()  # before reading: a change behind the read sets it again
-        data = self._tree.read(layout.job_status(self.id), watch=self._wake if watch else None)
-        return None if data is None else msgspec.json.decode(data, type=JobNote)
-
-    def _wait(self, most: float) -> None:
-        self._changed.wait(max(most, 0))
-
-    def _wake(self, _event: object) -> None:
-        self._changed.set()
-
-    def _view_of(self, note: JobNote | None, *, live: bool) -> JobView:
-        return self._client._view(self.id, self.spec(), note, live=live)  # noqa: SLF001
-
-    def _ended(self, note: JobNote) -> JobView:
-        if note.status == "failed":
-            failure = note.error
-            raise JobFailed.from_failure(failure) if failure else JobFailed("SX-JOB-FAILED", f"job {self.id} failed")
-        if note.status == "killed":
-            raise Interrupted(
-                "SX-JOB-KILLED",
-                f"job {self.id} was killed",
-                cause="somebody asked for its end",
-                fix="what it had committed stays; submit it again to run it from its beginning",
-                where={"job": self.id},
-            )
-        return self._view_of(note, live=False)
-
-    def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
-        view = self._view_of(note, live=False)
-        why = waiting_for(view, led=self._client.led())
-        return Interrupted(
-            "SX-JOB-TIMEOUT",
-            f"job {self.id} has not ended within {waited:g} s; it is {view.status} and goes on",
-            cause=why or "it is still at work",
-            fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
-            where={"job": self.id},
-        )
-
-
-def new_id(name: str) -> str:
-    """A fresh id for a job of this name: the name and six random base32 characters."""
-    return f"{name}-{base64.b32encode(secrets.token_bytes(5))[:6].decode().lower()}"
-
-
-def find_job(wanted: str, names: dict[str, str], running: set[str]) -> str:
-    """The one job that an id, the beginning of an id, or a name means. Pure.
-
-    Args:
-        wanted: what the user wrote.
-        names: job id -> name.
-        running: ids of those that have not ended; among jobs of one name, the one that runs is meant.
-
-    Raises:
-        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
-    """
-    if wanted in names:
-        return wanted
-    named = [job for job, name in names.items() if name == wanted]
-    meant = [job for job in named if job in running] or named or [job for job in names if job.startswith(wanted)]
-    if len(meant) == 1:
-        return meant[0]
-    if not meant or not wanted:
-        raise unknown_job(wanted, [*names, *names.values()])
-    raise SardonyxError(
-        "SX-JOB-AMBIGUOUS",
-        f"{wanted} may mean {len(meant)} jobs: {', '.join(sorted(meant))}",
-        fix="write more of the id",
-    )
-
-
-def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
-    """The error for a job that is not there, with the nearest one that is."""
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
-    return SardonyxError(
-        "SX-JOB-UNKNOWN",
-        f"there is no job {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
-        cause="no job of this id or name was submitted to this deployment",
-        fix="`sardonyx job list` shows all; check the deployment (--deployment) too",
-        where={"job": wanted},
-    )
 
 
 def _pulse(data: bytes | None) -> PulseNote | None:

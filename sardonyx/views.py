@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, PulseNote, TaskNote, TaskState
+from coordinator.explain import Explanation
+from coordinator.state import State
 from sardonyx.errors import Failure
-from sardonyx.graph import Graph, Stage
+from sardonyx.graph import Graph, Stage, graph_of
 from sardonyx.spec import JobSpec, TaskType
 
 ViewStatus = JobStatus | Literal["submitted"]
@@ -71,6 +74,72 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     daemon: str = ""
+    since: float | None = None
+    """When it came into its state, seconds since 1970; None where that is not known."""
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole deployment after one event of its log."""
+
+    n: int
+    at: float | None
+    """When that event was taken in, seconds since 1970."""
+    deployment: str
+    peers: list[PeerView]
+    jobs: list[JobView]
+    """The latest first. Rows only of tasks whose counts are final."""
+
+
+class Outside(msgspec.Struct, frozen=True):
+    """Something that keeps a job from going on, and of which the coordinator's log knows nothing."""
+
+    code: Literal["not-led", "submitted", "kafka-away"]
+    text: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a job does not run, or that it does."""
+
+    explanation: Explanation
+    """What follows from the log."""
+    outside: list[Outside] = []
+    """What does not, and weighs more."""
+
+    @property
+    def in_short(self) -> str | None:
+        """The weightiest reason in one line; None if the job runs and lacks nothing, or has ended."""
+        if self.outside:
+            return self.outside[0].text
+        first = self.explanation.reasons[0]
+        return None if first.code in ("runs", "completed", "killed", "failed", "refused") else first.text
+
+
+def cluster_view(state: State, at: float | None = None) -> ClusterView:
+    """The deployment as it is in a state of the coordinator."""
+    jobs = [
+        job_view(
+            name,
+            job.spec,
+            laid_out(job.spec, state.deployment, name),
+            job.note(),
+            {task_name: task.note() for task_name, task in job.tasks.items()},
+        )
+        for name, job in state.jobs.items()
+    ]
+    peers = [
+        peer_view(name, note, PulseNote(peer.daemon, peer.host, peer.pid), peer.since)
+        for name, peer in sorted(state.peers.items())
+        if (note := peer.note()) is not None
+    ]
+    return ClusterView(n=state.n, at=at, deployment=state.deployment, peers=peers, jobs=jobs[::-1])
+
+
+def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
+    """A job's graph; without tasks for one that was handed in past the client's validation, and refused."""
+    try:
+        return graph_of(spec, deployment, job)
+    except (graphlib.CycleError, KeyError):
+        return Graph(order=[], stages=[], bound={}, bounded=True)
 
 
 def job_view(
@@ -161,8 +230,8 @@ def _joint_state(states: list[TaskState]) -> TaskState:
     return "pending" if all(state == "pending" for state in states) else "running"
 
 
-def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None) -> PeerView:
-    """One peer from its state node and, while it lives, its pulse."""
+def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float | None = None) -> PeerView:
+    """One peer from its state node and, while it lives, its pulse; ``since`` from the log."""
     assignment, pulse = note.assignment, pulse or PulseNote()
     return PeerView(
         id=peer,
@@ -173,6 +242,7 @@ def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None) -> PeerView:
         host=pulse.host,
         pid=pulse.pid,
         daemon=pulse.daemon,
+        since=since,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli import cluster_commands, job_commands, look_commands
+from sardonyx.cli import cluster_commands, job_commands, log_commands, look_commands, peer_commands
 from sardonyx.cli.call import Call, local
 
 app = typer.Typer(
@@ -57,7 +57,9 @@ def version(call: Call) -> None:
 
 cluster_commands.register(app)
 job_commands.register(app, job_app)
-look_commands.register(app, peers_app, log_app)
+look_commands.register(app)
+peer_commands.register(peers_app)
+log_commands.register(log_app)
 app.add_typer(job_app, name="job")
 app.add_typer(peers_app, name="peers")
 app.add_typer(log_app, name="log")

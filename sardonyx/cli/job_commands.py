@@ -1,4 +1,4 @@
-"""``sardonyx job submit|list|show|await|kill``, and ``check``, which needs no cluster."""
+"""``sardonyx job submit|list|show|explain|await|kill|purge``, and ``check``, which needs no cluster."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
     connected(job_app, "submit")(submit)
     connected(job_app, "list")(list_jobs)
     connected(job_app, "show")(show)
+    connected(job_app, "explain")(explain)
     connected(job_app, "await")(await_job)
     connected(job_app, "kill")(kill)
+    connected(job_app, "purge")(purge)
 
 
 def check(call: Call, spec: Spec) -> None:
@@ -101,23 +103,42 @@ def list_jobs(call: Call) -> None:
 
 
 def show(call: Call, job: JobId) -> None:
-    """One job: its status, its tasks, their rows."""
+    """One job: its status, its tasks, their rows, and in a line what it waits for; `job explain` says more."""
     from sardonyx.cli.tables import job_headline, tasks_table
-    from sardonyx.views import waiting_for
 
     with call.client() as client:
-        view = client.job(job).status()
-        waits = waiting_for(view, led=view.ended or client.led())
+        handle = client.job(job)
+        view = handle.status()
+        waits = None if view.ended else handle.explain(look=False).in_short
     if call.json:
         call.put_json(view)
         return
     call.console.print(job_headline(view))
     if waits:
-        call.console.print(f"[yellow]{waits}[/yellow]")
+        call.console.print(waits, style="yellow", markup=False)
     call.console.print(tasks_table(view.tasks))
     if view.error is not None:
         call.put("")
         call.put(report.error_text(JobFailed.from_failure(view.error)))
+
+
+def explain(call: Call, job: JobId) -> None:
+    """Why a job does not run: what is missing, who holds it, since when."""
+    with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
+        why = client.job(job).explain()
+    found = why.explanation
+    if call.json:
+        call.put_json({**report.as_data(found), "outside": why.outside})
+        return
+    from coordinator.explain import as_lines
+
+    lines = as_lines(found, time.time())
+    handed_in = any(reason.code == "submitted" for reason in why.outside)
+    call.put(f"{found.job} is submitted" if handed_in else lines[0])
+    for reason in why.outside:
+        call.put(f"  {reason.text}")
+    for line in lines[1:] if not handed_in else ():
+        call.put(line)
 
 
 def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
@@ -156,6 +177,41 @@ def kill(call: Call, job: JobId) -> int:
         return _told(call, view, f"job {view.id} is {view.status}")
 
 
+def purge(
+    call: Call,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs that have ended.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="DURATION", help='All that ended so long ago, e.g. "7 days".')
+    ] = None,
+) -> None:
+    """Forget jobs that have ended: their status, tasks and counts. What they have written stays."""
+    if bool(jobs) == (older_than is not None):
+        raise SardonyxError(
+            "SX-USAGE", "name the jobs, or how long ago they must have ended", fix="give one of the two"
+        )
+    age = duration_of(older_than, "--older-than")
+    with call.client() as client:
+        if age is None:
+            handles = [client.job(job) for job in dict.fromkeys(jobs or ())]
+            for handle in handles:  # all or none
+                handle.require_ended()
+        else:
+            before = time.time() - age
+            views = [view for view in client.jobs() if view.ended_at is not None and view.ended_at <= before]
+            handles = [client.job(view.id) for view in reversed(views)]
+        for handle in handles:
+            handle.ask_purge()
+        for handle in handles:
+            with call.patience(f"job {handle.id} to be forgotten"):
+                handle.await_gone()
+            if not call.json:
+                call.put(f"job {handle.id} is forgotten")
+    if call.json:
+        call.put_json({"purged": [handle.id for handle in handles]})
+    elif not handles:
+        call.put("no job ended so long ago")
+
+
 def _told(call: Call, view: JobView, text: str) -> int:
     if call.json:
         call.put_json({"id": view.id, "status": view.status})
@@ -164,14 +220,14 @@ def _told(call: Call, view: JobView, text: str) -> int:
     return report.COMPLETED
 
 
-def duration_of(text: str | None) -> float | None:
+def duration_of(text: str | None, flag: str = "--timeout") -> float | None:
     """A duration from the command line in seconds. Raises ``SX-USAGE``."""
     if text is None:
         return None
     try:
         return seconds(text)
     except ValueError as error:
-        raise SardonyxError("SX-USAGE", str(error), fix='write for example --timeout "60 s"') from None
+        raise SardonyxError("SX-USAGE", str(error), fix=f'write for example {flag} "60 s"') from None
 
 
 def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:

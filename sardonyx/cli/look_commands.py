@@ -1,29 +1,18 @@
-"""Commands that only look: ``doctor``, ``config``, ``peers list``, ``log tail``."""
+"""Commands that only look: ``doctor``, ``config``, ``deployments``."""
 
 from __future__ import annotations
-
-import threading
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.words import clock, summary
-
-if TYPE_CHECKING:
-    from coordinator.events import AnyEvent
-
-REREAD = 5.0
-"""Seconds after which `log tail --follow` looks again although no watch told it to."""
 
 
-def register(app: typer.Typer, peers_app: typer.Typer, log_app: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(app, "doctor")(doctor)
     connected(app, "config")(config)
-    connected(peers_app, "list")(list_peers)
-    connected(log_app, "tail")(tail)
+    connected(app, "deployments")(deployments)
 
 
 def doctor(call: Call) -> int:
@@ -59,62 +48,19 @@ def config(call: Call) -> None:
     call.console.print(table, markup=False)
 
 
-def list_peers(call: Call) -> None:
-    """All virtual peers, what they are, and what they work on."""
-    with call.client() as client:
-        peers = [peer for peer in client.peers() if peer.state != "dead"]
-    if call.json:
-        call.put_json(peers)
-    elif peers:
-        from sardonyx.cli.tables import peers_table
+def deployments(call: Call) -> None:
+    """All deployments in this ZooKeeper: who leads them, what runs there."""
+    from sardonyx.deployments import look
 
-        call.console.print(peers_table(peers))
-    else:
-        call.put(f"no peers in deployment {call.settings.deployment}; start some with `sardonyx peer`")
-
-
-def tail(
-    call: Call,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last entries.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
-) -> None:
-    """The last entries of the coordinator's log: number, time, kind, and what happened."""
     call.settings.require("zookeeper")
-    from coordinator import layout
-    from coordinator.log import read_log
-    from coordinator.log import tail as last_entries
-    from coordinator.tree import Tree
-
-    tree = Tree.connect(call.settings, survive_expiry=True)
-    try:
-        next_n = 0
-        for n, event in last_entries(tree, lines):
-            _put(call, n, event)
-            next_n = n + 1
-        if not follow:
-            return
-        if lines == 0:
-            next_n = 1 + max((n for n, _ in last_entries(tree, 1)), default=-1)
-        changed = threading.Event()
-
-        def wake(_event: object) -> None:
-            changed.set()
-
-        while True:
-            changed.clear()
-            tree.read(layout.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
-            for n, event in read_log(tree, first=next_n):
-                _put(call, n, event)
-                next_n = n + 1
-            changed.wait(REREAD)
-    finally:
-        tree.close()
-
-
-def _put(call: Call, n: int, event: AnyEvent) -> None:
-    from coordinator.events import kind_of
-
+    with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}"):
+        found = look(call.settings)
     if call.json:
-        call.put_json({"n": n, "kind": kind_of(event), "summary": summary(event), "event": event})
-    else:
-        call.put(f"{n:>7}  {clock(event.at)}  {kind_of(event):<13}  {summary(event)}")
+        call.put_json(found)
+        return
+    if not found:
+        call.put("no deployments; a coordinator makes its own when it starts")
+        return
+    from sardonyx.cli.tables import deployments_table
+
+    call.console.print(deployments_table(found))

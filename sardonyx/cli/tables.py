@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.cli.words import clock, duration
+from sardonyx.cli.words import clock
+from sardonyx.units import duration
 from sardonyx.views import JobView, PeerView, TaskView
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from sardonyx.deployments import DeploymentView
 
 STYLES = {
     "completed": "green",
@@ -65,19 +68,33 @@ def tasks_table(views: Sequence[TaskView]) -> Table:
     return table
 
 
-def peers_table(views: Iterable[PeerView]) -> Table:
-    """One line a virtual peer."""
-    table = plain("peer", "state", "job", "task", "slot", "host", "pid")
+def peers_table(views: Iterable[PeerView], now: float) -> Table:
+    """One line a virtual peer, and how long before ``now`` (seconds since 1970) it came into its state."""
+    table = plain("peer", "state", "for", "job", "task", "slot", "host", "pid")
     for peer in views:
         table.add_row(
             peer.id,
             styled(peer.state),
+            "-" if peer.since is None else duration(now - peer.since),
             peer.job or "-",
             peer.task or "-",
             "-" if peer.slot is None else str(peer.slot),
             peer.host or "-",
             str(peer.pid or "-"),
         )
+    return table
+
+
+def deployments_table(views: Iterable[DeploymentView]) -> Table:
+    """One line a deployment."""
+    table = plain("deployment", "leader", "epoch", "standbys", "jobs", "running", "peers")
+    for view in views:
+        if view.note:
+            table.add_row(view.name, view.note)
+            continue
+        leader = view.leader or "[red]nobody[/red]"
+        counts = (view.epoch, view.standbys, view.jobs, view.running, view.peers)
+        table.add_row(view.name, leader, *map(str, counts))
     return table
 
 
@@ -111,6 +128,7 @@ def plain(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         right = column in {"rows in", "rows out", "peers", "skipped", "failures", "slot", "files", "records", "rows"}
+        right = right or column in {"epoch", "standbys", "jobs", "running"}
         table.add_column(
             column, justify="right" if right else "left", overflow="fold", no_wrap=column in {"id", "task"}
         )

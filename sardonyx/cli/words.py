@@ -15,6 +15,7 @@ from coordinator.events import (
     Exhausted,
     GraceEnded,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     Left,
     LinksCreated,
@@ -22,6 +23,7 @@ from coordinator.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    Rested,
     TaskFailed,
 )
 from sardonyx.errors import Failure
@@ -49,10 +51,19 @@ def _of_a_job(event: AnyEvent) -> str:
             return f"job {event.job} is handed in: {_count(len(event.spec.catalog), 'task')}"
         case JobKilled():
             return f"a user ends job {event.job}"
+        case JobPurged():
+            return f"job {event.job} is to be forgotten"
+        case Rested():
+            return f"task {event.job}/{event.task} has rested after {_count(event.failures, 'failure')}"
+    return _of_links(event)
+
+
+def _of_links(event: AnyEvent) -> str:
+    match event:
         case LinksCreated():
             return f"job {event.job} has its {_count(len(event.links), 'link')}"
         case LinksFailed():
-            return f"job {event.job} gets no links: {_failure(event.error)}"
+            return f"job {event.job} gets no links: {failure_words(event.error)}"
         case LinksDeleted():
             return f"the links of job {event.job} are gone"
     return _of_an_assignment(event)
@@ -63,7 +74,7 @@ def _of_an_assignment(event: AnyEvent) -> str:
         case Acked():
             return f"peer {event.peer} takes assignment {event.assignment}"
         case Declined():
-            return f"peer {event.peer} cannot take assignment {event.assignment}: {_failure(event.error)}"
+            return f"peer {event.peer} cannot take assignment {event.assignment}: {failure_words(event.error)}"
         case AckTimedOut():
             return f"peer {event.peer} did not answer the offer of assignment {event.assignment}"
         case Exhausted():
@@ -72,7 +83,7 @@ def _of_an_assignment(event: AnyEvent) -> str:
             return f"peer {event.peer} has sealed assignment {event.assignment}; complete! ({rows(event.counts)})"
         case TaskFailed():
             end = "for good" if event.fatal else "may be tried again"
-            return f"peer {event.peer} gives assignment {event.assignment} up, {end}: {_failure(event.error)}"
+            return f"peer {event.peer} gives assignment {event.assignment} up, {end}: {failure_words(event.error)}"
     raise AssertionError(f"no words for {type(event).__name__}")
 
 
@@ -87,20 +98,10 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def duration(seconds: float) -> str:
-    """A duration as people write it: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, left = divmod(minutes, 60)
-    return f"{hours} h {left} min" if hours else f"{minutes} min {rest} s"
-
-
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def _failure(error: Failure) -> str:
+def failure_words(error: Failure) -> str:
+    """An error in one line."""
     return f"{error.code}: {error.message}".splitlines()[0]

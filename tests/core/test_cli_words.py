@@ -14,10 +14,11 @@ from coordinator.events import AnyEvent, Counts, LinkFacts
 from sardonyx.cli import report
 from sardonyx.cli.draw import draw, headline
 from sardonyx.cli.progress import PlainLines, Rates, share
-from sardonyx.cli.words import duration, summary
+from sardonyx.cli.words import summary
 from sardonyx.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
 from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.units import duration
 from sardonyx.views import JobView, TaskView
 
 FAILURE = Failure("SX-FN-RAISED", "it raised\nat length")
@@ -57,6 +58,8 @@ EVENTS = [
         "peer p gives assignment 5 up, for good: SX-FN-RAISED: it raised",
     ),
     (events.JobKilled(job="j-1"), "a user ends job j-1"),
+    (events.JobPurged(job="j-1"), "job j-1 is to be forgotten"),
+    (events.Rested(job="j-1", task="t", failures=2), "task j-1/t has rested after 2 failures"),
     (events.Evicted(peer="p"), "a user takes peer p out"),
 ]
 

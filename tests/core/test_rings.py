@@ -20,6 +20,7 @@ DECIDE = {
     "coordinator.explain",
     "coordinator.layout",
     "coordinator.machine",
+    "coordinator.replay",
     "coordinator.scheduling",
     "coordinator.state",
     "coordinator.step",

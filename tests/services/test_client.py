@@ -13,6 +13,7 @@ import pytest
 
 from coordinator import layout
 from sardonyx import Job, blackhole, client, generator, kafka
+from sardonyx import handle as job_handle
 from sardonyx.client import Client
 from sardonyx.config import Settings, load_settings
 from sardonyx.errors import Interrupted, JobFailed, SardonyxError
@@ -92,7 +93,7 @@ def test_a_job_without_peers_runs_and_waits_until_it_is_killed(connected: Client
 @pytest.mark.usefixtures("coordinator")
 def test_waiting_is_woken_by_a_watch(connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a job is told by ZooKeeper, not found by asking again: asking again is an hour away here."""
-    monkeypatch.setattr(client, "REREAD", 3600.0)
+    monkeypatch.setattr(job_handle, "REREAD", 3600.0)
     handle = connected.submit(tiny())
     ends: list[BaseException] = []
 

@@ -1,0 +1,413 @@
+"""``sardonyx log tail|show|at|verify|export|replay``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from sardonyx.cli import report
+from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.words import clock, summary
+from sardonyx.errors import SardonyxError
+
+if TYPE_CHECKING:
+    from coordinator.events import AnyEvent
+    from coordinator.replay import Decided, Verdict
+    from coordinator.state import State
+    from coordinator.tree import Tree
+
+REREAD = 5.0
+"""Seconds after which `log tail --follow` looks again although no watch told it to."""
+FEW = 20
+"""Findings that are shown to people; with --json they are all there."""
+
+N = Annotated[int, typer.Argument(metavar="N", min=0, help="Number of an entry.")]
+FileName = Annotated[str, typer.Argument(metavar="FILE", help="What `log export` wrote; - for standard input.")]
+Thorough = Annotated[
+    bool, typer.Option("--thorough", help="Check every rule after every entry, also where there are many peers.")
+]
+
+
+def register(log_app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    connected(log_app, "tail")(tail)
+    connected(log_app, "show")(show)
+    connected(log_app, "at")(at)
+    connected(log_app, "verify")(verify)
+    connected(log_app, "export")(export)
+    local(log_app, "replay")(replay)
+
+
+@contextlib.contextmanager
+def tree_of(call: Call) -> Iterator[Tree]:
+    """The deployment's tree, for as long as the block runs. Raises ``SX-CONFIG-MISSING``."""
+    call.settings.require("zookeeper")
+    from coordinator.tree import Tree
+
+    with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}"):
+        tree = Tree.connect(call.settings, survive_expiry=True)
+    try:
+        yield tree
+    finally:
+        tree.close()
+
+
+# Looking at entries
+
+
+def tail(
+    call: Call,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last entries.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+) -> None:
+    """The last entries of the coordinator's log: number, time, kind, and what happened."""
+    with tree_of(call) as tree:
+        from coordinator import layout
+        from coordinator.log import last, read_log
+        from coordinator.log import tail as last_entries
+
+        next_n = last(tree) + 1 if lines == 0 else 0
+        for n, event in last_entries(tree, lines):
+            _put_entry(call, n, event)
+            next_n = n + 1
+        if not follow:
+            return
+        changed = threading.Event()
+
+        def wake(_event: object) -> None:
+            changed.set()
+
+        while True:
+            changed.clear()
+            tree.read(layout.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
+            for n, event in read_log(tree, first=next_n):
+                _put_entry(call, n, event)
+                next_n = n + 1
+            changed.wait(REREAD)
+
+
+def show(
+    call: Call,
+    n: Annotated[int | None, typer.Argument(metavar="[N]", min=1, help="Number of one entry, to see it whole.")] = None,
+    first: Annotated[int | None, typer.Option("--from", metavar="A", min=1, help="From this entry on.")] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="B", min=1, help="Up to this entry.")] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only what concerns this job.")] = None,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="ID", help="Only what concerns this peer.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, e.g. failed.")] = None,
+) -> None:
+    """One entry, and what was decided about it; without N a list. Ids may be cut short."""
+    if n is not None and any(given is not None for given in (first, last, job, peer, kind)):
+        raise SardonyxError("SX-USAGE", "one entry cannot be filtered", fix="leave N out, or the options")
+    if kind is not None:
+        _check_kind(kind)
+    with tree_of(call) as tree:
+        if n is not None:
+            _show_one(call, tree, n)
+        else:
+            _show_many(call, tree, first, last, wanted(job, peer, kind), replayed=bool(job or peer))
+
+
+def _show_one(call: Call, tree: Tree, n: int) -> None:
+    from coordinator import history
+    from coordinator.log import read_entries
+    from sardonyx.cli.story import change_data, change_lines, effect_data
+
+    decided = next(history.decided(tree, n, n), None)
+    if decided is None:
+        raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
+    request = next(entry.request for _, entry in read_entries(tree, n))
+    data = {
+        **_entry_data(n, decided.event),
+        "request": request or None,
+        "effects": [effect_data(effect) for effect in decided.effects],
+        "changes": [change_data(change) for change in decided.changes],
+    }
+    if call.json:
+        call.put_json(data)
+        return
+    _put_entry(call, n, decided.event)
+    for key, value in _fields(decided.event):
+        call.put(f"  {key}: {value}")
+    if request:
+        call.put(f"  request: {request}")
+    lines = change_lines(decided)
+    call.put("it changed" if lines else "it changed nothing")
+    for line in lines:
+        call.put(f"  {line}")
+
+
+def _fields(event: AnyEvent) -> Iterable[tuple[str, str]]:
+    """The event's own fields, each as a line of JSON."""
+    plain = msgspec.to_builtins(event)
+    return ((key, report.to_json(value)) for key, value in plain.items() if key not in ("kind", "at"))
+
+
+def wanted(job: str | None, peer: str | None, kind: str | None) -> Callable[[Decided], bool]:
+    """Whether an entry is to be listed. Pure.
+
+    Args:
+        job: it must concern a job of this id, name, or beginning of an id.
+        peer: it must be about, or change, a peer of this id or beginning of an id.
+        kind: it must be of this kind.
+    """
+    from coordinator.events import kind_of
+    from coordinator.replay import concerned_jobs, concerned_peers
+
+    def fits(decided: Decided) -> bool:
+        if kind is not None and kind_of(decided.event) != kind:
+            return False
+        if job is not None and not any(each.startswith(job) for each in concerned_jobs(decided)):
+            return False
+        return peer is None or any(each.startswith(peer) for each in concerned_peers(decided))
+
+    return fits
+
+
+def _show_many(
+    call: Call,
+    tree: Tree,
+    first: int | None,
+    last: int | None,
+    fits: Callable[[Decided], bool],
+    *,
+    replayed: bool,
+) -> None:
+    """Entry by entry, as they are read. Who is concerned is known only to who replays the log."""
+    from coordinator import history
+    from coordinator.log import read_log
+    from coordinator.replay import Decided
+
+    there = history.kept(tree)
+    begin = max(first or 0, there.first)
+    past: Iterable[Decided]
+    if replayed and begin <= there.last:
+        past = history.decided(tree, begin, last)
+    else:
+        past = (Decided(n, event, [], []) for n, event in read_log(tree, begin))
+    found = 0
+    for decided in past:
+        if last is not None and decided.n > last:
+            break
+        if fits(decided):
+            found += 1
+            _put_entry(call, decided.n, decided.event)
+    if not found:
+        held = f"holds entries {there.first} to {there.last}" if there.last >= there.first else "is empty"
+        call.say(f"no such entry; the log {held}")
+
+
+def _check_kind(kind: str) -> None:
+    import difflib
+    from typing import get_args
+
+    from coordinator.events import AnyEvent
+
+    known = sorted(str(each.__struct_config__.tag) for each in get_args(AnyEvent))
+    if kind not in known:
+        near = difflib.get_close_matches(kind, known, n=1, cutoff=0.4)
+        raise SardonyxError(
+            "SX-USAGE",
+            f"there is no kind of entry {kind}" + (f"; did you mean {near[0]}?" if near else ""),
+            fix=f"one of {', '.join(known)}",
+        )
+
+
+def _entry_data(n: int, event: AnyEvent) -> dict[str, Any]:
+    from coordinator.events import kind_of
+
+    return {"n": n, "kind": kind_of(event), "summary": summary(event), "event": event}
+
+
+def _put_entry(call: Call, n: int, event: AnyEvent) -> None:
+    from coordinator.events import kind_of
+
+    if call.json:
+        call.put_json(_entry_data(n, event))
+    else:
+        call.put(f"{n:>7}  {clock(event.at)}  {kind_of(event):<13}  {summary(event)}")
+
+
+# Past moments
+
+
+def at(call: Call, n: N) -> None:
+    """The cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
+    with tree_of(call) as tree:
+        from coordinator import history
+        from coordinator.log import read_log
+
+        with call.patience("the log to be replayed"):
+            state = history.at(tree, n)
+            found = next(read_log(tree, n), None) if n else None
+    _put_cluster(call, state, found[1].at if found and found[0] == n else None)
+
+
+def _put_cluster(call: Call, state: State, when: float | None) -> None:
+    from sardonyx.cli.tables import job_headline, peers_table, tasks_table
+    from sardonyx.views import cluster_view
+
+    view = cluster_view(state, when)
+    if call.json:
+        call.put_json(view)
+        return
+    call.put(f"deployment {view.deployment} after entry {view.n}" + (f", {clock(when)}" if when else ""))
+    if view.peers:
+        call.console.print(peers_table(view.peers, when or time.time()))
+    else:
+        call.put("no peers")
+    for job in view.jobs:
+        call.put("")
+        call.console.print(job_headline(job))
+        if job.tasks and not job.ended:
+            call.console.print(tasks_table(job.tasks))
+    if not view.jobs:
+        call.put("no jobs")
+
+
+# Is it sound?
+
+
+def verify(call: Call, thorough: Thorough = False) -> int:
+    """Replay all of the log that is kept and hold it against the rules, the snapshots and the tree. 1: something is broken."""
+    with tree_of(call) as tree:
+        from coordinator import history
+
+        began = time.monotonic()
+        verdict = history.verify(tree, thorough=thorough, told=_Told(call))
+    return _put_verdict(call, verdict, time.monotonic() - began)
+
+
+class _Told:
+    """Says how far a replay has come, every few seconds."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, n: int, last: int) -> None:
+        now = time.monotonic()
+        if now - self._said >= SILENCE:
+            self._said = now
+            self._call.say(f"at entry {n:,} of {last:,} after {now - self._began:.0f} s")
+
+
+def _put_verdict(call: Call, verdict: Verdict, took: float) -> int:
+    rate = verdict.events / took if took > 0 else 0.0
+    code = report.COMPLETED if verdict.ok else report.FAILED
+    if call.json:
+        call.put_json({"ok": verdict.ok, **report.as_data(verdict), "seconds": took, "events_per_second": rate})
+        return code
+    if verdict.events:
+        call.put(
+            f"entries {verdict.first:,} to {verdict.last:,} replayed in {took:.1f} s, {rate:,.0f} events/s; "
+            f"compared with {_count(verdict.snapshots, 'snapshot')} and {_count(verdict.nodes, 'node')} of the tree"
+            + (f", {verdict.moving:,} of them decided on meanwhile" if verdict.moving else "")
+        )
+    elif verdict.ok:
+        call.put(f"no entries to replay; compared with {_count(verdict.nodes, 'node')} of the tree")
+    for finding in verdict.findings[:FEW]:
+        call.put(f"broken after entry {finding.n:,}: {finding.message}")
+    if len(verdict.findings) > FEW:
+        call.put(f"and {len(verdict.findings) - FEW:,} more; --json gives all")
+    call.put("all of it fits together" if verdict.ok else f"{_count(len(verdict.findings), 'thing')} broken")
+    return code
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+# Files
+
+
+def export(
+    call: Call,
+    first: Annotated[int | None, typer.Option("--from", metavar="A", min=1, help="From this entry on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Where to; else standard output.")
+    ] = None,
+) -> None:
+    """The log and the tree as one file, without secrets, to be sent and replayed elsewhere with `log replay`."""
+    with tree_of(call) as tree:
+        from coordinator import history
+        from sardonyx.cli.app import our_version
+
+        lines = history.export(tree, our_version(), first)
+        head = next(lines)  # whatever is wrong is told before there is a file
+        if out is None:
+            sys.stdout.buffer.write(head)
+            sys.stdout.buffer.writelines(lines)
+            return
+        part = out.with_name(out.name + ".part")
+        with part.open("wb") as file:  # so that a file of that name is always whole
+            file.write(head)
+            file.writelines(lines)
+        part.replace(out)
+    header = msgspec.json.decode(head)
+    if call.json:
+        call.put_json({"file": str(out), **{key: header[key] for key in ("deployment", "first", "last", "version")}})
+    else:
+        call.put(f"{out}: entries {header['first']:,} to {header['last']:,} of deployment {header['deployment']}")
+
+
+def replay(
+    call: Call,
+    file: FileName,
+    n: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=0, help="Show the cluster after this entry.")
+    ] = None,
+    thorough: Thorough = False,
+) -> int:
+    """Replay an exported log, without any services, and look whether all of it fits together. 1: something is broken."""
+    with _opened(file) as source:
+        from coordinator.log_file import LogFile
+        from coordinator.replay import Replay, Verifier
+        from sardonyx.cli.app import our_version
+
+        log = LogFile(source, file)
+        if log.header.version != our_version():
+            call.say(f"made by Sardonyx {log.header.version}, replayed by {our_version()}: some decisions may differ")
+        if n is not None:
+            log.check_holds(n)
+            past = Replay(log.begin())
+            when = None
+            for entry in log.entries():
+                if entry.n > n:
+                    break
+                past.step(entry.n, entry.event)
+                when = entry.event.at
+            _put_cluster(call, past.state, when)
+            return report.COMPLETED
+        began = time.monotonic()
+        told = _Told(call)
+        verifier = Verifier(log.begin(), log.stand, thorough=thorough)
+        for number in verifier.run((entry.n, entry.event) for entry in log.entries()):
+            told(number, log.header.last)
+        return _put_verdict(call, verifier.end(), time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise SardonyxError(
+            "SX-LOG-FILE",
+            f"{file} cannot be read",
+            cause=str(error),
+            fix="name a file that `sardonyx log export -o FILE` wrote",
+            where={"file": file},
+        ) from None
+    with source:
+        yield source

@@ -1,0 +1,90 @@
+"""``sardonyx peers list|show|evict``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli.call import Call, connected
+from sardonyx.cli.words import clock
+from sardonyx.units import duration
+
+if TYPE_CHECKING:
+    from coordinator.tree import Tree
+
+PeerId = Annotated[str, typer.Argument(metavar="ID", help="A peer's id, or the beginning of it.")]
+
+
+def register(peers_app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    connected(peers_app, "list")(list_peers)
+    connected(peers_app, "show")(show)
+    connected(peers_app, "evict")(evict)
+
+
+def list_peers(call: Call) -> None:
+    """All virtual peers, what they are and since when, and what they work on."""
+    with call.client() as client:
+        peers = [peer for peer in client.peers(since=True) if peer.state != "dead"]
+    if call.json:
+        call.put_json(peers)
+    elif peers:
+        from sardonyx.cli.tables import peers_table
+
+        call.console.print(peers_table(peers, time.time()))
+    else:
+        call.put(f"no peers in deployment {call.settings.deployment}; start some with `sardonyx peer`")
+
+
+def show(call: Call, peer: PeerId) -> None:
+    """A peer's life from the log: when it was born, what it was offered and did, how each of it ended."""
+    from sardonyx.cli.log_commands import tree_of
+    from sardonyx.cli.story import life
+    from sardonyx.naming import find_peer
+
+    with tree_of(call) as tree:
+        from coordinator import history
+
+        with call.patience("the log to be replayed"):
+            name = find_peer(peer, _peers_ever(tree))
+        moments = life(name, history.decided(tree, history.kept(tree).first))
+        if call.json:
+            call.put_json({"id": name, "life": list(moments)})
+            return
+        call.put(f"peer {name}")
+        before = None
+        for moment in moments:
+            lasted = "" if before is None else f"after {duration(moment.at - before)}"
+            before = moment.at
+            state = moment.state or ""
+            call.put(f"{moment.n:>7}  {clock(moment.at)}  {lasted:<14}  {state:<8}  {moment.text}")
+        if before is None:
+            call.say("it was born before the oldest entry that is kept, and nothing has happened to it since")
+
+
+def _peers_ever(tree: Tree) -> set[str]:
+    """Every peer that was there at any time that the log still knows of."""
+    from coordinator import history
+    from coordinator.events import PeerBorn
+    from coordinator.log import read_log
+
+    first = history.kept(tree).first
+    known = set(history.at(tree, first - 1).peers)
+    return known | {event.peer for _, event in read_log(tree, first) if isinstance(event, PeerBorn)}
+
+
+def evict(call: Call, peer: PeerId) -> None:
+    """Take a peer out. At work it drops its open batch and comes back under a new id; idle it goes."""
+    from sardonyx.cli.story import change_data, eviction
+
+    with call.client() as client, call.patience("the peer to be taken out"):
+        decided = client.evict(peer)
+    found = eviction(decided)
+    if call.json:
+        changes = [change_data(change) for change in decided.changes]
+        call.put_json({"id": found.peer, "state": found.state, "n": decided.n, "task": found.task, "changes": changes})
+        return
+    for line in found.lines:
+        call.put(line)

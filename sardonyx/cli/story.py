@@ -1,0 +1,261 @@
+"""What was decided, in words: what an event changed, and a peer's life from one event to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from coordinator.events import (
+    Assignment,
+    Completed,
+    CreateLinks,
+    Declined,
+    DeleteLinks,
+    DeletePulse,
+    Effect,
+    Evicted,
+    GraceEnded,
+    JobNote,
+    Left,
+    PeerBorn,
+    PeerDied,
+    PeerNote,
+    TaskFailed,
+    TaskNote,
+    kind_of,
+)
+from coordinator.layout import job_status, job_task, peer_state
+from coordinator.replay import Change, Decided, concerned_peers, place_of
+from sardonyx.cli.words import failure_words, rows, summary
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """One entry in a peer's life. ``state``: what it was after it; None: unknown, or forgotten long ago."""
+
+    n: int
+    at: float
+    kind: str
+    state: str | None
+    text: str
+
+
+def change_lines(decided: Decided) -> list[str]:
+    """What an event changed, a line a peer, job or task, and what is to be done outside of the tree."""
+    lines = [line for change in decided.changes if (line := _change(change))]
+    return lines + [line for effect in decided.effects if (line := _outside(effect))]
+
+
+def change_data(change: Change) -> dict[str, Any]:
+    """A change as data: the node's path, and its notes before and after."""
+    return {"path": change.path, "before": _data(change.before), "after": _data(change.after)}
+
+
+def effect_data(effect: Effect) -> dict[str, Any]:
+    """An effect as data: what is done, and to what."""
+    what = {"do": type(effect).__name__.lower()}
+    if isinstance(effect, CreateLinks | DeleteLinks):
+        return {"do": "create-links" if isinstance(effect, CreateLinks) else "delete-links", "job": effect.job}
+    if isinstance(effect, DeletePulse):
+        return {"do": "delete-pulse", "peer": effect.peer}
+    return {**what, "path": effect.path}
+
+
+def _data(data: bytes | None) -> Any:
+    return msgspec.Raw(data) if data else None if data is None else ""
+
+
+def _change(change: Change) -> str:
+    place = place_of(change.path)
+    if place.peer:
+        return f"peer {place.peer}: {_peer(change.before)} -> {_peer(change.after)}"
+    if place.task:
+        return f"task {place.job}/{place.task}: {_from_to(_task(change.before), _task(change.after))}"
+    if place.part == "status":
+        return f"job {place.job}: {_from_to(_job(change.before), _job(change.after))}"
+    return ""
+
+
+def _from_to(before: str, after: str) -> str:
+    return after if before == "not there" else f"{before} -> {after}"
+
+
+def _outside(effect: Effect) -> str:
+    match effect:
+        case CreateLinks():
+            return f"then: make the links of job {effect.job}"
+        case DeleteLinks():
+            return f"then: remove the links of job {effect.job}"
+        case DeletePulse():
+            return f"then: take the pulse of peer {effect.peer} away"
+    return ""
+
+
+def _peer(data: bytes | None) -> str:
+    if data is None:
+        return "not there"
+    note = msgspec.json.decode(data, type=PeerNote)
+    return note.state + (f" on {place_words(note.assignment)}" if note.assignment else "")
+
+
+def _task(data: bytes | None) -> str:
+    if data is None:
+        return "not there"
+    note = msgspec.json.decode(data, type=TaskNote)
+    words: list[str] = [note.state]
+    if note.peers:
+        words.append(f"peers {', '.join(sorted(note.peers))}")
+    if note.failures:
+        words.append(f"failures {note.failures}")
+    if note.resting:
+        words.append("rests")
+    return ", ".join(words + ([rows(note.counts)] if note.counts else []))
+
+
+def _job(data: bytes | None) -> str:
+    if data is None:
+        return "not there"
+    note = msgspec.json.decode(data, type=JobNote)
+    words: list[str] = [note.status]
+    if note.waits_for:
+        words.append(f"waits for {note.waits_for} more virtual {'peer' if note.waits_for == 1 else 'peers'}")
+    if note.links != "none":
+        words.append(f"links {note.links}")
+    return ", ".join(words + ([failure_words(note.error)] if note.error else []))
+
+
+def place_words(assignment: Assignment) -> str:
+    """A place on a task in words."""
+    return f"{assignment.job}/{assignment.task}, slot {assignment.slot} (assignment {assignment.id})"
+
+
+# A peer's life
+
+
+def life(peer: str, past: Iterable[Decided]) -> Iterator[Moment]:
+    """Everything that a peer did and that happened to it."""
+    path = peer_state(peer)
+    for decided in past:
+        if peer not in concerned_peers(decided):
+            continue
+        change = next((change for change in decided.changes if change.path == path), None)
+        event = decided.event
+        if change is None:
+            text = f"{summary(event)}: changes nothing"
+            state = None
+        else:
+            text = "; ".join(_turn(peer, decided, change))
+            state = _state(change.after)
+        yield Moment(decided.n, event.at, kind_of(event), state, text)
+
+
+def _state(after: bytes | None) -> str:
+    return "dead" if after is None else msgspec.json.decode(after, type=PeerNote).state
+
+
+def _turn(peer: str, decided: Decided, change: Change) -> list[str]:
+    """What became of it: how it left what it had, and what it has now."""
+    before = None if change.before is None else msgspec.json.decode(change.before, type=PeerNote)
+    after = None if change.after is None else msgspec.json.decode(change.after, type=PeerNote)
+    words = []
+    if before is None and isinstance(decided.event, PeerBorn):
+        words.append(_birth(decided.event))
+    if after is None:
+        return [f"dead: {_end(peer, decided)}"]
+    had = before.assignment if before else None
+    if after.state == "revoked":
+        return [f"revoked: {_end(peer, decided)}" + (f"; had {place_words(had)}" if had else "")]
+    if had is not None and after.assignment != had:
+        words.append(f"leaves {had.job}/{had.task}: {_release(peer, decided, had)}")
+    if after.assignment is not None:
+        words.append(_at_work(peer, decided, after))
+    return words
+
+
+def _birth(event: PeerBorn) -> str:
+    where = [f"on {event.host}" if event.host else "", f"process {event.pid}" if event.pid else ""]
+    where.append(f"daemon {event.daemon}" if event.daemon else "")
+    return ", ".join(["born", *filter(None, where)])
+
+
+def _end(peer: str, decided: Decided) -> str:
+    event = decided.event
+    if getattr(event, "peer", None) != peer:
+        return summary(event)
+    match event:
+        case PeerDied():
+            return "its pulse vanished"
+        case Left():
+            return "it left by itself"
+        case Evicted():
+            return "a user took it out"
+        case GraceEnded():
+            return "it did not withdraw in time"
+    return "it did not answer the offer in time"
+
+
+def _at_work(peer: str, decided: Decided, note: PeerNote) -> str:
+    assignment = note.assignment
+    if assignment is None:
+        return note.state
+    task = f"{assignment.job}/{assignment.task}"
+    words = {
+        "acking": f"offered {place_words(assignment)}",
+        "active": f"takes {task}",
+        "sealing": f"the last to have read all of {task}: seals",
+        "waiting": f"has read all there is of {task}: waits for the others",
+    }
+    if note.state == "waiting" and isinstance(decided.event, Completed) and decided.event.peer == peer:
+        return "has sealed, but somebody joined meanwhile: waits"
+    return words.get(note.state, note.state)
+
+
+def _release(peer: str, decided: Decided, had: Assignment) -> str:
+    """Why a peer is free of what it had."""
+    event = decided.event
+    if getattr(event, "peer", None) == peer and isinstance(event, Declined | TaskFailed):
+        return ("cannot run it: " if isinstance(event, Declined) else "gives it up: ") + failure_words(event.error)
+    after = {change.path: change.after for change in decided.changes}
+    job = after.get(job_status(had.job))
+    if job is not None and msgspec.json.decode(job, type=JobNote).ended_at is not None:
+        return f"the job is {msgspec.json.decode(job, type=JobNote).status}"
+    task = after.get(job_task(had.job, had.task))
+    if task is not None and msgspec.json.decode(task, type=TaskNote).state == "complete":
+        return "the task is complete"
+    return f"called away, since {summary(event)}"
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """What became of a peer that was taken out, and of its task."""
+
+    peer: str
+    state: str
+    task: str | None
+    """``job/task``; None if it had none."""
+    lines: list[str]
+
+
+def eviction(decided: Decided) -> Eviction:
+    """What the event that took a peer out has done."""
+    event = decided.event
+    peer = str(getattr(event, "peer", ""))
+    after = {change.path: change.after for change in decided.changes}
+    state = _state(after.get(peer_state(peer)))
+    why = "" if isinstance(event, Evicted) else f" ({summary(event)}, before a user could take it out)"
+    lines = [f"peer {peer} is {state}{why}"]
+    held = decided.held
+    if held is None:
+        return Eviction(peer, state, None, [*lines, "it had no task"])
+    task = f"{held.job}/{held.task}"
+    node = after.get(job_task(held.job, held.task))
+    if node is not None:
+        note = msgspec.json.decode(node, type=TaskNote)
+        offered = [name for name in sorted(note.peers) if peer_state(name) in after]
+        if offered:
+            lines.append(f"its task {task} is offered to {', '.join(offered)}")
+        elif note.peers:
+            lines.append(f"its task {task} goes on with {', '.join(sorted(note.peers))}")
+        else:
+            lines.append(f"nobody is on its task {task} until a peer is free")
+    return Eviction(peer, state, task, lines)

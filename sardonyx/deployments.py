@@ -1,0 +1,81 @@
+"""The deployments that share one ZooKeeper, each looked at in short."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator import layout
+from coordinator.events import ENDED, JobNote
+from sardonyx.config import Settings
+from sardonyx.errors import SetupError
+
+
+class DeploymentView(msgspec.Struct, frozen=True, kw_only=True):
+    """One deployment."""
+
+    name: str
+    leader: str | None = None
+    """``host:pid`` of the coordinator that leads; None if none does."""
+    epoch: int = 0
+    """How many leaderships there have been."""
+    standbys: int = 0
+    jobs: int = 0
+    """Jobs that are kept, ended or not."""
+    running: int = 0
+    """Those that have not ended."""
+    peers: int = 0
+    """Virtual peers that live."""
+    note: str = ""
+    """Why nothing is known of it."""
+
+
+def look(settings: Settings) -> list[DeploymentView]:
+    """Every deployment in this ZooKeeper in which anything has ever happened, by name.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-UNREACHABLE``.
+    """
+    from coordinator.tree import Tree
+
+    tree = Tree.connect(settings, survive_expiry=True)
+    try:
+        names = tree.deployments()
+    finally:
+        tree.close()
+    views = (_look(settings.model_copy(update={"deployment": name})) for name in names)
+    return [view for view in views if view is not None]
+
+
+def _look(settings: Settings) -> DeploymentView | None:
+    from coordinator.leadership import EpochNote
+    from coordinator.tree import Tree
+
+    name = settings.deployment
+    try:
+        tree = Tree.connect(settings, survive_expiry=True)
+    except SetupError as error:
+        if error.code != "SX-ZOOKEEPER-DENIED":
+            raise
+        return DeploymentView(name=name, note="access is denied with these credentials")
+    try:
+        found = tree.read(layout.EPOCH)
+        candidates = tree.children(layout.ELECTION)
+        jobs = tree.children(layout.JOB)
+        if not found and not candidates and not jobs and not tree.children(layout.INBOX):
+            return None  # only its top nodes stand: somebody looked for it once
+        epoch = msgspec.json.decode(found, type=EpochNote) if found else None
+        leads = epoch is not None and any(node.startswith(f"{epoch.token}-") for node in candidates)
+        notes = tree.read_many(map(layout.job_status, jobs)).values()
+        return DeploymentView(
+            name=name,
+            leader=epoch.leader if epoch is not None and leads else None,
+            epoch=epoch.epoch if epoch is not None else 0,
+            standbys=len(candidates) - leads,
+            jobs=len(jobs),
+            running=sum(msgspec.json.decode(note, type=JobNote).status not in ENDED for note in notes),
+            peers=len(tree.children(layout.PEER_STATE)),
+        )
+    except SetupError as error:
+        return DeploymentView(name=name, note=error.message)
+    finally:
+        tree.close()
