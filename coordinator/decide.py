@@ -306,7 +306,8 @@ def _offer_work(step: Step) -> None:
     while True:
         while (offer := scheduling.next_offer(step.state)) is not None:
             step.offer(offer)
-        back = next(filter(None, (scheduling.call_back(step.state, job) for job in _in_question(step))), None)
+        jobs = scheduling.in_turn(step.state, _in_question(step))
+        back = next(filter(None, (scheduling.call_back(step.state, job) for job in jobs)), None)
         if back is None:
             return
         for peer in back.peers:
