@@ -180,7 +180,8 @@ class _Zookeeper(_Service):
         logging = _write_log4j(self.home)
         return [
             str(self.java.path),
-            *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            # It keeps the last 500 transactions in memory, and those of a busy coordinator have up to 512 KiB.
+            *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             f"-Dlog4j2.configurationFile={logging}",
             "-Dzookeeper.preAllocSize=4096",  # KiB; 64 MiB a log file is for big disks
             *("-cp", f"{kafka_jars.pyspark_jars()}/*"),
