@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
 from sardonyx.cli.call import Call, local
-from sardonyx.client import find_job, new_id
 from sardonyx.errors import SardonyxError
+from sardonyx.naming import find_job, find_peer, new_id
 
 COMMANDS = [
     ["run"],
@@ -29,10 +29,20 @@ COMMANDS = [
     ["job", "submit"],
     ["job", "list"],
     ["job", "show"],
+    ["job", "explain"],
     ["job", "await"],
     ["job", "kill"],
+    ["job", "purge"],
     ["peers", "list"],
+    ["peers", "show"],
+    ["peers", "evict"],
     ["log", "tail"],
+    ["log", "show"],
+    ["log", "at"],
+    ["log", "verify"],
+    ["log", "export"],
+    ["log", "replay"],
+    ["deployments"],
     ["version"],
 ]
 
@@ -61,7 +71,16 @@ def test_every_command_explains_itself(command: list[str], invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["coordinator"], ["peer", "--virtual-peers", "2"], ["job", "list"], ["log", "tail"]]
+    "command",
+    [
+        ["coordinator"],
+        ["peer", "--virtual-peers", "2"],
+        ["job", "list"],
+        ["log", "tail"],
+        ["log", "verify"],
+        ["peers", "show", "p"],
+        ["deployments"],
+    ],
 )
 def test_without_an_address_the_three_ways_to_give_one_are_named(command: list[str], invoke) -> None:
     """Daemons and cluster commands never guess: one clear error, exit code 2."""
@@ -202,6 +221,21 @@ def test_a_job_that_is_not_clear_is_an_error_with_a_hint(wanted: str, code: str,
         find_job(wanted, names, set())
     assert caught.value.code == code
     assert hint in str(caught.value)
+
+
+def test_a_peer_is_found_by_the_beginning_of_its_id() -> None:
+    """Whatever is clear is accepted; unknown ones name the nearest known, ambiguous ones some that it may mean."""
+    known = {"host-1-a", "host-1-b", "other-2"}
+    assert find_peer("host-1-a", known) == "host-1-a"
+    assert find_peer("o", known) == "other-2"
+    for wanted, code, hint in (
+        ("host", "SX-PEER-AMBIGUOUS", "host-1-b"),
+        ("", "SX-PEER-UNKNOWN", "peers list"),
+        ("othre-2", "SX-PEER-UNKNOWN", "other-2"),
+    ):
+        with pytest.raises(SardonyxError) as caught:
+            find_peer(wanted, known)
+        assert (caught.value.code, hint in str(caught.value)) == (code, True)
 
 
 def test_ids_are_the_name_and_six_characters() -> None:

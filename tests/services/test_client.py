@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -172,6 +173,34 @@ def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_
         assert (tree.read(layout.code(digest)) or b"").startswith(b"PK")
     finally:
         tree.close()
+
+
+def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client, settings: Settings) -> None:
+    """So that the leader sees that it is wanted; also by two at a time, and while it is removed between two writes."""
+    path, code = layout.code("0" * 64), b"PK" + bytes(100_000)
+    tree = connected._tree
+    connected._put_code(path, code)
+    _, first = tree.read_version(path) or (b"", -1)
+    connected._put_code(path, code)
+    _, second = tree.read_version(path) or (b"", -1)
+    assert second > first
+
+    def put(client: Client) -> None:
+        for _ in range(50):
+            client._put_code(path, code)
+            assert client._tree.read(path) in (code, None)
+
+    with Client(settings=settings) as other, ThreadPoolExecutor(3) as pool:
+        putting = [pool.submit(put, client) for client in (connected, other)]
+        removals = 0
+        while not all(each.done() for each in putting):
+            tree.delete(path)
+            removals += 1
+        for each in putting:
+            each.result()
+    assert removals > 1
+    connected._put_code(path, code)
+    assert tree.read(path) == code
 
 
 def test_a_request_that_nobody_understands_hides_no_job(connected: Client, settings: Settings) -> None:

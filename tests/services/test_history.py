@@ -1,0 +1,438 @@
+"""Past moments read from a real ZooKeeper: shown, verified, exported and replayed, and what people ask about jobs and peers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from coordinator import history, layout
+from coordinator import log as journal
+from coordinator.events import Create, Delete, JobSubmitted, PeerBorn, Set
+from coordinator.leadership import Leadership
+from coordinator.log import Intake
+from coordinator.service import Leader
+from coordinator.state import encode_state, project
+from coordinator.tree import Tree
+from sardonyx.cli.app import app
+from sardonyx.client import Client
+from sardonyx.config import MASK, Settings, load_settings
+from sardonyx.errors import SardonyxError
+from sardonyx.spec import JobSpec, TaskSpec
+from tests.services.coordination import (
+    SPEC,
+    FakeLinks,
+    coordinator,
+    decided_nodes,
+    leadership,
+    peers,
+    status,
+    submit,
+)
+from tests.waiting import until
+
+Sardonyx = Callable[..., Result]
+SECRET = JobSpec(
+    name="secret",
+    workflow=[("read", "write")],
+    catalog=[
+        TaskSpec(name="read", type="input", medium="generator", options={"count": 10, "sasl.password": "open sesame"}),
+        TaskSpec(name="write", type="output", medium="blackhole", fn="jobs:write", params={"api_token": "t0psecret"}),
+    ],
+)
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    tree = Tree.connect(settings)
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def sardonyx(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sardonyx:
+    """The command, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(arguments), env=settings.environment())
+        assert result.exit_code == code, f"{arguments}: {result.output}\n{result.stderr}"
+        return result
+
+    return call
+
+
+def lines(result: Result) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def completed(tree: Tree, job: str) -> None:
+    until(lambda: (note := status(tree, job)) and note.links == "gone", what=f"{job} to be over")
+
+
+@pytest.fixture
+def lived(settings: Settings, tree: Tree) -> Iterator[None]:
+    """Two jobs that two peers have completed, and a coordinator that still leads."""
+    with coordinator(settings), peers(settings, "peer-a", "peer-b"):
+        until(lambda: len(tree.children(layout.PEER_STATE)) == 2, what="two peers")
+        for job in ("one-aaaaaa", "two-bbbbbb"):
+            submit(tree, job)
+            completed(tree, job)
+        yield
+
+
+def with_settings(settings: Settings, **changes: object) -> Settings:
+    return load_settings(
+        deployment=settings.deployment,
+        zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 2},
+        kafka={"bootstrap_servers": settings.kafka.bootstrap_servers},
+        coordinator=changes,
+    )
+
+
+@pytest.mark.usefixtures("lived")
+def test_entries_are_listed_by_job_peer_kind_and_number(sardonyx: Sardonyx) -> None:
+    """Lists hold what concerns a job or a peer, also where the entry itself does not name it."""
+    everything = lines(sardonyx("log", "show", "--json"))
+    assert [entry["n"] for entry in everything] == list(range(1, len(everything) + 1))
+    of_two = lines(sardonyx("log", "show", "--job", "two", "--json"))
+    kinds = [entry["kind"] for entry in of_two]
+    assert kinds[:2] == ["submit", "links-created"]
+    assert {"ack", "exhausted", "completed", "links-deleted"} <= set(kinds)
+    assert not any("one-aaaaaa" in str(entry["event"]) for entry in of_two)
+    of_a = lines(sardonyx("log", "show", "--peer", "peer-a", "--json"))
+    assert of_a[0]["kind"] == "born"
+    assert "links-created" in [entry["kind"] for entry in of_a], "the entry that offered it its first task"
+    assert [entry["kind"] for entry in lines(sardonyx("log", "show", "--kind", "born", "--json"))] == ["born", "born"]
+    assert [entry["n"] for entry in lines(sardonyx("log", "show", "--from", "3", "--to", "5", "--json"))] == [3, 4, 5]
+    assert "did you mean born" in sardonyx("log", "show", "--kind", "borm", code=2).stderr
+    assert "no such entry" in sardonyx("log", "show", "--job", "nobody").stderr
+
+
+@pytest.mark.usefixtures("lived")
+def test_one_entry_is_shown_with_what_it_changed(sardonyx: Sardonyx) -> None:
+    """Effects, and everybody it touched before and after; for people in words."""
+    planned = next(entry for entry in lines(sardonyx("log", "show", "--json")) if entry["kind"] == "links-created")
+    shown = json.loads(sardonyx("log", "show", str(planned["n"]), "--json").stdout)
+    changes = {change["path"]: (change["before"], change["after"]) for change in shown["changes"]}
+    before, after = changes["/job/one-aaaaaa/status"]
+    assert (before["status"], after["status"]) == ("planning", "running")
+    before, after = changes["/peer-state/peer-a"]
+    assert (before["state"], after["state"]) == ("idle", "acking")
+    assert {"do": "set", "path": "/job/one-aaaaaa/status"} in shown["effects"]
+    told = sardonyx("log", "show", str(planned["n"])).stdout
+    assert "job one-aaaaaa: planning -> running, links made" in told
+    assert "peer peer-a: idle -> acking on one-aaaaaa/read, slot 0" in told
+    first = json.loads(sardonyx("log", "show", "1", "--json").stdout)
+    assert (first["request"], first["kind"]) == (None, "born")
+    assert "SX-LOG-RANGE" in sardonyx("log", "show", "100000", code=1).stderr
+
+
+@pytest.mark.usefixtures("lived")
+def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, tree: Tree) -> None:
+    """At every number: who was there, at what, and how far the jobs were."""
+    entries = lines(sardonyx("log", "show", "--json"))
+    n = next(entry["n"] for entry in entries if entry["kind"] == "ack")
+    then = json.loads(sardonyx("log", "at", str(n), "--json").stdout)
+    assert (then["n"], [job["id"] for job in then["jobs"]]) == (n, ["one-aaaaaa"])
+    assert "active" in [peer["state"] for peer in then["peers"]]
+    assert all(peer["since"] <= then["at"] for peer in then["peers"])
+    assert sorted(task["state"] for task in then["jobs"][0]["tasks"]) == ["pending", "pending", "running"]
+    told = sardonyx("log", "at", str(n)).stdout
+    assert "one-aaaaaa" in told
+    assert "active" in told
+    assert json.loads(sardonyx("log", "at", "0", "--json").stdout)["jobs"] == []
+    late = sardonyx("log", "at", "5000", code=1)
+    assert "SX-LOG-RANGE" in late.stderr
+    assert f"entries 1 to {journal.last(tree)}" in late.stderr
+
+
+def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: Leadership, sardonyx: Sardonyx) -> None:
+    """Whatever is kept can be shown, from the state that the log begins with; nothing before that."""
+    tree = leader.tree
+    state = history.present(tree)
+    journal.append(leader, 1, [Intake(PeerBorn(at=float(n), peer=f"p{n}")) for n in range(1, 31)])
+    for n in (10, 20, 30):
+        state = history.at(tree, n)
+        tree.commit([Create(path, data) for path, data in project(state).items() if tree.read(path) is None])
+        journal.write_snapshot(leader, n, encode_state(state))
+    tree.commit([journal.checkpoint(30), Set(layout.LOG, b"21")])  # as a compaction begins
+    assert history.kept(tree) == (21, 30)
+    assert history.at(tree, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
+    assert len(json.loads(sardonyx("log", "at", "20", "--json").stdout)["peers"]) == 20
+    refused = sardonyx("log", "at", "19", code=1).stderr
+    assert "entries 21 to 30" in refused
+    assert "compacted" in refused
+    assert [entry["n"] for entry in lines(sardonyx("log", "show", "--peer", "p2", "--json"))] == [*range(21, 30)]
+    verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
+    assert (verdict["ok"], verdict["first"], verdict["events"], verdict["snapshots"]) == (True, 21, 10, 1)
+
+
+@pytest.fixture
+def leader(settings: Settings) -> Iterator[Leadership]:
+    with leadership(settings) as won:
+        yield won
+
+
+@pytest.mark.usefixtures("lived")
+def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, tree: Tree) -> None:
+    """Exit code 0, how many events a second, and what was compared."""
+    verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
+    assert verdict["ok"]
+    assert verdict["events"] == verdict["last"] == journal.last(tree)
+    assert verdict["nodes"] == len(decided_nodes(tree))
+    assert verdict["events_per_second"] > 0
+    assert "all of it fits together" in sardonyx("log", "verify", "--thorough").stdout
+
+
+@pytest.mark.usefixtures("lived")
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (Set("/peer-state/peer-a", b'{"state":"idle","n":0}'), "/peer-state/peer-a is not what was decided"),
+        (Delete("/job/one-aaaaaa/task/work"), "/job/one-aaaaaa/task/work is missing in the tree"),
+        (Create("/peer-state/ghost", b"{}"), "/peer-state/ghost stands in the tree, and no decision put it there"),
+        (Delete("/job/one-aaaaaa/links"), "/job/one-aaaaaa/links is missing in the tree"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_node_that_was_edited_is_found(sardonyx: Sardonyx, tree: Tree, edit: Set, told: str) -> None:
+    """Missing, extra and differing nodes are each named; exit code 1."""
+    tree.commit([edit])
+    assert told in sardonyx("log", "verify", code=1).stdout
+
+
+def test_a_snapshot_or_an_entry_that_was_edited_is_found(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """A snapshot that is not what the log gives, and a hole in the log, each with its number."""
+    with coordinator(with_settings(settings, snapshot_every=20)), peers(settings, "peer-a"):
+        for number in range(4):
+            submit(tree, f"job{number}-x")
+            completed(tree, f"job{number}-x")
+        until(lambda: len(journal.complete_snapshots(tree)) == 2, what="two snapshots")
+    verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
+    assert (verdict["ok"], verdict["snapshots"]) == (True, 2)
+    latest = journal.complete_snapshots(tree)[-1]
+    tree.commit([Set(layout.snapshot_part(latest, 0), b"{}")])
+    verdict = json.loads(sardonyx("log", "verify", "--json", code=1).stdout)
+    assert [(found["n"], found["kind"]) for found in verdict["findings"]] == [(latest, "snapshot")]
+    batch = tree.children("/log/0000000")[2]
+    tree.delete(f"/log/0000000/{batch}")
+    assert "SX-INTERNAL-LOG-GAP" in sardonyx("log", "verify", code=1).stdout
+
+
+def test_another_versions_log_is_refused(leader: Leadership, sardonyx: Sardonyx) -> None:
+    """One clear error with its code, whatever is asked; never a guess."""
+    leader.tree.commit([Create(layout.log_bucket(1)), Create(layout.log_batch(1), b'{"format": 1, "entries": []}')])
+    for command in (("at", "1"), ("verify",), ("export",), ("show",), ("tail",)):
+        refused = sardonyx("log", *command, code=1).stderr
+        assert "SX-LOG-FORMAT" in refused
+        assert "Traceback" not in refused
+
+
+def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, tree: Tree) -> None:
+    """While jobs come and go, snapshots are taken and the log is cut off, every verification finds it sound."""
+    busy = with_settings(settings, snapshot_every=25, keep_log=0)
+    stop = threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        own = Tree.connect(settings)
+        number = 0
+        while not stop.is_set():
+            number += 1
+            job = f"busy{number}-x"
+            submit(own, job)
+            completed(own, job)
+            done.append(job)
+        own.close()
+
+    with coordinator(busy), peers(settings, "peer-a", "peer-b", "peer-c"):
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        verdicts = []
+        while len(done) < 12 or len(verdicts) < 5:
+            verdicts.append(history.verify(tree))
+            lines = list(history.export(tree, "test"))
+            assert json.loads(lines[-1])["line"] == "end"
+        stop.set()
+        worker.join(60)
+    assert not worker.is_alive()
+    assert [verdict.findings for verdict in verdicts if not verdict.ok] == []
+    assert verdicts[-1].events > verdicts[0].events or verdicts[-1].first > verdicts[0].first
+
+
+@pytest.mark.usefixtures("lived")
+def test_a_log_is_exported_and_replayed_without_services(sardonyx: Sardonyx, tmp_path: Path, tree: Tree) -> None:
+    """The whole log, or from any entry on; the file needs no services, and shows the cluster at any of its moments."""
+    told = sardonyx("log", "export", "-o", "all.jsonl").stdout
+    assert f"entries 1 to {journal.last(tree)}" in told
+    assert "all of it fits together" in sardonyx("log", "replay", "all.jsonl").stdout
+    sardonyx("log", "export", "--from", "7", "-o", "some.jsonl")
+    verdict = json.loads(sardonyx("log", "replay", "some.jsonl", "--json").stdout)
+    assert (verdict["ok"], verdict["first"], verdict["nodes"]) == (True, 7, len(decided_nodes(tree)))
+    there = json.loads(sardonyx("log", "at", "9", "--json").stdout)
+    for file in ("all.jsonl", "some.jsonl"):
+        assert json.loads(sardonyx("log", "replay", file, "--at", "9", "--json").stdout) == there
+    assert "SX-LOG-RANGE" in sardonyx("log", "replay", "some.jsonl", "--at", "3", code=1).stderr
+    assert sardonyx("log", "export").stdout == (tmp_path / "all.jsonl").read_text()
+    assert "SX-LOG-RANGE" in sardonyx("log", "export", "--from", "9999", code=1).stderr
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_secrets_do_not_leave_with_an_export(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """Neither from an entry, nor from the state that a file begins with, nor from the tree; and it still replays."""
+    with coordinator(settings), peers(settings, "peer-a"):
+        tree.request(JobSubmitted(job="secret-aaaaaa", spec=SECRET))
+        completed(tree, "secret-aaaaaa")
+    for first in ("1", "5"):
+        sardonyx("log", "export", "--from", first, "-o", "log.jsonl")
+        text = Path("log.jsonl").read_text()
+        assert "open sesame" not in text
+        assert "t0psecret" not in text
+        assert MASK in text
+        sardonyx("log", "replay", "log.jsonl")
+
+
+@pytest.mark.usefixtures("lived")
+def test_a_peer_tells_its_life(sardonyx: Sardonyx) -> None:
+    """From its birth on, each offer and what came of it, by the beginning of its id."""
+    life = json.loads(sardonyx("peers", "show", "peer-a", "--json").stdout)
+    assert life["id"] == "peer-a"
+    assert life["life"][0]["text"] == "born, on here, process 1, daemon fake"
+    states = [moment["state"] for moment in life["life"]]
+    assert states[:3] == ["idle", "acking", "active"]
+    assert "sealing" in states
+    told = sardonyx("peers", "show", "peer-a").stdout
+    assert "offered one-aaaaaa/read, slot 0" in told
+    assert "the task is complete" in told
+    assert "SX-PEER-AMBIGUOUS" in sardonyx("peers", "show", "peer-", code=1).stderr
+    assert "did you mean peer-a" in sardonyx("peers", "show", "paer-a", code=1).stderr
+
+
+def test_a_peer_is_evicted_and_its_task_accounted_for(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """One at work is revoked, and it is told who has its task now; an idle one goes; since when each is what it is is shown."""
+    with coordinator(settings), peers(settings, "mute-a", "mute-b", answers=False):
+        until(lambda: len(tree.children(layout.PEER_STATE)) == 2, what="two peers")
+        submit(tree, "one-aaaaaa")
+        until(lambda: (note := status(tree, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        listed = json.loads(sardonyx("peers", "list", "--json").stdout)
+        assert all(peer["since"] for peer in listed)
+        at_work = [peer["id"] for peer in listed if peer["state"] == "acking"]
+        gone = json.loads(sardonyx("peers", "evict", at_work[0], "--json").stdout)
+        assert (gone["state"], gone["task"]) == ("revoked", "one-aaaaaa/read")
+        assert "SX-PEER-REVOKED" in sardonyx("peers", "evict", at_work[0], code=1).stderr
+        told = sardonyx("peers", "evict", at_work[1] if len(at_work) > 1 else "mute-b").stdout
+        assert "nobody is on its task one-aaaaaa/read until a peer is free" in told
+        assert "a user took it out; had one-aaaaaa/" in sardonyx("peers", "show", at_work[0]).stdout
+        assert "SX-PEER-UNKNOWN" in sardonyx("peers", "evict", "nobody", code=1).stderr
+
+
+def test_why_a_job_does_not_run(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """Nobody leads, peers are missing, others hold them: `explain` says all of it, and `show` the weightiest in a line."""
+    submit(tree, "one-aaaaaa")
+    unled = sardonyx("job", "explain", "one").stdout
+    assert "one-aaaaaa is submitted" in unled
+    assert "no coordinator leads" in unled
+    assert "no coordinator has taken it in yet" in unled
+    with coordinator(settings):
+        until(lambda: (note := status(tree, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        alone = json.loads(sardonyx("job", "explain", "one", "--json").stdout)
+        assert (alone["status"], alone["outside"]) == ("running", [])
+        assert alone["reasons"][0]["code"] == "nobody-lives"
+        assert "no virtual peer" in sardonyx("job", "show", "one").stdout
+        with peers(settings, "peer-a"):
+            completed(tree, "one-aaaaaa")
+        assert "all its tasks are complete" in sardonyx("job", "explain", "one").stdout
+        away = ("--kafka", "127.0.0.1:1")
+        submit(tree, "two-bbbbbb")
+        until(lambda: (note := status(tree, "two-bbbbbb")) and note.status == "running", what="the job to run")
+        codes = [reason["code"] for reason in lines(sardonyx("job", "explain", "two", "--json", *away))[0]["outside"]]
+        assert codes == ["kafka-away"]
+
+
+def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """By name or by age; one that runs is refused, and then none is asked for; the nodes are gone when the command returns."""
+    with coordinator(settings), peers(settings, "peer-a"):
+        for job in ("one-aaaaaa", "two-bbbbbb", "three-cccccc"):
+            submit(tree, job)
+            completed(tree, job)
+        needy = [msgspec.structs.replace(task, min_peers=2) for task in SPEC.catalog]
+        tree.request(JobSubmitted(job="needy-dddddd", spec=msgspec.structs.replace(SPEC, name="needy", catalog=needy)))
+        until(lambda: (note := status(tree, "needy-dddddd")) and note.waits_for, what="the job to wait for peers")
+        refused = sardonyx("job", "purge", "one", "needy", code=1).stderr
+        assert "SX-JOB-NOT-ENDED" in refused
+        assert status(tree, "one-aaaaaa") is not None
+        assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
+        assert tree.children(layout.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
+        assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
+        purged = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout)["purged"]
+        assert purged == ["two-bbbbbb", "three-cccccc"]
+        assert "SX-JOB-UNKNOWN" in sardonyx("job", "show", "one", code=1).stderr
+        assert "SX-USAGE" in sardonyx("job", "purge", code=2).stderr
+    assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]
+
+
+def test_what_nobody_carries_out_is_said(settings: Settings, tree: Tree) -> None:
+    """Without a coordinator an eviction or a purge is asked for, and says after its time that it is still to be done."""
+    with coordinator(settings), peers(settings, "peer-a"):
+        submit(tree, "one-aaaaaa")
+        completed(tree, "one-aaaaaa")
+    with Client(settings=settings) as client:
+        with pytest.raises(SardonyxError) as caught:
+            client.job("one").purge("50 ms")
+        assert caught.value.code == "SX-JOB-PURGE-PENDING"
+        assert "no coordinator leads" in caught.value.cause
+        tree.create(layout.peer_state("old"), b'{"state":"idle","n":1}')
+        with pytest.raises(SardonyxError) as caught:
+            client.evict("old", "50 ms")
+        assert caught.value.code == "SX-PEER-EVICT-PENDING"
+
+
+def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardonyx) -> None:
+    """The same job ids and peer names in both at the same time: each goes its own way, and both are listed."""
+    other = settings.model_copy(update={"deployment": f"{settings.deployment}-b"})
+    links, other_links = FakeLinks(), FakeLinks()
+    here, there = Tree.connect(settings), Tree.connect(other)
+    with coordinator(settings, links), coordinator(other, other_links), peers(settings, "peer-a"):
+        for tree in (here, there):
+            submit(tree, "same-aaaaaa")
+        completed(here, "same-aaaaaa")
+        until(lambda: (note := status(there, "same-aaaaaa")) and note.waits_for == 1, what="the other to wait")
+        with Client(settings=other) as client:
+            client.job("same").kill()
+        until(lambda: (note := status(there, "same-aaaaaa")) and note.links == "gone", what="the other to be killed")
+        with peers(other, "peer-a"):
+            until(lambda: there.children(layout.PEER_STATE) == ["peer-a"], what="its peer")
+            found = json.loads(sardonyx("deployments", "--json").stdout)
+            mine = {view["name"]: view for view in found if view["name"].startswith(settings.deployment)}
+            assert {(view["jobs"], view["running"], view["peers"], view["epoch"]) for view in mine.values()} == {
+                (1, 0, 1, 1)
+            }
+            assert all(view["leader"] for view in mine.values())
+    assert [note.status for tree in (here, there) if (note := status(tree, "same-aaaaaa"))] == ["completed", "killed"]
+    assert links.asked == other_links.asked == [("create", "same-aaaaaa"), ("delete", "same-aaaaaa")]
+    for each in (here, there):
+        assert history.verify(each).ok
+        each.close()
+    assert settings.deployment in sardonyx("deployments").stdout
+
+
+def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Settings, leader: Leadership) -> None:
+    """Entries whose effects nobody has applied yet are not held against the tree, whichever of them are there."""
+    tree = leader.tree
+    leading = Leader(leader, settings, FakeLinks(), wake=threading.Event())
+    leading.take_over()
+    leading.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
+    journal.append(leader, 6, [Intake(PeerBorn(at=2.0, peer="late")), Intake(PeerBorn(at=2.0, peer="later"))])
+    assert history.verify(tree).ok
+    tree.commit([Create(layout.peer_state("late"), project(history.at(tree, 6))[layout.peer_state("late")])])
+    verdict = history.verify(tree)
+    assert (verdict.ok, verdict.last, verdict.moving) == (True, 7, 2)
+    tree.commit([Set(layout.peer_state("late"), b"{}")])
+    assert not history.verify(tree).ok
+    leading.close()
