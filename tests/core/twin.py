@@ -1,0 +1,443 @@
+"""The slow, dumb twin of the coordinator's deciding core: the rules of ``docs/coordination.md``, read and written a second time.
+
+It shares no code with ``coordinator`` and knows events only as decoded JSON. It keeps a few dictionaries and lists, looks
+through all of them for every question, and writes the whole tree anew after every event. Where it and ``decide`` disagree,
+one of the two is wrong, or the text is unclear. (The idea of a second implementation that is compared on random cases is
+that of the quorum tests of etcd's raft.)
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+Json = dict[str, Any]
+Refusal = Callable[[str, Json, str | None], Json | None]
+"""(job id, spec, unended job that holds its name) -> why it is not taken in. Which specs are fit is asked elsewhere."""
+
+FORGIVEN = 600.0
+"""Seconds after which a task's earlier failures are forgotten."""
+REMEMBERED = 1000
+"""So many purged jobs, and so many dead peers, are still known by id."""
+JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
+NEW_TASK: Json = {"state": "pending", "failures": 0, "failed_at": None, "error": None, "resting": False, "counts": None}
+STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links")
+UNSAID: Json = {
+    "assignment": None,
+    "ended_at": None,
+    "error": None,
+    "waits_for": 0,
+    "waits_since": None,
+    "links": "none",
+}
+UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None}
+"""What a note leaves out, as it goes without saying."""
+
+
+class Twin:
+    """All that is known, and what each event makes of it. ``tree``: path -> what should stand there."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        self.peers: dict[str, Json] = {}
+        self.jobs: dict[str, Json] = {}
+        self.purged: list[str] = []
+        self.dead: list[str] = []
+        self.free: list[str] = []  # idle peers, the one that has been idle longest first
+        self.at_work: list[str] = []  # peers with an assignment, in the order in which they got it
+        self.served = 0  # number of the job that was served last
+        self.outer: list[tuple[str, str]] = []
+        self.tree: dict[str, Json | None] = {}
+
+    def take(self, n: int, event: Json) -> list[tuple[str, str]]:
+        """Event ``n`` happens. Gives what is to be done outside the tree: (what, peer or job)."""
+        self.n, self.at, self.outer = n, event.get("at", 0.0), []
+        getattr(self, "on_" + event["kind"].replace("-", "_"))(event)
+        while self.offer_something() or self.call_somebody_back():
+            pass
+        for job in self.jobs.values():
+            self.say_what_is_missing(job)
+        self.write_tree()
+        return self.outer
+
+    # Peers come and go
+
+    def on_born(self, event: Json) -> None:
+        if event["peer"] not in self.peers:
+            self.peers[event["peer"]] = {"state": "idle", "assignment": None}
+            self.free.append(event["peer"])
+
+    def on_died(self, event: Json) -> None:
+        if self.state(event["peer"]) != "dead":
+            self.leave(event["peer"], "dead")
+
+    on_leave = on_died
+
+    def on_evict(self, event: Json) -> None:
+        if self.state(event["peer"]) == "idle":
+            self.leave(event["peer"], "dead")
+            self.outer.append(("DeletePulse", event["peer"]))
+        elif self.state(event["peer"]) in ("acking", "active", "waiting", "sealing"):
+            self.leave(event["peer"], "revoked")
+
+    def on_grace_ended(self, event: Json) -> None:
+        if self.state(event["peer"]) == "revoked":
+            self.leave(event["peer"], "dead")
+            self.outer.append(("DeletePulse", event["peer"]))
+
+    # Jobs come and go
+
+    def on_submit(self, event: Json) -> None:
+        name, spec = event["job"], event["spec"]
+        if name in self.jobs or name in self.purged or not JOB_ID.fullmatch(name):
+            return
+        holders = [j["id"] for j in self.jobs.values() if j["spec"]["name"] == spec["name"] and not ended(j)]
+        error = self.refusal(name, spec, holders[0] if holders else None)
+        job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
+        job |= {"status": "failed" if error else "planning", "error": error, "purge": False}
+        job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
+        self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
+        if error is None:
+            tasks = {task["name"]: copy.copy(NEW_TASK) for task in spec["catalog"]}
+            self.jobs[name].update(tasks=tasks, stages=stages(spec))
+            self.outer.append(("CreateLinks", name))
+
+    def on_links_created(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is not None and job["status"] == "planning":
+            job.update(status="running", links="made", facts=event["links"])
+        else:
+            self.links_came_late(job)
+
+    def on_links_failed(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is not None and job["status"] == "planning":
+            job["links"] = "made"  # some of them may be
+            self.end(job, "failed", event["error"])
+        else:
+            self.links_came_late(job)
+
+    def links_came_late(self, job: Json | None) -> None:
+        if job is not None and ended(job) and not job["refused"] and job["links"] != "made":
+            job["links"] = "made"
+            self.outer.append(("DeleteLinks", job["id"]))
+
+    def on_kill(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is not None and not ended(job):
+            self.end(job, "killed", None)
+
+    def on_links_deleted(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or not ended(job) or job["refused"] or job["links"] == "gone":
+            return
+        job["links"] = "gone"
+        for name, counts in event.get("counts", {}).items():
+            if name in job["tasks"] and job["tasks"][name]["counts"] is None:
+                job["tasks"][name]["counts"] = counts
+        if job["purge"]:
+            self.forget(job)
+
+    def on_purge(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is not None and ended(job):
+            job["purge"] = True
+            if job["refused"] or job["links"] == "gone":
+                self.forget(job)
+
+    def forget(self, job: Json) -> None:
+        del self.jobs[job["id"]]
+        self.purged = [*self.purged, job["id"]][-REMEMBERED:]
+
+    def end(self, job: Json, status: str, error: Json | None) -> None:
+        job.update(status=status, error=error, ended_at=self.at)
+        for name, task in job["tasks"].items():
+            for peer in self.on_task(job, name):
+                self.put(peer, "idle")
+            task["resting"] = False
+        self.outer.append(("DeleteLinks", job["id"]))
+
+    # What peers say of their assignments
+
+    def on_ack(self, event: Json) -> None:
+        if self.holds(event, "acking"):
+            self.peers[event["peer"]]["state"] = "active"
+            self.place(event["peer"])[1]["state"] = "running"
+
+    def on_ack_timed_out(self, event: Json) -> None:
+        if self.holds(event, "acking"):
+            self.leave(event["peer"], "revoked")
+
+    def on_exhausted(self, event: Json) -> None:
+        if self.holds(event, "active"):
+            others = [self.state(p) for p in self.others(event["peer"])]
+            self.peers[event["peer"]]["state"] = "sealing" if all(s == "waiting" for s in others) else "waiting"
+
+    def on_completed(self, event: Json) -> None:
+        if not self.holds(event, "sealing"):
+            return
+        peer = event["peer"]
+        job, task = self.place(peer)
+        if any(self.state(p) in ("acking", "active") for p in self.others(peer)):
+            self.peers[peer]["state"] = "waiting"
+            return
+        task.update(state="complete", resting=False, counts=event.get("counts", {}))
+        for each in [peer, *self.others(peer)]:
+            self.put(each, "idle")
+        if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
+            self.end(job, "completed", None)
+
+    def on_decline(self, event: Json) -> None:
+        if self.holds(event, "acking"):
+            self.count_failure(event)
+
+    def on_failed(self, event: Json) -> None:
+        if self.holds(event, "acking", "active", "waiting", "sealing"):
+            self.count_failure(event)
+
+    def count_failure(self, event: Json) -> None:
+        job, task = self.place(event["peer"])
+        if task["failed_at"] is not None and self.at - task["failed_at"] > FORGIVEN:
+            task.update(failures=0, error=None)
+        task.update(failures=task["failures"] + 1, error=task["error"] or event["error"], failed_at=self.at)
+        self.leave(event["peer"], "idle")
+        if event.get("fatal", False):
+            self.end(job, "failed", event["error"])
+        elif task["failures"] > job["spec"].get("failure_limit", 3):
+            self.end(job, "failed", task["error"])
+        else:
+            task["resting"] = True
+
+    def on_rested(self, event: Json) -> None:
+        task = self.jobs.get(event["job"], {"tasks": {}})["tasks"].get(event["task"])
+        if task is not None and task["resting"] and task["failures"] == event["failures"]:
+            task["resting"] = False
+
+    # Peers and their places
+
+    def state(self, peer: str) -> str:
+        return self.peers[peer]["state"] if peer in self.peers else "dead"  # one that nobody knows is as good as dead
+
+    def holds(self, event: Json, *states: str) -> bool:
+        """Whether the peer is in one of these states with the very assignment that it speaks of."""
+        peer = event["peer"]
+        return self.state(peer) in states and self.peers[peer]["assignment"]["id"] == event["assignment"]
+
+    def place(self, peer: str) -> tuple[Json, Json]:
+        job = self.jobs[self.peers[peer]["assignment"]["job"]]
+        return job, job["tasks"][self.peers[peer]["assignment"]["task"]]
+
+    def on_task(self, job: Json, name: str) -> list[str]:
+        return [p for p in self.at_work if self.place(p)[1] is job["tasks"][name]]
+
+    def others(self, peer: str) -> list[str]:
+        """Who else is on its task, if it has one."""
+        if peer not in self.at_work:
+            return []
+        return [p for p in self.at_work if p != peer and self.place(p)[1] is self.place(peer)[1]]
+
+    def put(self, peer: str, state: str) -> None:
+        """The peer has no task any more and is in this state."""
+        for where in (self.at_work, self.free):
+            if peer in where:
+                where.remove(peer)
+        self.peers[peer] = {"state": state, "assignment": None}
+        if state == "idle":
+            self.free.append(peer)
+        if state == "dead":
+            self.dead.append(peer)
+            if len(self.dead) > REMEMBERED:
+                del self.peers[self.dead.pop(0)]
+
+    def leave(self, peer: str, state: str) -> None:
+        """As ``put``; and if only waiting ones remain on its task, they become idle."""
+        others = self.others(peer)
+        self.put(peer, state)
+        if all(self.state(p) == "waiting" for p in others):
+            for other in others:
+                self.put(other, "idle")
+
+    def offer(self, job: Json, name: str, peers: list[str]) -> None:
+        for peer in peers:
+            taken = [self.peers[p]["assignment"]["slot"] for p in self.on_task(job, name)]
+            slot = min(s for s in range(len(taken) + 1) if s not in taken)
+            self.free.remove(peer)
+            self.at_work.append(peer)
+            assignment = {"id": self.n, "job": job["id"], "task": name, "slot": slot}
+            self.peers[peer] = {"state": "acking", "assignment": assignment}
+        self.served = job["number"]
+
+    # Which task next
+
+    def jobs_in_turn(self) -> list[Json]:
+        running = [job for job in self.jobs.values() if job["status"] == "running"]
+        behind = [job for job in running if job["number"] > self.served]
+        return behind + [job for job in running if job not in behind]
+
+    def offer_something(self) -> bool:
+        for job in self.jobs_in_turn():
+            name = self.next_task(job)
+            if name is not None and self.free:
+                count = 1 if self.on_task(job, name) else self.asks_for(job, name)
+                self.offer(job, name, self.free[:count])
+                return True
+        return False
+
+    def next_task(self, job: Json) -> str | None:
+        names = [name for name in job["stages"] if self.may_be_offered(job, name)]
+        for name in names:
+            if not self.on_task(job, name) and self.asks_for(job, name) <= len(self.free):
+                return name
+        shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name)]
+        return min(shared, key=lambda name: len(self.on_task(job, name))) if shared else None
+
+    def may_be_offered(self, job: Json, name: str) -> bool:
+        task = job["tasks"][name]
+        blocked = any(self.deserted(job, before) for before in in_front_of(job, name))
+        return task["state"] != "complete" and not task["resting"] and not blocked
+
+    def deserted(self, job: Json, name: str) -> bool:
+        return job["tasks"][name]["state"] != "complete" and not self.on_task(job, name)
+
+    def asks_for(self, job: Json, name: str) -> int:
+        """How many peers a task that nobody works on must get at once."""
+        begun = job["tasks"][name]["state"] != "pending"
+        return 1 if begun else min(task_spec(job["spec"], name).get("min_peers", 1), most_peers(job, name))
+
+    def front(self, job: Json) -> list[str]:
+        """Tasks that are not complete while everything before them is."""
+        incomplete = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+        return [name for name in incomplete if not set(in_front_of(job, name)) & set(incomplete)]
+
+    def nobody_at_the_front(self, job: Json) -> bool:
+        return not any(self.on_task(job, name) for name in self.front(job))
+
+    def call_somebody_back(self) -> bool:
+        for job in self.jobs_in_turn():
+            awake = [name for name in self.front(job) if not job["tasks"][name]["resting"]]
+            stalled = bounded(job["spec"]) and self.nobody_at_the_front(job)
+            if stalled and any(self.call_back_for(job, name) for name in awake):
+                return True
+        return False
+
+    def call_back_for(self, job: Json, name: str) -> bool:
+        """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
+        before = copy.deepcopy((self.peers, self.free, self.at_work))
+        for place in reversed(job["stages"]):
+            for peer in reversed(self.on_task(job, place)):
+                if len(self.free) < self.asks_for(job, name) and self.state(peer) in ("acking", "active"):
+                    self.leave(peer, "idle")
+        if len(self.free) >= self.asks_for(job, name):
+            self.offer(job, name, self.free[: self.asks_for(job, name)])
+            return True
+        self.peers, self.free, self.at_work = before
+        return False
+
+    def say_what_is_missing(self, job: Json) -> None:
+        missing = 0
+        if job["status"] == "running":
+            awake = [name for name in job["stages"] if not job["tasks"][name]["resting"]]
+            available = len(self.free)
+            if not bounded(job["spec"]):
+                wanting = [name for name in awake if self.deserted(job, name)]
+            else:
+                wanting = [name for name in awake if name in self.front(job) and self.nobody_at_the_front(job)][:1]
+                available += sum(len(self.on_task(job, name)) for name in job["stages"])
+            missing = max(0, sum(self.asks_for(job, name) for name in wanting) - available)
+        if missing == 0:
+            job["waits_since"] = None
+        elif job["waits_for"] == 0:
+            job["waits_since"] = self.at
+        job["waits_for"] = missing
+
+    # The tree
+
+    def write_tree(self) -> None:
+        """All nodes from scratch; those that say the same as before keep their number."""
+        notes: dict[str, Json] = {}
+        tree: dict[str, Json | None] = {}
+        for name, peer in self.peers.items():
+            if peer["state"] != "dead":
+                notes[f"/peer-state/{name}"] = {"state": peer["state"], "assignment": peer["assignment"]}
+        for name, job in self.jobs.items():
+            notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}
+            tree[f"/job/{name}/spec"] = job["spec"]
+            tree |= {f"/job/{name}": None, f"/job/{name}/task": None}
+            if job["facts"] is not None:
+                notes[f"/job/{name}/links"] = {"links": job["facts"]}
+            for task in job["tasks"]:
+                notes[f"/job/{name}/task/{task}"] = self.task_note(job, task)
+        for path, note in notes.items():
+            said = {field: value for field, value in note.items() if field not in UNSAID or value != UNSAID[field]}
+            if note.get("counts") is not None:
+                said["counts"] = {field: rows for field, rows in note["counts"].items() if rows != 0}
+            if not path.endswith("/links"):
+                old = self.tree.get(path) or {"n": None}
+                said["n"] = old["n"] if said | {"n": old["n"]} == old else self.n
+            tree[path] = said
+        self.tree = tree
+
+    def task_note(self, job: Json, name: str) -> Json:
+        task = job["tasks"][name]
+        state = task["state"]
+        if name not in job["stages"]:  # runs nowhere: does what those do that it stands for
+            states = [job["tasks"][other]["state"] for other in neighbours(job["spec"], name)]
+            state = states[0] if len(set(states)) == 1 else "running"
+        peers = {peer: self.peers[peer]["assignment"]["slot"] for peer in self.on_task(job, name)}
+        return {"state": state, "peers": peers} | {field: task[field] for field in ("failures", "resting", "counts")}
+
+
+def ended(job: Json) -> bool:
+    return job["status"] in ("completed", "killed", "failed")
+
+
+# What follows from a job's spec
+
+
+def task_spec(spec: Json, name: str) -> Json:
+    return next(task for task in spec["catalog"] if task["name"] == name)
+
+
+def neighbours(spec: Json, name: str) -> list[str]:
+    """Tasks with an edge to or from this one."""
+    return [b if a == name else a for a, b in spec["workflow"] if name in (a, b)]
+
+
+def runs_nowhere(spec: Json, name: str) -> bool:
+    """A topic at an end of the job, without a function: bound in place; but not an output right behind a bound input."""
+    task = task_spec(spec, name)
+    if task.get("medium") != "kafka" or task.get("fn") is not None:
+        return False
+    return task["type"] == "input" or not any(runs_nowhere(spec, a) for a, b in spec["workflow"] if b == name)
+
+
+def stages(spec: Json) -> list[str]:
+    """Tasks that peers run, in topological order; of several that could be next, the first in the catalog."""
+    order: list[str] = []
+    names = [task["name"] for task in spec["catalog"]]
+    while len(order) < len(names):
+        ready = [n for n in names if n not in order and all(a in order for a, b in spec["workflow"] if b == n)]
+        order.append(ready[0])
+    return [name for name in order if not runs_nowhere(spec, name)]
+
+
+def in_front_of(job: Json, name: str) -> list[str]:
+    return [a for a, b in job["spec"]["workflow"] if b == name and a in job["stages"]]
+
+
+def bounded(spec: Json) -> bool:
+    inputs = [task for task in spec["catalog"] if task["type"] == "input"]
+    return all(t.get("medium") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
+
+
+def most_peers(job: Json, name: str) -> int:
+    """How many peers can share the task: one if it is sequential, else as its widest incoming link and it itself allow."""
+    task = task_spec(job["spec"], name)
+    if task.get("consumption") == "sequential":
+        return 1
+    incoming = [f"{a}.{b}" for a, b in job["spec"]["workflow"] if b == name]
+    incoming = incoming or [f"{name}.topic" if task.get("medium") == "kafka" else f"{name}.splits"]
+    widest = max(job["facts"][link]["partitions"] for link in incoming)
+    return min(widest, task["max_peers"]) if task.get("max_peers") is not None else widest
