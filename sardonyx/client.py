@@ -267,11 +267,8 @@ class Client:
         while not self._tree.create(path, code):
             try:
                 self._tree.commit([Set(path, code)])
-            except TransactionFailed:
-                if self._tree.read(path) is not None:
-                    raise
-            except OutcomeUnknown:
-                continue  # to write the same twice does no harm
+            except (TransactionFailed, OutcomeUnknown):
+                continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
             else:
                 return
 
