@@ -366,8 +366,13 @@ def check(state: State) -> None:
     Raises:
         InternalError: SX-INVARIANT, with the rule that is broken and by whom.
     """
+    places: dict[str, list[tuple[str, str, int]]] = {}
+    for job_name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            for peer, slot in task.peers.items():
+                places.setdefault(peer, []).append((job_name, task_name, slot))
     for name in state.peers:
-        _check_peer(state, name)
+        _check_peer(state, name, places.get(name, []))
     for name, job in state.jobs.items():
         _check_job(state, name, job)
         for task_name, task in job.tasks.items():
@@ -375,19 +380,13 @@ def check(state: State) -> None:
     _check_kept(state)
 
 
-def _check_peer(state: State, name: str) -> None:
+def _check_peer(state: State, name: str, listed: list[tuple[str, str, int]]) -> None:
     peer = state.peers[name]
     found = peer.assignment
     if peer.state not in machine.ASSIGNED:
         _rule(found is None, "an idle, revoked or dead peer has no assignment", peer=name, state=peer.state)
         return
     _rule(found is not None, "a peer at work has exactly one assignment", peer=name, state=peer.state)
-    listed = [
-        (job_name, task_name, task.peers[name])
-        for job_name, job in state.jobs.items()
-        for task_name, task in job.tasks.items()
-        if name in task.peers
-    ]
     wanted = [(found.job, found.task, found.slot)] if found else []
     _rule(listed == wanted, "a peer is listed on exactly the task and slot it is assigned to", peer=name)
 
