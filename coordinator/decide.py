@@ -22,6 +22,7 @@ from coordinator.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    Assignment,
     Completed,
     CreateLinks,
     Declined,
@@ -153,23 +154,20 @@ def _ack_timed_out(step: Step, event: AckTimedOut) -> None:
 
 def _declined(step: Step, event: Declined) -> None:
     peer = _held(step, event)
-    if peer is not None and peer.state == "acking":
-        _give_up(step, peer, event.peer, event.error, fatal=False)
+    if peer is not None and peer.assignment is not None and peer.state == "acking":
+        _give_up(step, peer.assignment, event.peer, event.error, fatal=False)
 
 
 def _task_failed(step: Step, event: TaskFailed) -> None:
     peer = _held(step, event)
-    if peer is not None:
-        _give_up(step, peer, event.peer, event.error, fatal=event.fatal)
+    if peer is not None and peer.assignment is not None:
+        _give_up(step, peer.assignment, event.peer, event.error, fatal=event.fatal)
 
 
-def _give_up(step: Step, peer: Peer, name: str, error: Failure, *, fatal: bool) -> None:
+def _give_up(step: Step, place: Assignment, name: str, error: Failure, *, fatal: bool) -> None:
     """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first. If the
     job goes on, the task rests.
     """
-    place = peer.assignment
-    if place is None:
-        return
     task = step.task_failed(place.job, place.task, error)
     step.leave(name, "release")
     if fatal:
@@ -366,11 +364,11 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
     events: list[AnyEvent] = []
     for name in state.by_state["acking"]:
         peer = state.peers[name]
-        if abs(now - peer.since) < timers.ack_timeout:
+        if not _over(now, peer.since, timers.ack_timeout):
             break
         events.append(AckTimedOut(at=now, peer=name, assignment=state.assignment(name).id))
     for name in state.by_state["revoked"]:
-        if abs(now - state.peers[name].since) < timers.revoke_grace:
+        if not _over(now, state.peers[name].since, timers.revoke_grace):
             break
         events.append(GraceEnded(at=now, peer=name))
     events += _rests_due(state, now, timers)
@@ -379,12 +377,17 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
     return events
 
 
+def _over(now: float, since: float, timeout: float) -> bool:
+    """Computed as in :func:`next_due`, to the last bit: at the very time that was named there it must be over."""
+    return not since - timeout < now < since + timeout
+
+
 def _rests_due(state: State, now: float, timers: Timers) -> Iterator[Rested]:
     """In a row that is sorted by time, those are due that lie at its two ends: long ago, or far ahead."""
     for failures, row in sorted(state.resting.items()):
         rest = timers.rest(failures)
-        past = bisect_right(row, now - rest, key=lambda entry: entry[0])
-        ahead = max(past, bisect_left(row, now + rest, key=lambda entry: entry[0]))
+        past = bisect_right(row, now, key=lambda entry: entry[0] + rest)
+        ahead = max(past, bisect_left(row, now, key=lambda entry: entry[0] - rest))
         for _, job, task in row[:past] + row[ahead:]:
             yield Rested(at=now, job=job, task=task, failures=failures)
 

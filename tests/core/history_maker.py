@@ -10,10 +10,11 @@ import random
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from scenario_runner import World, facts_of
 
 from coordinator import scheduling
-from coordinator.decide import Timers, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, unfinished
 from coordinator.events import (
     Acked,
     AckTimedOut,
@@ -41,7 +42,7 @@ from coordinator.events import (
     TaskFailed,
 )
 from coordinator.state import decode_state, encode_state
-from sardonyx.errors import Failure
+from sardonyx.errors import Failure, InternalError
 from sardonyx.spec import JobSpec, TaskSpec
 
 FAILURE = Failure("SX-TEST", "something broke")
@@ -80,6 +81,8 @@ class History:
 
     def _once(self, event: AnyEvent) -> list[Effect]:
         world = self.world
+        if self.rng.random() < 0.01:
+            self._out_of_order(event)
         world.n += 1
         effects = world.decide(world.n, event)  # holds it against invariants and projection
         state = world.state
@@ -90,6 +93,14 @@ class History:
                 assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
                 assert job in state.hungry or scheduling.choose(state, job, 10**6) is None, f"{job} is left out"
         return effects
+
+    def _out_of_order(self, event: AnyEvent) -> None:
+        """A number that is behind is refused, and nothing is changed."""
+        state = self.world.state
+        before = encode_state(state)
+        with pytest.raises(InternalError, match="SX-LOG-ORDER"):
+            decide(state, self.rng.randint(0, state.n), event)
+        assert encode_state(state) == before
 
     # Unkind
 
@@ -107,6 +118,7 @@ class History:
     def _something(self) -> AnyEvent | None:
         kinds = {
             self._obedient: 60,
+            self._failure: 4,
             self._late: 12,
             self._birth: 8,
             self._death: 4,
@@ -135,6 +147,16 @@ class History:
             at=self.world.now, peer=name, assignment=assignment, counts=Counts(rows_in=self.rng.randrange(9))
         )
 
+    def _failure(self) -> AnyEvent | None:
+        """A peer at work cannot go on, soon after the last time or long after it."""
+        peers = sorted(name for name, peer in self.world.state.peers.items() if peer.assignment)
+        if not peers:
+            return None
+        name = self.rng.choice(peers)
+        self.world.now += self.rng.choice([0.0, 0.0, 700.0])
+        kind = Declined if self.world.state.peers[name].state == "acking" else TaskFailed
+        return kind(at=self.world.now, peer=name, assignment=self.world.state.assignment(name).id, error=FAILURE)
+
     def _late(self) -> AnyEvent | None:
         """Something that was said before, or about anything."""
         if self.past and self.rng.random() < 0.5:
@@ -143,6 +165,8 @@ class History:
             name = self.rng.choice([*self.world.state.jobs])
             task = f"t{self.rng.randrange(5)}"
             return Rested(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
+        if self.rng.random() < 0.1:
+            return self.rng.choice([PeerDied, Left, Evicted])(at=self.world.now, peer="nobody-knows")
         peer = f"P{self.rng.randint(1, self.born + 1)}"
         kind = self.rng.choice([Acked, Exhausted, Completed, AckTimedOut])
         return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
@@ -168,7 +192,10 @@ class History:
             return None
         self.submitted += 1
         spec = random_spec(self.rng, name=self.rng.choice(["one", "two", "three"]))
-        return JobSubmitted(at=self.world.now, job=f"{spec.name}-{self.submitted}", spec=spec)
+        if self.rng.random() < 0.1:
+            spec = spoilt(self.rng, spec)
+        name = f"{spec.name}-{self.submitted}" if self.rng.random() < 0.98 else "no/id"
+        return JobSubmitted(at=self.world.now, job=name, spec=spec)
 
     def _effect_done(self) -> AnyEvent | None:
         if not self.to_run:
@@ -192,7 +219,7 @@ class History:
         return LinksCreated(at=now, job=effect.job, links=links)
 
     def _time(self) -> AnyEvent | None:
-        self.world.now += self.rng.choice([1.0, 1.0, 9.0, 16.0, 700.0, -3.0])
+        self.world.now += self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0])
         events = due(self.world.state, self.world.now, TIMERS)
         first = next_due(self.world.state, TIMERS)
         assert not events or first is not None, "what is due was announced"
@@ -229,7 +256,8 @@ class History:
                 self.deliver(JobKilled(at=world.now, job=name))
         few = self.rng.random() < 0.5  # the last fault may take nearly all peers
         for name in sorted(self.pulses):
-            if world.state.peers[name].state == "dead" or (few and self.rng.random() < 0.6):
+            peer = world.state.peers.get(name)  # None: dead, and forgotten since
+            if peer is None or peer.state == "dead" or (few and self.rng.random() < 0.6):
                 self.deliver(PeerDied(at=world.now, peer=name))
                 self.pulses.discard(name)
         wanted = [t.min_peers for job in world.state.jobs.values() if not job.ended for t in job.spec.catalog]
@@ -279,6 +307,30 @@ class History:
     def wanted(self) -> int:
         jobs = [job for job in self.world.state.jobs.values() if not job.ended]
         return max((task.min_peers for job in jobs for task in job.spec.catalog), default=0)
+
+
+def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
+    """The same job with something in it that no client would hand in."""
+    first, last = spec.catalog[0], spec.catalog[-1]
+    workflow, catalog = list(spec.workflow), list(spec.catalog)
+    match rng.randrange(8):
+        case 0:
+            workflow.append(workflow[0])
+        case 1:
+            workflow.append((last.name, first.name))
+        case 2:
+            workflow.append((first.name, "nowhere"))
+        case 3:
+            catalog.append(first)
+        case 4:
+            catalog.append(msgspec.structs.replace(last, name="a/b"))
+        case 5:
+            catalog.append(msgspec.structs.replace(rng.choice([first, last]), name="alone"))
+        case 6:
+            catalog[0] = msgspec.structs.replace(first, medium="kafka", options={})
+        case _:
+            workflow, catalog = [], []
+    return msgspec.structs.replace(spec, workflow=workflow, catalog=catalog)
 
 
 def random_spec(rng: random.Random, name: str) -> JobSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from scenario_runner import World, spec_of
 
@@ -134,6 +136,24 @@ def test_a_rest_ends_when_it_is_over() -> None:
         world.deliver(over)
     assert Timers(failure_backoff=0.25).rest(2) == 0.5
     assert Timers().rest(10_000) == 60.0
+
+
+def test_what_is_announced_is_due_then(rng: random.Random) -> None:
+    """At exactly the time that next_due names there is something due, however the floating point numbers fall: a coordinator
+    that sleeps until then never wakes for nothing.
+    """
+    for _ in range(300):
+        world = played(*RUNNING)
+        world.now = rng.uniform(1.7e9, 1.8e9)
+        timers = Timers(
+            ack_timeout=rng.uniform(0.1, 30), revoke_grace=rng.uniform(0.1, 30), failure_backoff=rng.random()
+        )
+        world.say("P1 is born")
+        for sentence in rng.choice((["P1 declines: no module"], ["P1 is evicted"], [])):
+            world.say(sentence)
+        first = next_due(world.state, timers)
+        assert first is not None
+        assert len(due(world.state, first, timers)) == 1
 
 
 def test_each_task_rests_as_long_as_it_failed_often() -> None:

@@ -13,6 +13,7 @@ import time
 import pytest
 from history_maker import History
 
+from coordinator import step
 from coordinator.decide import replay
 from coordinator.events import decode_event, encode_event
 from coordinator.state import encode_state
@@ -25,16 +26,30 @@ BATCHES = 4
 def test_random_histories(batch: int, seed: int) -> None:
     """Invariants, projection, idempotence, work conservation after every event; liveness and replay at the end."""
     for number in range(batch, HISTORIES, BATCHES):
-        name = f"{seed}/{number}"
-        history = History(random.Random(name))
-        try:
-            history.unkind(history.rng.randint(5, 60))
-            history.settle()
-            entries = [(n, decode_event(encode_event(event))) for n, event in history.world.log]
-            assert encode_state(replay(entries, deployment="test")) == encode_state(history.world.state)
-        except BaseException as error:
-            error.add_note(f"history {name}, event {history.world.n}: {history.world.picture()}")
-            raise
+        play(f"{seed}/{number}")
+
+
+def play(name: str, *, longest: int = 60) -> None:
+    """One history to its end, and its log once more. ``longest``: the most events before all behave."""
+    history = History(random.Random(name))
+    try:
+        history.unkind(history.rng.randint(5, longest))
+        history.settle()
+        entries = [(n, decode_event(encode_event(event))) for n, event in history.world.log]
+        assert encode_state(replay(entries, deployment="test")) == encode_state(history.world.state)
+    except BaseException as error:
+        error.add_note(f"history {name}, event {history.world.n}: {history.world.picture()}")
+        raise
+
+
+def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: whoever
+    is told of again then is taken for new, and the rules hold all the same.
+    """
+    monkeypatch.setattr(step, "REMEMBERED_DEAD", 2)
+    monkeypatch.setattr(step, "REMEMBERED_PURGED", 2)
+    for number in range(HISTORIES // 10):
+        play(f"{seed}/short/{number}", longest=200)
 
 
 def test_histories_reach_everything(seed: int) -> None:
