@@ -11,9 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS
-from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.serialization import GetData, MultiHeader
 
 REQUEST_LIMIT = 256 * 1024
@@ -76,20 +74,6 @@ class MultiRead:
 
     def __repr__(self) -> str:
         return f"MultiRead({len(self._paths)} paths)"
-
-
-class MultiReadClient(KazooClient):  # type: ignore[misc]
-    """kazoo's client with one more request."""
-
-    def get_many_async(self, paths: Sequence[str]) -> IAsyncResult:
-        """The data of these nodes, as a list of :data:`Answer` in the same order.
-
-        The result raises as any of kazoo's does, besides ``UnimplementedError`` if the server is older than 3.6; such a
-        server closes the connection as well.
-        """
-        result = self.handler.async_result()
-        self._call(MultiRead([self.chroot + path for path in paths]), result)
-        return result
 
 
 class Chunks:

@@ -38,8 +38,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from coordinator import layout
+from coordinator.bulk import BulkClient
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
-from coordinator.multiread import Chunks, MultiReadClient
+from coordinator.multiread import Chunks
 from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Check, Operation, SetIf, weight
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
@@ -97,7 +98,7 @@ class Tree:
     """One session with ZooKeeper, and the tree of one deployment. Made by :meth:`connect`."""
 
     def __init__(
-        self, client: MultiReadClient, settings: Settings, *, survive_expiry: bool = False, clockwork: Clockwork = REAL
+        self, client: BulkClient, settings: Settings, *, survive_expiry: bool = False, clockwork: Clockwork = REAL
     ) -> None:
         self.client = client
         self.clockwork = clockwork
@@ -143,7 +144,7 @@ class Tree:
         hosts = settings.zookeeper.hosts
         waits = settings.zookeeper.connect_timeout if timeout is None else timeout
         try:
-            client = MultiReadClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
+            client = BulkClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
         except ValueError as error:
             raise SetupError(
                 "SX-ZOOKEEPER-ADDRESS",
