@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -13,6 +15,7 @@ from scenario_runner import World
 from coordinator.explain import SHOWN, Code, Explanation, as_lines, explain
 from coordinator.state import decode_state, encode_state
 
+DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
 COPY = "copy is submitted: read -> write; read is a topic"
 MADE = "the links of copy are made"
 
@@ -266,6 +269,13 @@ def test_every_reason_has_its_history() -> None:
     """No reason is left out of the table above."""
     told = {line.split(" ")[0].rstrip(":") for _, _, reasons in CASES for line in reasons}
     assert told == set(get_args(Code))
+
+
+def test_the_docs_tell_each_reason() -> None:
+    """Every code stands in the table of docs/coordination.md, and nothing else does."""
+    page = DOCS.read_text(encoding="utf-8").partition("## Why does it not run")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(cells))) == sorted(get_args(Code))
 
 
 def test_words_for_people() -> None:
