@@ -257,10 +257,14 @@ class LogFile:
         if n != self.header.last + 1:
             raise self._damaged(f"entries {n} to {self.header.last} are missing")
         while isinstance(line, NodeLine):
+            if line.path in self.nodes:
+                raise self._damaged(f"node {line.path} stands there twice")
             self.nodes[line.path] = line.data.encode()
             line = self._next()
         if not isinstance(line, EndLine) or line.nodes != len(self.nodes) or line.entries != n - self.header.first:
             raise self._damaged("it does not end as it should")
+        if self._source.read(1):
+            raise self._damaged("it goes on behind its end")
 
     def _read_header(self) -> Header:
         data = self._read()

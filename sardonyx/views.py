@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, PulseNote, TaskNote, TaskState
-from coordinator.explain import Explanation
+from coordinator.explain import Code, Explanation
 from coordinator.state import State
 from sardonyx.errors import Failure
 from sardonyx.graph import Graph, Stage, graph_of
@@ -97,6 +97,12 @@ class Outside(msgspec.Struct, frozen=True):
     text: str
 
 
+HOLDING: frozenset[Code] = frozenset(
+    {"links-coming", "nobody-lives", "peers-missing", "held-for-ever", "task-rests", "unanswered"}
+)
+"""Reasons for which a job stands, as a whole or in part. That some of its tasks wait for their turn is how jobs run."""
+
+
 class Why(msgspec.Struct, frozen=True):
     """Why a job does not run, or that it does."""
 
@@ -107,11 +113,10 @@ class Why(msgspec.Struct, frozen=True):
 
     @property
     def in_short(self) -> str | None:
-        """The weightiest reason in one line; None if the job runs and lacks nothing, or has ended."""
+        """The weightiest thing that keeps the job from going on, in one line; None if nothing does."""
         if self.outside:
             return self.outside[0].text
-        first = self.explanation.reasons[0]
-        return None if first.code in ("runs", "completed", "killed", "failed", "refused") else first.text
+        return next((reason.text for reason in self.explanation.reasons if reason.code in HOLDING), None)
 
 
 def cluster_view(state: State, at: float | None = None) -> ClusterView:
