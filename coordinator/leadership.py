@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -90,8 +90,12 @@ class Leadership:
 
     def commit(self, operations: Iterable[Operation]) -> None:
         """A transaction under this epoch: :meth:`check`, then :meth:`Tree.commit`, with the errors of both."""
+        self.begin(operations)()
+
+    def begin(self, operations: Iterable[Operation]) -> Callable[[], None]:
+        """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
         self.check()
-        self.tree.commit(operations, epoch_version=self.version)
+        return self.tree.begin(operations, epoch_version=self.version)
 
     def renew(self) -> None:
         """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""

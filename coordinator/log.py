@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ import structlog
 from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
-from coordinator.operations import ENTRY_LIMIT, Operation, chunked
+from coordinator.operations import ENTRY_LIMIT, TRANSACTION_LIMIT, Operation, chunked, weight
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -107,16 +107,52 @@ def append(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> Non
 
     Raises:
         Deposed, TransactionFailed, OutcomeUnknown, SessionLost, LeadershipEnded: as :meth:`Leadership.commit`.
-        InternalError: ``SX-INTERNAL-ENTRY-SIZE``: one of them is too large; nothing was written.
+        InternalError: ``SX-INTERNAL-ENTRY-SIZE``: one of them is too large for the log.
     """
-    for chunk in list(chunked(_batch_operations(first, intakes))):
+    for _ in appending(leadership, first, intakes):
+        pass
+
+
+def appending(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> Iterator[int]:
+    """Like :func:`append`; tells again and again up to which number the entries stand in the log.
+
+    While the caller decides on those, the next transaction is under way. It is sent only after the one before it has
+    succeeded, so the log has no hole wherever it breaks off.
+    """
+    under_way: tuple[int, Callable[[], None]] | None = None
+    for last, operations in _transactions(first, intakes):
+        if under_way is not None:
+            under_way[1]()
+            gate("after-append")
+        before = under_way
         gate("before-append")
-        leadership.commit(chunk)
+        under_way = last, leadership.begin(operations)
+        if before is not None:
+            yield before[0]
+    if under_way is not None:
+        under_way[1]()
         gate("after-append")
+        yield under_way[0]
 
 
-def _batch_operations(first: int, intakes: Sequence[Intake]) -> Iterator[list[Operation]]:
-    """Per batch: the node that holds it, and the removals of the requests in it, which stay together."""
+def _transactions(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, list[Operation]]]:
+    """What is appended at a time, and the number of the last entry in it."""
+    operations: list[Operation] = []
+    filled, last = 0, first - 1
+    for reached, batch in _batches_of(first, intakes):
+        size = sum(map(weight, batch))
+        if operations and filled + size > TRANSACTION_LIMIT:
+            yield last, operations
+            operations, filled = [], 0
+        operations += batch
+        filled += size
+        last = reached
+    if operations:
+        yield last, operations
+
+
+def _batches_of(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, list[Operation]]]:
+    """Per batch: its last number, and the node that holds it with the removals of its requests, which stay together."""
     batch: list[msgspec.Raw] = []
     removals: list[Operation] = []
     filled = 0
@@ -127,14 +163,14 @@ def _batch_operations(first: int, intakes: Sequence[Intake]) -> Iterator[list[Op
                 "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"
             )
         if batch and (filled + len(data) > BATCH or n % layout.LOG_BUCKET == 0):
-            yield _batch(n - len(batch), batch, removals)
+            yield n - 1, _batch(n - len(batch), batch, removals)
             batch, removals, filled = [], [], 0
         batch.append(msgspec.Raw(data))
         filled += len(data) + 1
         if intake.inbox:
             removals.append(Delete(f"{layout.INBOX}/{intake.inbox}"))
     if batch:
-        yield _batch(first + len(intakes) - len(batch), batch, removals)
+        yield first + len(intakes) - 1, _batch(first + len(intakes) - len(batch), batch, removals)
 
 
 def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) -> list[Operation]:

@@ -38,7 +38,8 @@ Operation = Create | Set | Delete | Check | SetIf
 
 def weight(operation: Operation) -> int:
     """About how many bytes the operation takes in a transaction."""
-    return OPERATION_OVERHEAD + len(operation.path) + len(getattr(operation, "data", b""))
+    data = 0 if isinstance(operation, (Delete, Check)) else len(operation.data)
+    return OPERATION_OVERHEAD + len(operation.path) + data
 
 
 def chunked(groups: Iterable[Sequence[Operation]], limit: int = TRANSACTION_LIMIT) -> Iterator[list[Operation]]:
@@ -82,16 +83,22 @@ class Merged:
 
     def operations(self) -> list[TreeEffect]:
         """New nodes first, parents before children; then new data; then removals, children before parents."""
-        created: list[TreeEffect] = []
+        created: list[Create] = []
         changed: list[TreeEffect] = []
-        removed: list[TreeEffect] = []
-        for path in sorted(self._now, key=lambda path: (path.count("/"), path)):
-            data, stood = self._now[path], self._stood[path]
-            if data is not None:
-                (changed if stood else created).append(Set(path, data) if stood else Create(path, data))
-            elif stood:
-                removed.insert(0, Delete(path))
-        return [*created, *changed, *removed]
+        removed: list[Delete] = []
+        for path, data in self._now.items():
+            if data is None:
+                if self._stood[path]:
+                    removed.append(Delete(path))
+            elif self._stood[path]:
+                changed.append(Set(path, data))
+            else:
+                created.append(Create(path, data))
+        return [*sorted(created, key=_depth), *changed, *sorted(removed, key=_depth, reverse=True)]
 
     def _weight(self, path: str) -> int:
         return OPERATION_OVERHEAD + len(path) + len(self._now[path] or b"")
+
+
+def _depth(operation: Create | Delete) -> tuple[int, str]:
+    return operation.path.count("/"), operation.path

@@ -354,6 +354,10 @@ class Tree:
             OutcomeUnknown: the reply was lost. Whoever leads must stop leading; its successor finds out.
             SessionLost: the session had ended before.
         """
+        self.begin(operations, epoch_version=epoch_version)()
+
+    def begin(self, operations: Iterable[Operation], *, epoch_version: int | None = None) -> Callable[[], None]:
+        """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
         wanted = list(operations)
         if epoch_version is not None:
             wanted.insert(0, Check(layout.EPOCH, epoch_version))
@@ -370,8 +374,11 @@ class Tree:
             self._add(transaction, operation)
         self._alive()
         sent = self.clockwork.now()
+        return partial(self._finish, transaction.commit_async(), sent, wanted, fenced=epoch_version is not None)
+
+    def _finish(self, under_way: Any, sent: float, wanted: list[Operation], *, fenced: bool) -> None:
         try:
-            results = transaction.commit_async().get(timeout=self.session_timeout)
+            results = under_way.get(timeout=max(sent + self.session_timeout - self.clockwork.now(), 0.001))
         except _LOST_REPLY as error:
             raise OutcomeUnknown(
                 "SX-ZOOKEEPER-OUTCOME-UNKNOWN",
@@ -382,7 +389,7 @@ class Tree:
         except KazooException as error:
             raise self._translated(error) from error
         self._answered(sent)
-        self._inspect(wanted, results, fenced=epoch_version is not None)
+        self._inspect(wanted, results, fenced=fenced)
 
     def _add(self, transaction: Any, operation: Operation) -> None:
         path = self.path(operation.path)

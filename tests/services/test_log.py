@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -68,11 +68,11 @@ class Breaking(Leadership):
         self.__dict__.update(whole.__dict__)
         self.left = after
 
-    def commit(self, operations: object) -> None:
+    def begin(self, operations: object) -> Callable[[], None]:
         if self.left == 0:
             raise Broke
         self.left -= 1
-        super().commit(operations)
+        return super().begin(operations)
 
 
 @contextmanager
@@ -163,10 +163,11 @@ def test_transactions_of_an_append_are_small(leader: Leadership, monkeypatch: py
     """Whatever is appended, no transaction comes near ZooKeeper's limit, the removals of the requests counted in."""
     sizes = []
 
-    def note(operations: list) -> None:
+    def note(operations: list) -> Callable[[], None]:
         sizes.append(sum(map(weight, operations)))
+        return lambda: None
 
-    monkeypatch.setattr(leader, "commit", note)
+    monkeypatch.setattr(leader, "begin", note)
     name = "ack-" + 32 * "0" + "-0000000001"
     log.append(leader, 1, [Intake(Left(peer="p"), name, 32 * "0") for _ in range(5000)])
     log.append(leader, 1, [submission(2 * ENTRY_LIMIT) for _ in range(20)])
