@@ -11,9 +11,11 @@ Whatever goes wrong in the loop ends the leadership; the next leader, maybe this
 
 from __future__ import annotations
 
+import logging
 import queue
 import signal
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
@@ -30,6 +32,7 @@ from coordinator.events import (
     Delete,
     DeletePulse,
     Exhausted,
+    LinksCreated,
     LinksDeleted,
     OuterEffect,
     Set,
@@ -56,6 +59,13 @@ CONNECT_ATTEMPT = 3.0
 """Seconds of one attempt to connect; after the first one it is said what is waited for."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
+
+CLOSE_ATTEMPTS = 100
+"""Times that the removal of a job's votes is begun; each time somebody has cast another one meanwhile."""
+
+STATE_AN_ENTRY = 256
+"""Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
+with the state: at ten thousand peers it is one every ten thousand events."""
 
 RECALLED = 2_000
 """Entries before the snapshot that a new leader reads for their requests."""
@@ -101,6 +111,10 @@ class Leader:
         )
         self.state = new_state(settings.deployment)
         self._snapshot = 0
+        self._weighs = 0
+        """Entries that must lie between two snapshots of a state as large as it was in the last."""
+        self._under_way: Callable[[], None] | None = None
+        """Waits for the effects that were sent last."""
         self._watches = Watches(leadership, wake=wake.set)
 
     def lead(self, stop: Signal) -> None:
@@ -138,7 +152,7 @@ class Leader:
         self._tree.sync()
         found = journal.load_snapshot(self._tree)
         if found is not None:
-            self._snapshot = found[0]
+            self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
         reached = journal.read_checkpoint(self._tree)
         touched = self._replay(reached)
@@ -190,6 +204,7 @@ class Leader:
                 changes.append(Set(path, after))
         missing.add(changes)
         self._apply(missing, self.state.n)
+        self._applied()
         return len(changes)
 
     # The way of one decision
@@ -203,8 +218,10 @@ class Leader:
                 event = self._done.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(event, LinksDeleted):
-                self._remove_sentinels(event.job)
+            if isinstance(event, LinksCreated):
+                self._open_votes(event.job)
+            elif isinstance(event, LinksDeleted):
+                self._close_votes(event.job)
             intakes.append(Intake(stamped(event, at)))
         intakes += map(Intake, due(self.state, at, self._timers))
         return intakes
@@ -214,30 +231,47 @@ class Leader:
 
         Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
         themselves go in several, the checkpoint with the last, and are repaired by the next leader if that one dies between.
+        ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
+        before being written. Each of the two is sent when the one before it of its kind has succeeded.
         """
-        first = self.state.n + 1
-        journal.append(self._leadership, first, intakes)
+        told = log.bind()  # once: what is bound anew for each line costs more than a decision
         merged, outer = Merged(), list[tuple[int, OuterEffect]]()
-        for n, intake in enumerate(intakes, first):
-            effects = decide(self.state, n, intake.event)
-            self._tell(n, intake.event)
-            changes = [effect for effect in effects if isinstance(effect, TreeEffect)]
-            if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
-                self._apply(merged, n - 1)
-                merged = Merged()
-            merged.add(changes)
-            outer += [(n, effect) for effect in effects if isinstance(effect, OuterEffect)]
+        waiting = iter(intakes)
+        for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
+            for n, intake in zip(range(self.state.n + 1, appended + 1), waiting, strict=False):
+                effects = decide(self.state, n, intake.event)
+                self._tell(told, n, intake.event)
+                changes: list[TreeEffect] = []
+                for effect in effects:
+                    if isinstance(effect, TreeEffect):
+                        changes.append(effect)
+                    else:
+                        outer.append((n, effect))
+                if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
+                    self._apply(merged, n - 1)
+                    merged = Merged()
+                merged.add(changes)
         self._apply(merged, self.state.n)
+        self._applied()
         for n, effect in outer:
             self._begin(n, effect)
         self._keep()
 
     def _apply(self, merged: Merged, n: int) -> None:
-        chunks: list[list[Operation]] = list(chunked([operation] for operation in merged.operations())) or [[]]
+        operations: list[Operation] = [*merged.operations()]
+        whole = merged.size <= TRANSACTION_LIMIT
+        chunks = [operations] if whole else list(chunked([operation] for operation in operations))
         chunks[-1].append(journal.checkpoint(n))
         for chunk in chunks:
+            self._applied()
             gate("before-effects")
-            self._leadership.commit(chunk)
+            self._under_way = self._leadership.begin(chunk)
+
+    def _applied(self) -> None:
+        """Wait until the effects that are under way stand in the tree."""
+        if self._under_way is not None:
+            finish, self._under_way = self._under_way, None
+            finish()
             gate("after-effects")
 
     def _begin(self, n: int, effect: OuterEffect) -> None:
@@ -257,24 +291,38 @@ class Leader:
         self._done.put(event)
         self._wake.set()
 
-    def _remove_sentinels(self, job: str) -> None:
+    def _open_votes(self, job: str) -> None:
+        """Before it is logged that a job's links stand. Only a leader makes this node: where it is gone nobody can vote."""
+        known = self.state.jobs.get(job)
+        if known is None or known.ended:
+            return
+        self._tree.sync()
+        if self._tree.read(layout.sentinels(job)) is None:
+            self._leadership.commit([Create(layout.sentinels(job))])
+
+    def _close_votes(self, job: str) -> None:
         """Before it is logged that a job's links are gone, so that it is done again if we die before."""
         path = layout.sentinels(job)
-        nodes = [Delete(f"{path}/{name}") for name in self._tree.children(path)]
-        if self._tree.read(path) is None:
-            return
-        try:
-            for chunk in chunked([node] for node in [*nodes, Delete(path)]):
-                self._leadership.commit(chunk)
-        except TransactionFailed as error:  # a late peer votes; its node holds nothing that anybody will read again
-            log.warning("sentinels of an ended job stay", job=job, reason=error.message)
+        for _ in range(CLOSE_ATTEMPTS):
+            self._tree.sync()
+            nodes = [Delete(f"{path}/{name}") for name in self._tree.children(path)]
+            if self._tree.read(path) is None:
+                return
+            try:
+                for chunk in chunked([node] for node in [*nodes, Delete(path)]):
+                    self._leadership.commit(chunk)
+                return
+            except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
+                log.debug("votes of an ended job came late", job=job, reason=error.message)
+        log.warning("votes of an ended job stay", job=job, node=path)
 
     def _keep(self) -> None:
         """Take a snapshot when it is time, and drop what lies far behind."""
-        if self.state.n - self._snapshot < self._settings.coordinator.snapshot_every:
+        if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
             return
-        journal.write_snapshot(self._leadership, self.state.n, encode_state(self.state))
-        self._snapshot = self.state.n
+        state = encode_state(self.state)
+        journal.write_snapshot(self._leadership, self.state.n, state)
+        self._snapshot, self._weighs = self.state.n, len(state) // STATE_AN_ENTRY
         removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
         log.debug("snapshot written", n=self.state.n, entries_removed=removed)
 
@@ -286,7 +334,10 @@ class Leader:
             rest = min(rest, timer - self._clockwork.wall())
         return max(rest, 0.001)
 
-    def _tell(self, n: int, event: AnyEvent) -> None:
+    def _tell(self, told: structlog.typing.FilteringBoundLogger, n: int, event: AnyEvent) -> None:
+        everyday = isinstance(event, _EVERYDAY)
+        if everyday and not told.is_enabled_for(logging.DEBUG):
+            return
         where: dict[str, object] = {"n": n, "kind": kind_of(event)}
         peer, job = getattr(event, "peer", None), getattr(event, "job", None)
         if peer is not None:
@@ -300,7 +351,7 @@ class Leader:
                 where["status"] = self.state.jobs[job].status
         if error := getattr(event, "error", None):
             where |= {"code": error.code, "reason": error.message}
-        say = log.debug if isinstance(event, _EVERYDAY) else log.info
+        say = told.debug if everyday else told.info
         say("decided", **where)
 
 

@@ -15,7 +15,8 @@ class Votes:
     """The leaders of a job's links, as this reader knows them. Not shared between threads.
 
     The first reader to meet a sentinel creates the link's node with its uuid; everybody reads that node, and since it never
-    changes, once. The vote stands even if its voter dies at once.
+    changes, once. The vote stands even if its voter dies at once. What the votes stand below is made and removed by the
+    coordinator, so there are none after the job's end.
     """
 
     def __init__(self, tree: Tree, job: str) -> None:
@@ -30,7 +31,6 @@ class Votes:
             return known
         path = layout.sentinel(self._job, link)
         try:
-            self._tree.create(layout.sentinels(self._job))
             self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
             elected = self._tree.read(path)
         except ParentMissing:

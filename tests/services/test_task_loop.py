@@ -101,6 +101,7 @@ class Stand:
         self.tree = Tree.connect(settings)
         facts = links.create_links(settings, self.graph, spec)
         self.tree.create(layout.job(JOB))
+        self.tree.create(layout.sentinels(JOB))
         self.tree.create(layout.job_spec(JOB), encode_spec(spec))
         self.tree.create(layout.job_links(JOB), msgspec.json.encode(LinksNote(facts)))
         self.trees = [self.tree]

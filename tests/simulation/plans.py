@@ -39,9 +39,10 @@ def random_plan(seed: str) -> Plan:
     wanted = [task.min_peers for job in jobs for task in job.spec.catalog]
     daemons[-1] += max(0, max(wanted) - sum(daemons))
     faults = []
-    for _ in range(rng.choice([0, 1, 2, 3, 5, 8])):
+    for _ in range(rng.choice([0, 1, 2, 3, 5, 8, 16])):
         kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        who = rng.choice([*(f"c{n}" for n in range(coordinators)), *(f"d{n}" for n in range(len(daemons)))])
+        places = [f"c{n}" for n in range(coordinators)], [f"d{n}" for n in range(len(daemons))]
+        who = rng.choice(places[rng.random() < 0.4])
         if kind == "drain":
             who = f"d{rng.randrange(len(daemons))}"
         seconds = rng.choice([rng.uniform(0.05, 2.0), rng.uniform(2.0, 9.0), rng.uniform(9.0, 25.0)])

@@ -393,6 +393,9 @@ class SimClient:
     def get_async(self, path: str, watch: Any = None) -> SimResult:
         return self.ask("get", path, watch)
 
+    def get_many_async(self, paths: list[str]) -> SimResult:
+        return self.ask("many", paths)
+
     def exists_async(self, path: str, watch: Any = None) -> SimResult:
         return self.ask("exists", path, watch)
 
@@ -567,10 +570,14 @@ class SimClient:
         else:
             replica.when(self.seen, lambda: self._read(connection, result, kind, what, watch))
 
-    def _read(self, connection: int, result: SimResult, kind: str, path: str, watch: Any) -> None:
+    def _read(self, connection: int, result: SimResult, kind: str, path: Any, watch: Any) -> None:
         replica = self.replica
-        node = replica.nodes.get(path)
         self.seen = max(self.seen, replica.applied)
+        if kind == "many":
+            found = [replica.nodes.get(each) for each in path]
+            self._reply(connection, result, [NoNodeError() if node is None else node.data for node in found])
+            return
+        node = replica.nodes.get(path)
         if watch is not None and connection == self.connection and (node is not None or kind == "exists"):
             watches = replica.child_watches if kind == "children" else replica.data_watches
             watches.setdefault(path, set()).add((self, connection))
