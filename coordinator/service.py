@@ -11,6 +11,7 @@ Whatever goes wrong in the loop ends the leadership; the next leader, maybe this
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import signal
@@ -213,16 +214,13 @@ class Leader:
         """All that has happened: what peers and clients did, what was done outside, and timers that have run out."""
         at = self._clockwork.wall()
         intakes = self._watches.collect(self.state, at)
-        while True:
-            try:
-                event = self._done.get_nowait()
-            except queue.Empty:
-                break
-            if isinstance(event, LinksCreated):
-                self._open_votes(event.job)
-            elif isinstance(event, LinksDeleted):
-                self._close_votes(event.job)
-            intakes.append(Intake(stamped(event, at)))
+        done: list[AnyEvent] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                done.append(self._done.get_nowait())
+        self._open_votes([event.job for event in done if isinstance(event, LinksCreated)])
+        self._close_votes([event.job for event in done if isinstance(event, LinksDeleted)])
+        intakes += [Intake(stamped(event, at)) for event in done]
         intakes += map(Intake, due(self.state, at, self._timers))
         return intakes
 
@@ -291,30 +289,32 @@ class Leader:
         self._done.put(event)
         self._wake.set()
 
-    def _open_votes(self, job: str) -> None:
+    def _open_votes(self, jobs: list[str]) -> None:
         """Before it is logged that a job's links stand. Only a leader makes this node: where it is gone nobody can vote."""
-        known = self.state.jobs.get(job)
-        if known is None or known.ended:
+        known = [self.state.jobs.get(job) for job in jobs]
+        paths = [layout.sentinels(job) for job, found in zip(jobs, known, strict=True) if found and not found.ended]
+        if not paths:
             return
         self._tree.sync()
-        if self._tree.read(layout.sentinels(job)) is None:
-            self._leadership.commit([Create(layout.sentinels(job))])
+        stand = self._tree.read_many(paths)
+        for chunk in chunked([Create(path)] for path in dict.fromkeys(paths) if path not in stand):
+            self._leadership.commit(chunk)
 
-    def _close_votes(self, job: str) -> None:
+    def _close_votes(self, jobs: list[str]) -> None:
         """Before it is logged that a job's links are gone, so that it is done again if we die before."""
-        path = layout.sentinels(job)
-        for _ in range(CLOSE_ATTEMPTS):
+        paths = [layout.sentinels(job) for job in jobs]
+        for _ in range(CLOSE_ATTEMPTS if jobs else 0):
             self._tree.sync()
-            nodes = [Delete(f"{path}/{name}") for name in self._tree.children(path)]
-            if self._tree.read(path) is None:
-                return
+            paths = list(self._tree.read_many(paths))
+            votes = [[Delete(f"{path}/{name}") for name in self._tree.children(path)] for path in paths]
             try:
-                for chunk in chunked([node] for node in [*nodes, Delete(path)]):
+                for chunk in chunked([*cast, Delete(path)] for path, cast in zip(paths, votes, strict=True)):
                     self._leadership.commit(chunk)
                 return
             except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
-                log.debug("votes of an ended job came late", job=job, reason=error.message)
-        log.warning("votes of an ended job stay", job=job, node=path)
+                log.debug("votes of an ended job came late", job=jobs, reason=error.message)
+        if paths:
+            log.warning("votes of an ended job stay", job=jobs, node=paths)
 
     def _keep(self) -> None:
         """Take a snapshot when it is time, and drop what lies far behind."""
