@@ -82,12 +82,20 @@ class OuterWorker:
     Args:
         outer: how it is done.
         done: takes the event; called from any of the threads.
+        late: hears of jobs whose links were still being made when this was closed; called from any of the threads.
         clockwork: time and threads.
     """
 
-    def __init__(self, outer: OuterEffects, done: Callable[[AnyEvent], None], clockwork: Clockwork = REAL) -> None:
+    def __init__(
+        self,
+        outer: OuterEffects,
+        done: Callable[[AnyEvent], None],
+        late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
+        clockwork: Clockwork = REAL,
+    ) -> None:
         self._outer = outer
         self._done = done
+        self._late = late
         self._jobs: dict[str, deque[tuple[int, LinksEffect, JobSpec]]] = {}
         self._due: list[tuple[float, int, str, int]] = []
         """When a job's first effect is to be run, as a heap: time, tie-breaker, job, attempt."""
@@ -107,7 +115,7 @@ class OuterWorker:
                 self._schedule(effect.job, 0.0, 1)
 
     def close(self) -> None:
-        """Begin nothing more. What runs is left to end by itself; its result is dropped."""
+        """Begin nothing more. What runs is left to end by itself; its result is for the next leader to find out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -135,7 +143,7 @@ class OuterWorker:
             gate("after-outer")
             with self._changed:
                 if self._closed:
-                    return
+                    break
                 if event is None:
                     self._schedule(job, min(FIRST_PAUSE * 2.0 ** (attempt - 1), LONGEST_PAUSE), attempt + 1)
                     continue
@@ -146,6 +154,8 @@ class OuterWorker:
                 else:
                     del self._jobs[job]
             self._done(event)
+        if found is not None and isinstance(effect, CreateLinks):
+            self._late(job, spec)
 
     def _run(self, n: int, effect: LinksEffect, spec: JobSpec, attempt: int) -> AnyEvent | None:
         """The event that the effect ends as; None if it is to be tried again."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from engine import Process, SimClockwork, Simulation
 
 from coordinator import layout
 from coordinator.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
@@ -21,6 +20,7 @@ from sardonyx.errors import Failure, SardonyxError, SetupError
 from sardonyx.graph import Graph, Link, Stage, graph_of
 from sardonyx.spec import JobSpec, decode_spec
 from sentinel.vote import Votes, VotesGone
+from tests.simulation.engine import Process, SimClockwork, Simulation
 
 GROUP_TIMEOUT = 6.0
 """Seconds of silence after which a group puts a member out."""

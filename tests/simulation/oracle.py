@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kafka import SimKafka
 from kazoo.exceptions import BadVersionError
-from zookeeper import SimClient, SimZooKeeper
 
 from coordinator import layout
 from coordinator import log as journal
@@ -19,9 +17,11 @@ from coordinator.decide import decide
 from coordinator.events import ENDED, JobNote, PeerNote, TaskNote
 from coordinator.state import State, decode_state, encode_state, new_state, project
 from sardonyx.graph import Graph
+from tests.simulation.kafka import SimKafka
+from tests.simulation.zookeeper import SimClient, SimZooKeeper
 
 if TYPE_CHECKING:
-    from world import World
+    from tests.simulation.world import World
 
 ROOT = "/sardonyx/sim"
 LEADERS_ONLY = ("log", "checkpoint", "snapshot", "peer-state", "job")

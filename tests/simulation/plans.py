@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
-from world import Fault, Kind, Plan, Submission
-
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 from tests.core.history_maker import random_spec
+from tests.simulation.world import Fault, Kind, Plan, Submission
 
 WEIGHTS: dict[Kind, int] = {
     "kill": 4,

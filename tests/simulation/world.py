@@ -15,10 +15,6 @@ from typing import Any, Literal
 
 import msgspec
 import structlog
-from engine import Process, SimClockwork, Simulation, Stuck
-from kafka import RECORDS, SimCraft, SimKafka, SimLinks
-from oracle import Oracle
-from zookeeper import SimClient, SimZooKeeper
 
 import coordinator.service
 from coordinator import layout, scheduling
@@ -31,6 +27,10 @@ from peer.service import PeerDaemon
 from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.graph import is_bounded
 from sardonyx.spec import JobSpec
+from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
+from tests.simulation.kafka import RECORDS, SimCraft, SimKafka, SimLinks
+from tests.simulation.oracle import Oracle
+from tests.simulation.zookeeper import SimClient, SimZooKeeper
 
 SESSION = 10.0
 SETTLE = 600.0

@@ -11,7 +11,6 @@ import bisect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from engine import Process, SimClockwork, SimSignal, Simulation, Waiter
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -25,6 +24,8 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+
+from tests.simulation.engine import Process, SimClockwork, SimSignal, Simulation, Waiter
 
 LATENCY = (0.0003, 0.004)
 """Seconds between client and server, one way."""

@@ -1,0 +1,122 @@
+"""``make simulate SEEDS=5000 FIRST=700000``: that many histories of a simulated cluster, from that seed on.
+
+A history that goes wrong is shrunk to the faults that matter, and written to a file; ``make simulate PLAN=FILE`` plays that
+file alone and tells everything that happens. The last line counts; the exit code is 1 if any history failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.simulation import world  # noqa: E402
+from tests.simulation.plans import random_plan  # noqa: E402
+from tests.simulation.shrink import shrunk  # noqa: E402
+
+SHARE = 50
+"""Histories that a process takes at a time."""
+SHOWN = 5
+"""Failures that are shrunk; of further ones the seed is told."""
+
+
+def played(plan: world.Plan) -> tuple[world.Tally, str]:
+    """Play a plan; gives what it came to, and what went wrong, if anything."""
+    one = world.World(plan)
+    try:
+        return one.play(), ""
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return one.tally(), "".join(traceback.format_exception(error, limit=-3))
+
+
+def share(first: int, count: int) -> tuple[world.Tally, list[tuple[str, str]]]:
+    """So many histories; their tally, and (seed, what went wrong) of those that failed."""
+    total, failures = world.Tally(), []
+    for seed in map(str, range(first, first + count)):
+        tally, wrong = played(random_plan(seed))
+        total.add(tally)
+        if wrong:
+            failures.append((seed, wrong))
+    return total, failures
+
+
+def _share(arguments: tuple[int, int]) -> tuple[world.Tally, list[tuple[str, str]]]:
+    return share(*arguments)
+
+
+def shares(first: int, count: int) -> Iterator[tuple[int, int]]:
+    for at in range(first, first + count, SHARE):
+        yield at, min(SHARE, first + count - at)
+
+
+def simulate(first: int, count: int, processes: int) -> int:
+    """Play them all; gives the exit code."""
+    began = time.perf_counter()
+    total, failures, done = world.Tally(), list[tuple[str, str]](), 0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for (_, size), (tally, wrong) in zip(
+            shares(first, count), pool.imap(_share, shares(first, count)), strict=True
+        ):
+            total.add(tally)
+            done += size
+            for seed, what in wrong:
+                failures.append((seed, what))
+                tell(seed, what, shrink=len(failures) <= SHOWN)
+            if done % 5000 == 0 and done < count:
+                print(f"{done} of {count}, {len(failures)} failures", file=sys.stderr)
+    took = time.perf_counter() - began
+    print(
+        f"{total.decisions} decisions, {total.requests} requests, {total.lost_replies} replies lost, "
+        f"{total.depositions} depositions, {total.refused} writes of deposed leaders refused, 0 accepted"
+    )
+    print(
+        f"histories {count} from {first}, steps {total.steps}, steps/s {total.steps / took:.0f}, failures {len(failures)}"
+    )
+    return 1 if failures else 0
+
+
+def tell(seed: str, wrong: str, *, shrink: bool) -> None:
+    """Show a failure, and how to see it again."""
+    print(f"\nhistory {seed} failed (again: make simulate SEEDS=1 FIRST={seed})\n{wrong}")
+    if not shrink:
+        return
+    small = shrunk(random_plan(seed), played)
+    folder = ROOT / ".simulation"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{seed}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(small)) + b"\n")
+    print(f"shrunk to {len(small.faults)} faults (tell all of it: make simulate PLAN={path.relative_to(ROOT)})")
+    print("".join(f"  {fault}\n" for fault in small.faults), played(small)[1])
+
+
+def replay(path: Path) -> int:
+    """Play one plan from a file, and tell everything that happens."""
+    world.VERBOSITY = 10
+    tally, wrong = played(msgspec.json.decode(path.read_bytes(), type=world.Plan))
+    print(wrong or "nothing went wrong")
+    print(f"histories 1 from {path.name}, steps {tally.steps}, failures {int(bool(wrong))}")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
+    parser.add_argument("--first", type=int, default=0, help="the first one's seed")
+    parser.add_argument("--plan", type=Path, help="play this one plan and tell everything")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    chosen = parser.parse_args()
+    return replay(chosen.plan) if chosen.plan else simulate(chosen.first, chosen.seeds, chosen.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
