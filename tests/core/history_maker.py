@@ -43,7 +43,8 @@ from coordinator.events import (
 )
 from coordinator.state import decode_state, encode_state
 from sardonyx.errors import Failure, InternalError
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.spec import JobSpec
+from tests.random_jobs import random_spec
 
 FAILURE = Failure("SX-TEST", "something broke")
 TIMERS = Timers(keep_jobs=4)
@@ -331,40 +332,3 @@ def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
         case _:
             workflow, catalog = [], []
     return msgspec.structs.replace(spec, workflow=workflow, catalog=catalog)
-
-
-def random_spec(rng: random.Random, name: str) -> JobSpec:
-    """A job of two to five tasks in any shape, sometimes with topics in place, sometimes without end."""
-    size = rng.randint(2, 5)
-    edges: set[tuple[str, str]] = set()
-    for task in range(1, size):
-        for source in rng.sample(range(task), rng.randint(1, min(2, task))):
-            edges.add((f"t{source}", f"t{task}"))
-    catalog = []
-    for task in (f"t{index}" for index in range(size)):
-        has_in, has_out = any(edge[1] == task for edge in edges), any(edge[0] == task for edge in edges)
-        kind = "input" if not has_in else "function" if has_out else "output"
-        options: dict[str, object] = {}
-        medium = {"input": "generator", "output": "blackhole", "function": None}[kind]
-        if kind != "function" and rng.random() < 0.3:
-            medium = "kafka"
-            options = {"topic": task, "end": None if kind == "input" and rng.random() < 0.3 else "latest"}
-        catalog.append(
-            TaskSpec(
-                name=task,
-                type=kind,
-                medium=medium,
-                options=options,
-                fn="m:f" if kind == "function" else None,
-                consumption="sequential" if rng.random() < 0.2 else "concurrent",
-                min_peers=rng.choice([1, 1, 1, 2, 3]),
-                max_peers=rng.choice([None, None, 2]),
-            )
-        )
-    return JobSpec(
-        name=name,
-        workflow=sorted(edges),
-        catalog=catalog,
-        partitions=rng.randint(1, 4),
-        failure_limit=rng.randint(0, 5),
-    )

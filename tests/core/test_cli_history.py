@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from history_maker import History, random_spec
+from history_maker import History
 
 from coordinator import layout, replay
 from coordinator.decide import decide
@@ -35,6 +35,7 @@ from sardonyx.cli.story import change_lines, effect_data, eviction, life
 from sardonyx.errors import Failure, InternalError
 from sardonyx.spec import JobSpec, TaskSpec
 from sardonyx.views import Outside, Why, cluster_view
+from tests.random_jobs import random_spec
 
 SPEC = JobSpec(
     name="j",

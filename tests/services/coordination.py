@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from coordinator import layout
+from coordinator import layout, log
+from coordinator.decide import replay
 from coordinator.events import (
     Acked,
     Completed,
@@ -25,6 +26,7 @@ from coordinator.events import (
 )
 from coordinator.leadership import Candidacy, Leadership
 from coordinator.service import Coordinator
+from coordinator.state import check, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from sardonyx.graph import graph_of
@@ -108,6 +110,16 @@ class FakePeer:
             self._tree.request(Completed(peer=self.name, assignment=mine, counts=Counts(10, 10)))
 
 
+def with_timers(settings: Settings, **changes: object) -> Settings:
+    """The same deployment, with a short session so that a takeover is quick."""
+    return load_settings(
+        deployment=settings.deployment,
+        zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 2},
+        kafka={"bootstrap_servers": settings.kafka.bootstrap_servers},
+        coordinator=changes,
+    )
+
+
 @contextmanager
 def peers(settings: Settings, *names: str, answers: bool = True) -> Iterator[list[FakePeer]]:
     """Fake peers in one session."""
@@ -173,6 +185,22 @@ def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
 def decided_nodes(tree: Tree) -> dict[str, bytes]:
     """What the coordinator's decisions have put into the tree: the same nodes as in ``project(state)``."""
     return nodes_below(tree, layout.PEER_STATE) | nodes_below(tree, layout.JOB)
+
+
+def completed(tree: Tree, job: str) -> bool:
+    """Whether a job ran to its end, and its topics are gone."""
+    note = status(tree, job)
+    return note is not None and note.status == "completed" and note.links == "gone"
+
+
+def hold_together(tree: Tree, settings: Settings) -> None:
+    """The log replayed from its beginning gives a sound state, and the tree is just what that state says."""
+    state = replay(log.read_log(tree), deployment=settings.deployment)
+    check(state)
+    assert log.read_checkpoint(tree) == state.n
+    assert decided_nodes(tree) == project(state)
+    requests = [entry.request for _, entry in log.read_entries(tree) if entry.request]
+    assert len(set(requests)) == len(requests), "a request was taken twice"
 
 
 if __name__ == "__main__":

@@ -31,26 +31,28 @@ from coordinator.events import (
 )
 from coordinator.log import Intake
 from coordinator.service import Leader
-from coordinator.state import check, encode_state, new_state, project
+from coordinator.state import encode_state, new_state, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from sardonyx.graph import graph_of
 from tests.proxy import Proxy
 from tests.services import coordination
-from tests.services.coordination import SPEC, FakeLinks, coordinator, decided_nodes, leadership, peers, status, submit
+from tests.services.coordination import (
+    SPEC,
+    FakeLinks,
+    completed,
+    coordinator,
+    decided_nodes,
+    hold_together,
+    leadership,
+    peers,
+    status,
+    submit,
+    with_timers,
+)
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-
-
-def with_timers(settings: Settings, **changes: object) -> Settings:
-    """The same deployment, with a short session so that a takeover is quick."""
-    return load_settings(
-        deployment=settings.deployment,
-        zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 2},
-        kafka={"bootstrap_servers": settings.kafka.bootstrap_servers},
-        coordinator=changes,
-    )
 
 
 @pytest.fixture
@@ -63,21 +65,6 @@ def tree(settings: Settings) -> Iterator[Tree]:
     opened = Tree.connect(settings, survive_expiry=True)
     yield opened
     opened.close()
-
-
-def completed(tree: Tree, job: str) -> bool:
-    note = status(tree, job)
-    return note is not None and note.status == "completed" and note.links == "gone"
-
-
-def hold_together(tree: Tree, settings: Settings) -> None:
-    """The log replayed from its beginning gives a sound state, and the tree is just what that state says."""
-    state = replay(log.read_log(tree), deployment=settings.deployment)
-    check(state)
-    assert log.read_checkpoint(tree) == state.n
-    assert decided_nodes(tree) == project(state)
-    requests = [entry.request for _, entry in log.read_entries(tree) if entry.request]
-    assert len(set(requests)) == len(requests), "a request was taken twice"
 
 
 def follows(settings: Settings) -> Leader:

@@ -47,7 +47,7 @@ class Oracle:
         self.logged: dict[str, int] = {}
         self.state = new_state("sim")
         """The log so far, replayed as it was written."""
-        self.decisions = self.depositions = self.refused = 0
+        self.decisions = self.depositions = self.refused = self.accepted = 0
         zookeeper.on_commit.append(self._committed)
         zookeeper.on_refused.append(self._refused)
 
@@ -62,6 +62,7 @@ class Oracle:
                 self.depositions += self.leader is not None and client is not self.leader
                 self.leader = client
             elif top in LEADERS_ONLY:
+                self.accepted += client is not self.leader
                 assert client is self.leader, f"a deposed leader's write was accepted: {kind} {path}"
                 assert operations[0][:2] == ("check", f"{ROOT}/epoch"), f"a write without a fence: {kind} {path}"
                 if top == "log" and kind == "+" and "/" in below:
@@ -127,9 +128,8 @@ class Oracle:
     def unfinished(self, world: World) -> list[str]:
         found = [f"request {name} lies in the inbox" for name in self.children(layout.INBOX)]
         known = set(self.children(layout.JOB))
-        for submission in world.plan.jobs:
-            if submission.job not in known and submission.job not in self.state.purged:
-                found.append(f"{submission.job} was never taken in")
+        known_or_gone = known | self.state.purged.keys()
+        found += [f"{one.job} was never taken in" for one in world.plan.jobs if one.job not in known_or_gone]
         for job in sorted(known):
             note = msgspec.json.decode(self.read(layout.job_status(job)) or b"", type=JobNote)
             if note.status not in ENDED:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import random
 
-import sys
-from pathlib import Path
-sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
-from tests.core.history_maker import random_spec
+from tests.random_jobs import random_spec
 from tests.simulation.world import Fault, Kind, Plan, Submission
 
 WEIGHTS: dict[Kind, int] = {

@@ -77,7 +77,7 @@ def simulate(first: int, count: int, processes: int) -> int:
     took = time.perf_counter() - began
     print(
         f"{total.decisions} decisions, {total.requests} requests, {total.lost_replies} replies lost, "
-        f"{total.depositions} depositions, {total.refused} writes of deposed leaders refused, 0 accepted"
+        f"{total.depositions} depositions, {total.refused} writes of deposed leaders refused, {total.accepted} accepted"
     )
     print(
         f"histories {count} from {first}, steps {total.steps}, steps/s {total.steps / took:.0f}, failures {len(failures)}"

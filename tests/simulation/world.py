@@ -8,6 +8,7 @@ the same history every time.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
@@ -97,7 +98,9 @@ class Tally(msgspec.Struct):
     decisions: int = 0
     depositions: int = 0
     refused: int = 0
-    """Writes of deposed leaders, all refused."""
+    """Writes of deposed leaders that ZooKeeper refused."""
+    accepted: int = 0
+    """Writes of deposed leaders that it took: a failure each."""
     lost_replies: int = 0
     requests: int = 0
 
@@ -161,6 +164,7 @@ class World:
             decisions=self.oracle.decisions,
             depositions=self.oracle.depositions,
             refused=self.oracle.refused,
+            accepted=self.oracle.accepted,
             lost_replies=self.zookeeper.lost_replies,
             requests=len(self.oracle.confirmed),
         )
@@ -237,10 +241,8 @@ class World:
         self.running[place] = made
 
         def run() -> None:
-            try:
+            with contextlib.suppress(ZooKeeperAway):
                 made.run()
-            except ZooKeeperAway:
-                pass
             self.sim.at(0.0, process.kill)
             self._again(place)
 

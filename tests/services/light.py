@@ -1,0 +1,321 @@
+"""Coordinators and light peers as real processes, that can be killed or stopped at an exact point of the code.
+
+A light peer is the product's own daemon, virtual peer and task loop; only what it reads and writes stands nowhere. What
+it finds, and when, is told by nodes in ZooKeeper (:func:`go`), so a test lays down the order of everything.
+
+Processes are forked off one that has imported everything: tests kill many. Each has a log of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import peer.work
+from coordinator import layout
+from coordinator.events import Assignment, Counts, Create
+from coordinator.operations import Operation
+from coordinator.outer import KafkaLinks, OuterEffects
+from coordinator.service import Coordinator
+from coordinator.tree import Deposed, Tree
+from peer.grant import Grant
+from peer.service import PeerDaemon
+from peer.task_loop import TaskLoop
+from queues.outlets import Outlet
+from queues.positions import Partition, Position
+from sardonyx import gates
+from sardonyx.config import Settings, load_settings
+from sardonyx.graph import Stage, graph_of
+from sardonyx.spec import decode_spec
+from tests.services.coordination import FakeLinks
+
+STAGE = "/light"
+"""Below it tests say what light peers may do, and these what they did."""
+
+STEPS = ("answer", "exhausted", "sealed")
+"""What a light peer can be held at: before it is ready to take a task, before it finds its input exhausted, and when it has
+written its sentinel but does not know it yet."""
+
+_TICK = 0.02
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([__name__, "queues.links"])
+
+
+# In the test
+
+
+class Actor:
+    """One process of a history.
+
+    Args:
+        name: who it is, also in its log's name.
+        folder: where its log goes.
+        run: what it does; a function of this module with its arguments.
+        settings: of the deployment, with this one's own timers.
+        gate: where it dies or stops, as in ``SARDONYX_GATE``.
+    """
+
+    def __init__(self, name: str, folder: Path, run: Callable[[], None], settings: Settings, *, gate: str = "") -> None:
+        self.name = name
+        self._log = folder / f"{name}.log"
+        environment = settings.environment()
+        self._process = _processes.Process(target=_become, args=(run, environment, gate, self._log), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it lives; minus the number of the signal that killed it."""
+        return self._process.exitcode
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, if it lives, and wait until it is gone."""
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a SIGSTOP has stopped it."""
+        with suppress(FileNotFoundError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return False
+
+    def said(self, lines: int = 30) -> str:
+        """The end of its log."""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return "\n".join([f"--- {self.name} (exit {self.exit_code})", *text.splitlines()[-lines:]])
+
+
+def coordinator_process(
+    name: str, folder: Path, settings: Settings, *, gate: str = "", kafka: bool = False, audit: Path | None = None
+) -> Actor:
+    """A coordinator; its links stand nowhere unless ``kafka``. ``audit``: where it writes down what it writes."""
+    return Actor(name, folder, partial(_coordinate, audit, kafka=kafka), settings, gate=gate)
+
+
+def peer_process(
+    name: str, folder: Path, settings: Settings, *, gate: str = "", holds: Iterable[str] = (), virtual_peers: int = 1
+) -> Actor:
+    """A daemon of light peers. ``holds``: the steps at which it waits until :func:`go` lets it go on, each for ever after."""
+    assert set(holds) <= set(STEPS)
+    own = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": virtual_peers})})
+    return Actor(name, folder, partial(_serve, name, frozenset(holds)), own, gate=gate)
+
+
+def set_stage(tree: Tree) -> None:
+    """Make what the nodes of :func:`go` and the marks stand below."""
+    for path in (STAGE, f"{STAGE}/go", f"{STAGE}/sentinels"):
+        tree.create(path)
+
+
+def go(tree: Tree, name: str, step: str) -> None:
+    """Let the light peer of that name go on."""
+    tree.create(f"{STAGE}/go/{name}-{step}")
+
+
+def sentinels(tree: Tree) -> list[str]:
+    """Who sealed what, in order: ``P1 write``."""
+    marks = sorted(tree.children(f"{STAGE}/sentinels"), key=lambda name: name[-10:])
+    return [" ".join(name.split("-")[:2]) for name in marks]
+
+
+# In the process
+
+
+def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log: Path) -> None:
+    os.environ.update(environment)
+    gates.gate.__init__(gate)  # the one that all modules have, made when they were imported
+    with log.open("ab", buffering=0) as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    run()
+
+
+def _coordinate(audit: Path | None, *, kafka: bool) -> None:
+    settings = load_settings()
+    outer: OuterEffects = KafkaLinks(settings) if kafka else FakeLinks()
+    if audit is None:
+        Coordinator(settings, outer).run()
+    else:
+        AuditedTree.lines = audit
+        Coordinator(settings, outer, connect=AuditedTree.connect).run()
+
+
+def _serve(name: str, holds: frozenset[str]) -> None:
+    daemon = PeerDaemon(load_settings(), LightCraft(name, holds))
+    signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
+    daemon.run()
+
+
+class AuditedTree(Tree):
+    """Writes down every transaction of a leader before it is sent, how it came out, and its sessions: a JSON line each."""
+
+    lines: Path
+
+    @classmethod
+    def connect(cls, settings: Settings, **options: Any) -> AuditedTree:
+        tree = super().connect(settings, **options)
+        session, password = tree.client.client_id
+        tree._note(session=session, password=password.hex())
+        return tree
+
+    def begin(self, operations: Iterable[Operation], *, epoch_version: int | None = None) -> Callable[[], None]:
+        wanted = list(operations)
+        if epoch_version is None:  # the epoch itself
+            return super().begin(wanted)
+        batches = [o.path for o in wanted if isinstance(o, Create) and o.path.count("/") == 3 and layout.LOG in o.path]
+        about = {"write": self.clockwork.token(), "version": epoch_version, "batches": batches}
+        self._note(**about, outcome="")
+        finish = super().begin(wanted, epoch_version=epoch_version)
+
+        def finished() -> None:
+            outcome = "done"
+            try:
+                finish()
+            except Exception as error:
+                outcome = "deposed" if isinstance(error, Deposed) else type(error).__name__
+                raise
+            finally:
+                self._note(**about, outcome=outcome)
+
+        return finished
+
+    def _note(self, **what: object) -> None:
+        line = json.dumps({"pid": os.getpid(), "at": time.time(), **what})
+        with self.lines.open("a") as out:
+            out.write(line + "\n")
+
+
+@dataclass
+class LightCraft:
+    """How a light peer does a task: like others, without Spark, and with what its test has it find.
+
+    Args:
+        name: whom tests mean.
+        holds: where it waits for its test.
+    """
+
+    name: str
+    holds: frozenset[str] = frozenset()
+    grants: list[Grant] = field(default_factory=list)
+    """What it was granted, for tests in the same process."""
+
+    def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
+        while not self.may(tree, "answer"):
+            time.sleep(_TICK)
+        spec = decode_spec(peer.work._must(tree, layout.job_spec(assignment.job)))
+        stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
+        return LightWork(self, tree, peer_id, assignment, stage)
+
+    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
+        self.grants.append(grant)
+        LightLoop(prepared, grant, tree).run()
+
+    def may(self, tree: Tree, step: str) -> bool:
+        return step not in self.holds or tree.read(f"{STAGE}/go/{self.name}-{step}") is not None
+
+
+@dataclass
+class LightWork:
+    """What stands for :class:`peer.work.Work`: a task all of whose input is read already."""
+
+    craft: LightCraft
+    tree: Tree
+    peer: str
+    assignment: Assignment
+    stage: Stage
+    source: None = None
+
+    @property
+    def outlets(self) -> list[Outlet]:
+        return [LightOutlet(self)]
+
+    def begin(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+@dataclass
+class LightOutlet:
+    """A way out on which nothing goes but sentinels."""
+
+    work: LightWork
+
+    def sentinels(self, uuid: str) -> Iterator[str]:
+        yield uuid
+
+    def sealed(self) -> None:
+        while not self.work.craft.may(self.work.tree, "sealed"):
+            time.sleep(_TICK)
+
+
+@dataclass
+class LightReader:
+    """All of a task's partitions, empty but for a sentinel, which is found when the test says so."""
+
+    work: LightWork
+    grant: Grant
+    leader: Callable[[str, str], str]
+    idle = member = True
+    group_metadata = None
+
+    def ready(self, _size: int, _patience: float) -> bool:
+        return False
+
+    def poll(self, timeout: float) -> None:
+        self.grant.pause(timeout)
+
+    @property
+    def held(self) -> dict[Partition, Position | None]:
+        (link,) = self.work.stage.ingress
+        drained = None
+        if self.work.craft.may(self.work.tree, "exhausted"):
+            drained = self.leader(link.name, f"met by {self.work.craft.name}")
+        return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
+
+    def all_committed(self) -> dict[Partition, Position | None]:
+        return self.held
+
+    def committed(self, positions: dict[Partition, Position]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class LightWriter:
+    """A sentinel that is written is a node, with who wrote it and for which task."""
+
+    work: LightWork
+
+    def write(self, messages: list[str], _positions: object, _group: object) -> None:
+        for uuid in messages:
+            mark = f"{self.work.craft.name}-{self.work.assignment.task}-{uuid}-"
+            self.work.tree.create_sequential(f"{STAGE}/sentinels/{mark}", b"")
+
+
+class LightLoop(TaskLoop):
+    """The real loop, with its gates, on a reader and a writer that stand nowhere."""
+
+    def _open(self) -> None:
+        self._writer = LightWriter(self._work)
+        self._reader = LightReader(self._work, self._grant, self._votes.leader)
