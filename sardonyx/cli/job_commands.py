@@ -111,7 +111,7 @@ def show(call: Call, job: JobId) -> None:
         view = handle.status()
         waits = None if view.ended else handle.explain(look=False).in_short
     if call.json:
-        call.put_json(view)
+        call.put_json({**report.as_data(view), "why": waits})
         return
     call.console.print(job_headline(view))
     if waits:
