@@ -318,7 +318,9 @@ class TaskLoop:
         gate("sealed")
         self._meanwhile(self._seal_outlets)
         counts = total(drained.values())
+        gate("complete")
         self._tree.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
+        gate("completed")
         self._sealed = True
         log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped)
 

@@ -29,6 +29,7 @@ from queues.positions import Position, total
 from queues.transaction import CLIENT_LOG
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, SetupError
+from sardonyx.gates import gate
 from sardonyx.graph import Graph, Link, Stage
 from sardonyx.spec import JobSpec
 
@@ -76,6 +77,7 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         error = _error_of(future)
         if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise _refused(settings, f"create topic {topic}", error)
+        gate("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
@@ -97,11 +99,13 @@ def delete_links(settings: Settings, graph: Graph, job: str) -> dict[str, Counts
             raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
         if groups:  # its members are on their way out
             time.sleep(0.2)
+    gate("in-delete-links")
     topics = sorted({link.topic for link in graph.links if link.owned})
     for topic, future in (admin.delete_topics(topics) if topics else {}).items():
         error = _error_of(future)
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _refused(settings, f"delete topic {topic}", error)
+        gate("in-delete-links")
     return counted
 
 

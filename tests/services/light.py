@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ from sardonyx.config import Settings, load_settings
 from sardonyx.graph import Stage, graph_of
 from sardonyx.spec import decode_spec
 from tests.services.coordination import FakeLinks
+from tests.waiting import until
 
 STAGE = "/light"
 """Below it tests say what light peers may do, and these what they did."""
@@ -45,7 +47,10 @@ STEPS = ("answer", "exhausted", "sealed")
 """What a light peer can be held at: before it is ready to take a task, before it finds its input exhausted, and when it has
 written its sentinel but does not know it yet."""
 
-_TICK = 0.02
+_PATIENCE = 120.0
+"""Seconds that a light peer waits for its test; longer than any test waits for it."""
+
+_BATCH = re.compile(r"/log/\d+/\d+")
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__, "queues.links"])
@@ -179,7 +184,7 @@ class AuditedTree(Tree):
         wanted = list(operations)
         if epoch_version is None:  # the epoch itself
             return super().begin(wanted)
-        batches = [o.path for o in wanted if isinstance(o, Create) and o.path.count("/") == 3 and layout.LOG in o.path]
+        batches = [o.path for o in wanted if isinstance(o, Create) and _BATCH.fullmatch(o.path)]
         about = {"write": self.clockwork.token(), "version": epoch_version, "batches": batches}
         self._note(**about, outcome="")
         finish = super().begin(wanted, epoch_version=epoch_version)
@@ -217,8 +222,7 @@ class LightCraft:
     """What it was granted, for tests in the same process."""
 
     def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
-        while not self.may(tree, "answer"):
-            time.sleep(_TICK)
+        self.wait(tree, "answer")
         spec = decode_spec(peer.work._must(tree, layout.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, tree, peer_id, assignment, stage)
@@ -226,6 +230,9 @@ class LightCraft:
     def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
         self.grants.append(grant)
         LightLoop(prepared, grant, tree).run()
+
+    def wait(self, tree: Tree, step: str) -> None:
+        until(lambda: self.may(tree, step), what=f"{self.name} to be let go on at {step}", timeout=_PATIENCE)
 
     def may(self, tree: Tree, step: str) -> bool:
         return step not in self.holds or tree.read(f"{STAGE}/go/{self.name}-{step}") is not None
@@ -263,8 +270,7 @@ class LightOutlet:
         yield uuid
 
     def sealed(self) -> None:
-        while not self.work.craft.may(self.work.tree, "sealed"):
-            time.sleep(_TICK)
+        self.work.craft.wait(self.work.tree, "sealed")
 
 
 @dataclass
