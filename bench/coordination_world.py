@@ -1,0 +1,312 @@
+"""A coordinator that is driven by hand on a real ZooKeeper, and virtual peers that only say what peers say.
+
+Between two rounds of the loop the peers put into the inbox what they would have put there: each that was offered a task
+takes it, each at work finds it exhausted, each that seals says that it has. Some die, others are born, and for each job
+that ends another one is handed in. Only the loop's own time is measured, from the moment at which it begins to gather to
+the one at which the checkpoint stands at the last event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.decide import Timers, decide, due
+from coordinator.events import (
+    Acked,
+    AnyEvent,
+    Completed,
+    Counts,
+    Create,
+    CreateLinks,
+    Delete,
+    DeleteLinks,
+    Effect,
+    Exhausted,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    PeerBorn,
+    PeerDied,
+    PulseNote,
+    encode_event,
+    kind_of,
+)
+from coordinator.leadership import Candidacy, Leadership
+from coordinator.operations import chunked
+from coordinator.service import Leader
+from coordinator.state import State, new_state
+from coordinator.tree import Tree
+from sardonyx.config import Settings
+from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
+
+STAGES, PARTITIONS = 5, 8
+"""Tasks of a job, and the most peers on each of them."""
+STEPS = ("read", "append", "decide", "effects", "snapshot")
+"""What the loop does with a round of events: how long each keeps it, the waiting for ZooKeeper included. While it decides,
+ZooKeeper works on what was sent before, so `append` and `effects` are less than these take by themselves."""
+
+TIMERS = Timers(ack_timeout=15.0, revoke_grace=10.0, failure_backoff=1.0, keep_jobs=100)
+"""Of the core alone, where no time passes: only ended jobs are forgotten."""
+
+
+def job_spec(name: str) -> JobSpec:
+    """A chain of tasks."""
+    names = [f"t{index}" for index in range(STAGES)]
+    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
+    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    return JobSpec(name=name, workflow=list(itertools.pairwise(names)), catalog=catalog, partitions=PARTITIONS)
+
+
+def jobs_for(peers: int) -> int:
+    """So many jobs that every peer has a place."""
+    return max(1, -(-peers // (STAGES * PARTITIONS)))
+
+
+class Links:
+    """Links that stand nowhere: the job's topics are not what is measured."""
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        return {link.name: LinkFacts(PARTITIONS) for link in graph_of(spec, "bench", job).links}
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        del job, spec
+        return {}
+
+
+class Crowd:
+    """What so many virtual peers and their users do, given the state that they are told. Pure; from a seed."""
+
+    def __init__(self, peers: int, rng: random.Random) -> None:
+        self.peers = peers
+        self._rng = rng
+        self._serial = itertools.count()
+
+    def born(self, count: int) -> list[PeerBorn]:
+        """New peers."""
+        return [PeerBorn(peer=f"host-{next(self._serial):06d}", daemon="d", host="bench", pid=1) for _ in range(count)]
+
+    def dying(self, state: State, count: int) -> list[PeerDied]:
+        """Peers at work or without it that are gone."""
+        alive = [name for name in ("idle", "active", "waiting") for name in state.by_state[name]]
+        return [PeerDied(peer=name) for name in self._rng.sample(alive, min(count, len(alive)))]
+
+    def jobs(self, state: State) -> list[JobSubmitted]:
+        """As many as are missing to a place for every peer."""
+        missing = jobs_for(self.peers) - len(state.names)
+        names = [f"job{next(self._serial):06d}" for _ in range(missing)]
+        return [JobSubmitted(job=f"{name}-x", spec=job_spec(name)) for name in names]
+
+    def said(self, state: State, count: int, besides: set[str]) -> list[Acked | Exhausted | Completed]:
+        """What at most ``count`` peers that were told something say to it, in any order."""
+        told = [
+            (name, kind)
+            for kind in ("acking", "active", "sealing")
+            for name in state.by_state[kind]
+            if name not in besides
+        ]
+        self._rng.shuffle(told)
+        answers = {"acking": Acked, "active": Exhausted, "sealing": Completed}
+        return [answers[kind](peer=name, assignment=state.assignment(name).id) for name, kind in told[:count]]
+
+
+class Pure:
+    """The deciding core alone: no ZooKeeper, no log."""
+
+    def __init__(self) -> None:
+        self.state = new_state("bench")
+        self.seconds = 0.0
+        self.events = 0
+
+    def take(self, events: list[AnyEvent]) -> list[tuple[int, AnyEvent]]:
+        """Decide each, and what follows from it outside. Gives all of them as they would stand in a log."""
+        taken: list[tuple[int, AnyEvent]] = []
+        waiting = list(events)
+        while waiting:
+            began = time.perf_counter()
+            effects: list[Effect] = []
+            for event in waiting:
+                taken.append((self.state.n + 1, event))
+                effects += decide(self.state, self.state.n + 1, event)
+            self.seconds += time.perf_counter() - began
+            self.events += len(waiting)
+            waiting = [done for effect in effects if (done := self._outside(effect)) is not None]
+        return taken
+
+    def _outside(self, effect: Effect) -> AnyEvent | None:
+        if isinstance(effect, CreateLinks):
+            return LinksCreated(
+                job=effect.job, links=Links().create_links(effect.job, self.state.jobs[effect.job].spec)
+            )
+        if isinstance(effect, DeleteLinks):
+            return LinksDeleted(job=effect.job)
+        return None
+
+
+def pure_round(pure: Pure, crowd: Crowd, requests: int, churn: int) -> list[tuple[int, AnyEvent]]:
+    """One round of the core alone; the same mix as :meth:`World.round`."""
+    dying = crowd.dying(pure.state, churn)
+    said = crowd.said(pure.state, requests, {event.peer for event in dying})
+    forgotten = due(pure.state, 0.0, TIMERS)
+    return pure.take([*crowd.born(len(dying)), *crowd.jobs(pure.state), *said, *dying, *forgotten])
+
+
+class World:
+    """A leader, driven by hand, and its crowd.
+
+    Args:
+        leadership: a won epoch.
+        outside: a session of the peers' own.
+        settings: of the deployment.
+        crowd: who speaks.
+    """
+
+    def __init__(self, leadership: Leadership, outside: Tree, settings: Settings, crowd: Crowd) -> None:
+        self.crowd = crowd
+        self.kinds: Counter[str] = Counter()
+        """Events taken in measured rounds, by kind."""
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+        """What the measured rounds took, by step."""
+        self._outside = outside
+        self._leader = Leader(leadership, settings, Links(), wake=Event())
+        self._spent: dict[str, float] = {}
+        self._inside = False
+        self._leader.take_over()
+        self._put([], crowd.born(crowd.peers), [])
+        self._settle()
+
+    @property
+    def state(self) -> State:
+        return self._leader.state
+
+    @property
+    def events(self) -> int:
+        return sum(self.kinds.values())
+
+    def _settle(self) -> None:
+        """Take everything in until all jobs run; not measured."""
+        while True:
+            self._put(self.crowd.jobs(self.state), [], [])
+            intakes = self._leader._gather()  # noqa: SLF001 - the loop's own steps, one by one
+            if intakes:
+                self._leader.handle(intakes)
+            elif all(job.status != "planning" for job in self.state.jobs.values()):
+                return
+            else:
+                time.sleep(0.001)
+
+    def round(self, requests: int, churn: int) -> None:
+        """What ``requests`` peers say, and so many deaths and births; then one measured round of the loop."""
+        dying = self.crowd.dying(self.state, churn)
+        said = self.crowd.said(self.state, requests, {event.peer for event in dying})
+        self._put([*self.crowd.jobs(self.state), *said], self.crowd.born(len(dying)), dying)
+        self._leader._tree.sync()  # noqa: SLF001 - so that its watches have fired
+        with self._steps():
+            began = time.perf_counter()
+            intakes = self._leader._gather()  # noqa: SLF001
+            gathered = time.perf_counter()
+            if intakes:
+                self._leader.handle(intakes)
+            ended = time.perf_counter()
+        self.kinds.update(kind_of(intake.event) for intake in intakes)
+        for step, seconds in self._spent.items():
+            self.seconds[step] += seconds
+        self.seconds["read"] += gathered - began
+        self.seconds["decide"] += ended - gathered - sum(self._spent.values())
+
+    def forget(self) -> None:
+        """Measure from here on."""
+        self.kinds.clear()
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    @contextmanager
+    def _steps(self) -> Iterator[None]:
+        """Measure the loop's steps as they run."""
+        self._spent = dict.fromkeys(("append", "effects", "snapshot"), 0.0)
+        leader: Any = self._leader
+        parts = ((leader, "_apply", "effects"), (leader, "_applied", "effects"), (leader, "_keep", "snapshot"))
+        with ExitStack() as stack:
+            for owner, name, step in parts:
+                stack.enter_context(replaced(owner, name, partial(self._timed, step, getattr(owner, name))))
+            stack.enter_context(replaced(journal, "appending", partial(self._timed_pieces, journal.appending)))
+            yield
+
+    def _timed(self, step: str, function: Callable[..., Any], *args: Any) -> Any:
+        if self._inside:
+            return function(*args)
+        self._inside = True
+        began = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self._spent[step] += time.perf_counter() - began
+            self._inside = False
+
+    def _timed_pieces(self, function: Callable[..., Iterator[int]], *args: Any) -> Iterator[int]:
+        pieces = function(*args)
+        while (piece := self._timed("append", partial(next, pieces, None))) is not None:
+            yield piece
+
+    def _put(self, requests: list[Any], born: list[PeerBorn], dying: list[PeerDied]) -> None:
+        """Pulses and requests into the tree, as peers and clients do, only many to a transaction."""
+        note = msgspec.json.encode(PulseNote("d", "bench", 1))
+        pulses = [Create(layout.pulse(event.peer), note) for event in born]
+        for chunk in chunked([operation] for operation in [*pulses, *(Delete(layout.pulse(e.peer)) for e in dying)]):
+            self._outside.commit(chunk)
+        for at in range(0, len(requests), 500):
+            transaction = self._outside.client.transaction()
+            for event in requests[at : at + 500]:
+                prefix = layout.inbox_prefix(kind_of(event), self._outside.clockwork.token())
+                transaction.create(self._outside.path(prefix), encode_event(event), sequence=True)
+            failed = [result for result in transaction.commit() if isinstance(result, Exception)]
+            if failed:
+                raise failed[0]
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """Another attribute of that name for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def world(settings: Settings, peers: int, seed: int) -> Iterator[World]:
+    """A coordinator that has taken over an empty deployment, with so many peers on running jobs."""
+    with leadership(settings) as won:
+        outside = Tree.connect(settings)
+        try:
+            yield World(won, outside, settings, Crowd(peers, random.Random(seed)))  # noqa: S311 - repeatable, not secret
+        finally:
+            outside.close()
+
+
+@contextmanager
+def leadership(settings: Settings) -> Iterator[Leadership]:
+    """A won election, with nobody who drives it."""
+    tree = Tree.connect(settings)
+    try:
+        candidacy = Candidacy(tree, Event())
+        if not candidacy.wait(Event()):
+            raise RuntimeError("not elected")
+        yield candidacy.take()
+    finally:
+        tree.close()
