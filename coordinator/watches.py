@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from coordinator import layout
-from coordinator.events import AnyEvent, Delete, PeerBorn, PeerDied, PulseNote, Request, decode_request
+from coordinator.events import AnyEvent, Delete, PeerBorn, PeerDied, PulseNote, Request, decode_request, encode_event
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import ENTRY_LIMIT
@@ -22,6 +22,9 @@ from coordinator.tree import TransactionFailed
 
 SHOWN = 200
 """Bytes of an unreadable request that the log shows."""
+
+GROWTH = 8
+"""So many times longer, at most, is a request in the log than it was in the inbox; numbers grow to less than four times."""
 
 REMEMBERED = 20_000
 """Requests whose uuids are known, so that one whose writer had lost the reply and sent it again is not taken twice."""
@@ -42,7 +45,8 @@ class Watches:
         self._tree = leadership.tree
         self._taken: dict[str, None] = {}
         self._wake = wake
-        self._changed = True
+        self._requests_came = True
+        self._pulses_changed = True
 
     def remember(self, request: str) -> None:
         """A request of this uuid stands in the log; should it come again, it is left out. Empty: none."""
@@ -57,25 +61,30 @@ class Watches:
         So a peer is born before it asks for anything, and what it asked for before it died is handled before its death.
         The caller must append them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
         """
-        if not self._changed:
+        # A list is read only if it has changed: that of the pulses is long when there are many peers, and changes seldom.
+        # The flags are taken down before reading: what changes from now on sets them again. That of the requests first: when
+        # one is seen, the pulse of its writer has been told before it.
+        if not self._requests_came and not self._pulses_changed:
             return []
-        self._changed = False  # before reading: what changes from now on sets it again
-        # Pulses first: whoever is seen dead here put its requests in before, so they are seen below.
-        pulses = self._tree.children(layout.PULSE, watch=self._on_change)
-        requests = self._requests(self._tree.children(layout.INBOX, watch=self._on_change))
-        expected = [name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due]
-        standing = set(pulses)
-        made = [
-            *self._births([name for name in pulses if name not in state.peers]),
-            *requests,
-            *(Intake(PeerDied(peer=name)) for name in expected if name not in standing),
-        ]
-        return [msgspec.structs.replace(intake, event=stamped(intake.event, at)) for intake in made]
+        requests_came, self._requests_came = self._requests_came, False
+        pulses_changed, self._pulses_changed = self._pulses_changed, False
+        born, died = self._pulses(state) if pulses_changed else ([], [])
+        # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
+        names = self._tree.children(layout.INBOX, watch=self._on_request) if requests_came or died else []
+        made = [*self._births(born), *self._requests(names), *(Intake(PeerDied(peer=name)) for name in died)]
+        return [Intake(stamped(intake.event, at), intake.inbox, intake.request) for intake in made]
 
     def look_again(self) -> None:
         """Have :meth:`collect` look whether or not something changed."""
-        self._changed = True
+        self._requests_came = self._pulses_changed = True
         self._wake()
+
+    def _pulses(self, state: State) -> tuple[list[str], list[str]]:
+        """Peers that have a pulse and are not known, and such as should have one and have none."""
+        standing = dict.fromkeys(self._tree.children(layout.PULSE, watch=self._on_pulse))
+        born = [name for name in standing if name not in state.peers]
+        expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
+        return born, [name for name in expected if name not in standing]
 
     def _births(self, names: list[str]) -> list[Intake]:
         found = self._tree.read_many(map(layout.pulse, names))
@@ -124,10 +133,16 @@ class Watches:
         except TransactionFailed as error:
             log.warning("request cannot be removed", request=name, reason=error.message)
 
-    def _on_change(self, event: Any) -> None:
+    def _on_request(self, event: Any) -> None:
         """In kazoo's thread: only signals. A session event counts as well, for it takes the watch away."""
         del event
-        self._changed = True
+        self._requests_came = True
+        self._wake()
+
+    def _on_pulse(self, event: Any) -> None:
+        """As :meth:`_on_request`."""
+        del event
+        self._pulses_changed = True
         self._wake()
 
 
@@ -141,9 +156,13 @@ def _decoded(data: bytes) -> Request:
     if len(data) > ENTRY_LIMIT:
         raise ValueError(f"{len(data):,} bytes; {ENTRY_LIMIT:,} is the most")
     try:
-        return decode_request(data)
+        request = decode_request(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    # Written by others than us it may grow on its way into the log: 1e15 is 1000000000000000.0 there.
+    if len(data) > ENTRY_LIMIT // GROWTH and len(encode_event(request)) > ENTRY_LIMIT:
+        raise ValueError(f"more than {ENTRY_LIMIT:,} bytes as it would stand in the log")
+    return request
 
 
 def _sequence(name: str) -> int:

@@ -14,7 +14,9 @@ from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, Job
 from coordinator.leadership import Leadership
 from coordinator.log import Entry, Intake
 from coordinator.operations import ENTRY_LIMIT, SetIf, weight
+from coordinator.state import new_state
 from coordinator.tree import Deposed, Tree
+from coordinator.watches import Watches
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.spec import JobSpec
@@ -187,6 +189,16 @@ def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, tre
     with pytest.raises(InternalError):
         log.append(leader, 2, [intake])
     assert log.last(tree) == 1
+
+
+def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tree: Tree) -> None:
+    """Numbers that others write shorter than we do must not end one leadership after the other."""
+    numbers = b",".join([b"1e15"] * 12_000)
+    spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
+    tree.create_sequential(f"{layout.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
+    watches = Watches(leader, wake=lambda: None)
+    assert watches.collect(new_state(), 1.0) == []
+    assert tree.children(layout.INBOX) == []
 
 
 def test_a_deposed_leader_appends_nothing(leader: Leadership, tree: Tree) -> None:
