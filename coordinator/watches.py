@@ -6,6 +6,7 @@ many peers there are; after a reconnection both are read again, for a watch that
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ class Watches:
     def __init__(self, leadership: Leadership, *, wake: Callable[[], None]) -> None:
         self._leadership = leadership
         self._tree = leadership.tree
-        self._taken: dict[str, None] = {}
+        self._taken: OrderedDict[str, None] = OrderedDict()  # a dict would look ever longer for its oldest key
         self._wake = wake
         self._requests_came = True
         self._pulses_changed = True
@@ -53,7 +54,7 @@ class Watches:
         if request:
             self._taken[request] = None
         if len(self._taken) > REMEMBERED:
-            del self._taken[next(iter(self._taken))]
+            self._taken.popitem(last=False)
 
     def collect(self, state: State, at: float) -> list[Intake]:
         """What happened, as events that carry the time ``at``: births, then requests in their order, then deaths.
