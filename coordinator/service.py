@@ -20,12 +20,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from coordinator import layout
 from coordinator import log as journal
 from coordinator.decide import Timers, decide, due, next_due, unfinished
 from coordinator.events import (
+    ENDED,
     Acked,
     AnyEvent,
     Completed,
@@ -33,6 +35,7 @@ from coordinator.events import (
     Delete,
     DeletePulse,
     Exhausted,
+    JobNote,
     LinksCreated,
     LinksDeleted,
     OuterEffect,
@@ -51,6 +54,7 @@ from sardonyx.clockwork import REAL, Clockwork, Signal
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
+from sardonyx.spec import JobSpec
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a coordinator that broke stands again; doubled each time, until a leadership lasts."""
@@ -60,6 +64,9 @@ CONNECT_ATTEMPT = 3.0
 """Seconds of one attempt to connect; after the first one it is said what is waited for."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
+
+LATE_PAUSE = 1.0
+"""Seconds between attempts to remove topics that were made too late."""
 
 CLOSE_ATTEMPTS = 100
 """Times that the removal of a job's votes is begun; each time somebody has cast another one meanwhile."""
@@ -86,6 +93,7 @@ class Leader:
         leadership: the epoch that was won.
         settings: timers, deployment, how often to take snapshots.
         outer: how topics are made and removed.
+        late: hears of jobs whose topics were still being made when the leadership was over.
         wake: set whenever there is something to look at.
     """
 
@@ -96,6 +104,7 @@ class Leader:
         outer: OuterEffects,
         *,
         wake: Signal,
+        late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
     ) -> None:
         self._leadership = leadership
         self._tree = leadership.tree
@@ -103,7 +112,8 @@ class Leader:
         self._wake = wake
         self._clockwork = leadership.tree.clockwork
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
-        self._worker = OuterWorker(outer, self._outer_done, self._clockwork)
+        self._late = late
+        self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
         self._timers = Timers(
             ack_timeout=settings.coordinator.ack_timeout,
             revoke_grace=settings.coordinator.revoke_grace,
@@ -140,6 +150,9 @@ class Leader:
     def close(self) -> None:
         """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
         self._worker.close()
+        for name, job in self.state.jobs.items():
+            if job.links == "none" and not job.refused:  # made perhaps, and nobody heard of it
+                self._late(name, job.spec)
 
     # Taking over
 
@@ -195,7 +208,7 @@ class Leader:
         stands = self._tree.read_many(sorted(touched))
         missing = Merged()
         changes: list[TreeEffect] = []
-        for path in touched:
+        for path in sorted(touched):
             before, after = stands.get(path), wanted.get(path)
             if after is None:
                 changes += [] if before is None else [Delete(path)]
@@ -395,6 +408,7 @@ class Coordinator:
         self._stop = clockwork.signal()
         self._wake = clockwork.signal()
         self._troubles = 0
+        self._session: Tree | None = None
         self.leading = clockwork.signal()
         """Set while this one leads."""
 
@@ -417,7 +431,7 @@ class Coordinator:
 
     def _term(self, tree: Tree) -> float:
         """Stand and lead once, and end the session, so that another can lead. Gives the pause until the next time."""
-        began = self._clockwork.now()
+        began, self._session = self._clockwork.now(), tree
         try:
             self._stand_and_lead(tree)
         except _OVER as error:
@@ -433,6 +447,7 @@ class Coordinator:
             return pause
         finally:
             self.leading.clear()
+            self._session = None
             tree.close()
         return 0.0
 
@@ -441,10 +456,30 @@ class Coordinator:
         log.info("stands for election", me=identity())
         if not candidacy.wait(self._stop):
             return
-        leader = Leader(candidacy.take(), self._settings, self._outer, wake=self._wake)
+        leader = Leader(candidacy.take(), self._settings, self._outer, wake=self._wake, late=self._note_late)
         self.leading.set()
         leader.lead(self._stop)
         log.info("leaves the leadership", n=leader.state.n)
+
+    def _note_late(self, job: str, spec: JobSpec) -> None:
+        """In a thread of a leadership that is over, whose topics may have come behind the back of whoever leads now."""
+        self._clockwork.spawn(f"late-{job}", lambda: self._undo_late(job, spec))
+
+    def _undo_late(self, job: str, spec: JobSpec) -> None:
+        """If their job has ended nobody else removes them. If not, they are its topics, whoever made them."""
+        while not self._stop.is_set():
+            tree = self._session
+            try:
+                if tree is not None:
+                    tree.sync()
+                    data = tree.read(layout.job_status(job))
+                    if data is None or msgspec.json.decode(data, type=JobNote).status in ENDED:
+                        self._outer.delete_links(job, spec)
+                        log.info("topics that came late are removed", job=job)
+                    return
+            except Exception as error:  # noqa: BLE001 - Kafka or ZooKeeper is away: again, for as long as it takes
+                log.warning("topics that came late cannot be removed yet", job=job, reason=str(error))
+            self._clockwork.signal().wait(LATE_PAUSE)
 
     def _connected(self) -> Tree | None:
         """A session, however long it takes; None if stopped before."""

@@ -122,7 +122,7 @@ class Process:
         self.on_kill: list[Callable[[], None]] = []
         self.on_pause: list[Callable[[], None]] = []
         self.on_resume: list[Callable[[], None]] = []
-        self._threads: set[greenlet] = set()
+        self._threads: dict[greenlet, None] = {}  # in order: what dies first must be the same in every run
         self._deferred: list[Callable[[], None]] = []
         sim.processes.append(self)
 
@@ -135,7 +135,7 @@ class Process:
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
         thread = Thread(self, name, target)
-        self._threads.add(thread.greenlet)
+        self._threads[thread.greenlet] = None
         self.sim.at(0.0, lambda: self.run(thread.greenlet.switch))
         return thread
 
@@ -180,7 +180,7 @@ class Process:
             self.sim.at(0.0, lambda what=what: self.run(what))
 
     def forget(self, thread: greenlet) -> None:
-        self._threads.discard(thread)
+        self._threads.pop(thread, None)
 
 
 class Thread:

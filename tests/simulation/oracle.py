@@ -6,6 +6,7 @@ and what the log made of it, and what stands in Kafka.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,12 +49,14 @@ class Oracle:
         self.state = new_state("sim")
         """The log so far, replayed as it was written."""
         self.decisions = self.depositions = self.refused = self.accepted = 0
+        self._digest = hashlib.sha256()
         zookeeper.on_commit.append(self._committed)
         zookeeper.on_refused.append(self._refused)
 
     # With each commit
 
     def _committed(self, client: SimClient | None, changes: list[Any], operations: list[Any]) -> None:
+        self._digest.update(repr((self.zookeeper.sim.now, changes)).encode())
         for kind, path, data, _ in changes:
             top, _, below = path.removeprefix(ROOT).lstrip("/").partition("/")
             if not path.startswith(ROOT + "/") or (kind == "+" and not below):
@@ -69,6 +72,10 @@ class Oracle:
                     self._logged(int(below.rpartition("/")[2]), data)
                 elif top == "job" and kind == "=" and "/task/" in below:
                     self._task_changed(below, data)
+
+    def digest(self) -> str:
+        """Of all that was ever written, and when: equal for equal histories."""
+        return self._digest.hexdigest()
 
     def _logged(self, first: int, data: bytes) -> None:
         for n, entry in enumerate(journal.decode_batch(first, data), first):

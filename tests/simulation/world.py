@@ -9,7 +9,9 @@ the same history every time.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -406,12 +408,15 @@ class instrumented:  # noqa: N801 - reads as a word
         self._world = world
 
     def __enter__(self) -> None:
+        self._names = os.getpid, socket.gethostname
+        os.getpid, socket.gethostname = lambda: 1, lambda: "sim"  # what is written must be the same in every process
         self._decide = coordinator.service.decide
         coordinator.service.decide = self._checked  # type: ignore[assignment]
         self._log = structlog.get_config()
         structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
 
     def __exit__(self, *exc: object) -> None:
+        os.getpid, socket.gethostname = self._names
         coordinator.service.decide = self._decide
         structlog.configure(**self._log)
 
