@@ -197,6 +197,7 @@ class SimCraft:
     """``declines``, ``fails``, ``fails_for_good``: how often each happens; a part of 1."""
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Prepared:
+        self.trouble.pass_point(self.clockwork.process, "offered")
         self.clockwork.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
         spec = tree.read(layout.job_spec(assignment.job))
         links = tree.read(layout.job_links(assignment.job))
@@ -224,7 +225,11 @@ class Loop:
         self.told = self.sealed = False
         self.member = f"{self.peer}/{self.assignment.id}"
 
+    def _pass(self, point: str) -> None:
+        self.trouble.pass_point(self.clockwork.process, point)
+
     def run(self) -> None:
+        self._pass("active")
         try:
             while not self._over:
                 try:
@@ -356,10 +361,12 @@ class Loop:
             if self._drained(topics, everything):
                 self._seal(held)
         elif not self.told and self._drained(topics, list(held) or everything):
+            self._pass("exhausted")
             self.tree.request(Exhausted(peer=self.peer, assignment=self.assignment.id))
             self.told = True
 
     def _seal(self, held: dict[tuple[str, int], int]) -> None:
+        self._pass("seal")
         self._transaction(held)
         topics = self._topics()
         if not self._drained(topics, [(n, i) for n, topic in topics.items() for i in range(len(topic.partitions))]):
@@ -371,8 +378,10 @@ class Loop:
                 out.sentinels.append(uuid)
         rows = sum(p.position for topic in topics.values() for p in topic.partitions)
         self._reply_lost()
+        self._pass("sealed")
         self.tree.request(Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows)))
         self.sealed = True
+        self._pass("complete!")
 
     def _fail(self, *, fatal: bool) -> None:
         error = Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")

@@ -15,7 +15,7 @@ from kazoo.exceptions import BadVersionError
 from coordinator import layout
 from coordinator import log as journal
 from coordinator.decide import decide
-from coordinator.events import ENDED, JobNote, PeerNote, TaskNote
+from coordinator.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
 from coordinator.state import State, decode_state, encode_state, new_state, project
 from sardonyx.graph import Graph
 from tests.simulation.kafka import SimKafka
@@ -46,6 +46,7 @@ class Oracle:
         self.confirmed: set[str] = set()
         """Requests whose writers know that they were put in, by uuid."""
         self.logged: dict[str, int] = {}
+        self.events: list[AnyEvent] = []
         self.state = new_state("sim")
         """The log so far, replayed as it was written."""
         self.decisions = self.depositions = self.refused = self.accepted = 0
@@ -82,6 +83,7 @@ class Oracle:
             assert n == self.state.n + 1, f"entry {n} follows entry {self.state.n}"
             assert not entry.request or entry.request not in self.logged, f"request {entry.request} is logged twice"
             self.logged[entry.request] = n
+            self.events.append(entry.event)
             decide(self.state, n, entry.event)
 
     def _task_changed(self, below: str, data: bytes) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -63,6 +64,20 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     count: int = 0
 
 
+class Cue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happens when a peer of a daemon comes to a point in its work (``SimCraft.pass_point``)."""
+
+    who: str
+    point: str
+    count: int = 1
+    """The how manieth time."""
+    kill: bool = False
+    hold: float = 0.0
+    """Seconds that the peer stays there."""
+    start: str = ""
+    """A place at which a process comes up only now."""
+
+
 class Submission(msgspec.Struct, frozen=True):
     at: float
     job: str
@@ -79,6 +94,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Virtual peers of each."""
     jobs: list[Submission] = []
     faults: list[Fault] = []
+    cues: list[Cue] = []
     until: float = 30.0
     """When the last fault is over."""
     snapshot_every: int = 1000
@@ -138,6 +154,7 @@ class World:
         self.places: dict[str, Process] = {}
         self.running: dict[str, Coordinator | PeerDaemon] = {}
         self.incarnations = 0
+        self._passed: Counter[tuple[str, str]] = Counter()
         self.settling = False
         self.wrong: list[str] = []
         self.user = Process(self.sim, "user")
@@ -177,8 +194,10 @@ class World:
     def _begin(self) -> None:
         for number in range(self.plan.coordinators):
             self.sim.at(number * 0.01, partial(self._start, f"c{number}"))
+        cued = {cue.start for cue in self.plan.cues}
         for number in range(len(self.plan.daemons)):
-            self.sim.at(0.02 + number * 0.01, partial(self._start, f"d{number}"))
+            if f"d{number}" not in cued:
+                self.sim.at(0.02 + number * 0.01, partial(self._start, f"d{number}"))
         self.user.spawn("session", self._open_user_session)
         for job in self.plan.jobs:
             self.sim.at(job.at, partial(self._ask, JobSubmitted(job=job.job, spec=job.spec)))
@@ -201,6 +220,8 @@ class World:
             process.resume()
         for client in self.oracle.clients:
             client.away = False
+        for number in range(len(self.plan.daemons)):
+            self._start(f"d{number}")
         for job in self.plan.jobs:
             if not all(map(is_bounded, [t for t in job.spec.catalog if t.type == "input"])):
                 self._ask(JobKilled(job=job.job))
@@ -369,6 +390,19 @@ class World:
         self.sim.at(fault.seconds, lambda: setattr(self.kafka, "failing", 0.0))
 
     # What is asked of the world by a peer's work
+
+    def pass_point(self, process: Process, point: str) -> None:
+        """A peer comes to a point in its work: now is the moment of those cues that wait for it."""
+        place = process.name.partition(".")[0]
+        self._passed[place, point] += 1
+        for cue in self.plan.cues:
+            if (cue.who, cue.point, cue.count) == (place, point, self._passed[place, point]):
+                if cue.start:
+                    self.sim.at(0.0, partial(self._start, cue.start))
+                if cue.kill:
+                    self._again(place)
+                    process.crash()
+                SimClockwork(process).sleep(cue.hold)
 
     @property
     def slow(self) -> float:

@@ -8,6 +8,7 @@ with the connection. Connections break with requests on their way (done or not, 
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -138,6 +139,8 @@ class SimZooKeeper:
         self.doubled = 0.0
         """How often a request is put in twice."""
         self.lost_replies = 0
+        self.writes: Counter[str] = Counter()
+        """By process."""
         self.crashes: dict[str, int] = {}
         """Processes that are to die at a write: the half of the number counts writes, its lowest bit says on which side."""
         self.on_commit: list[Callable[[SimClient | None, list[tuple[str, str, bytes, int]], list[Any]], None]] = []
@@ -430,6 +433,7 @@ class SimClient:
         if not self.process.alive:
             return result
         writes = kind in ("write", "transaction")
+        self.zookeeper.writes[self.process.name] += writes
         countdown = self.zookeeper.crashes.get(self.process.name, -1) if writes else -1
         if countdown >= 2:
             self.zookeeper.crashes[self.process.name] -= 2
