@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pure_round, world
+from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pure_round, swept, world
 from kazoo.client import KazooClient
 
 from coordinator import layout
@@ -49,7 +49,7 @@ from sardonyx.logs import configure_logging
 RESULTS = Path(__file__).parent / "results" / "coordination"
 SEED = 4
 DEATHS = 100
-"""Requests for each death, and for each birth."""
+"""Events for each death, and so for each birth."""
 RAW_BYTES, RAW_BATCH = 200, 100
 """Of one node, and nodes of one transaction, in the raw creates that the loop is held against."""
 
@@ -96,13 +96,13 @@ def fresh(settings: Settings, **coordinator: Any) -> Settings:
     )
 
 
-def deaths(requests: int) -> Iterator[int]:
-    """How many peers die in each round of so many requests: the same share of them, however small the round."""
-    owed = 0
+def deaths(events: Callable[[], int]) -> Iterator[int]:
+    """How many peers die in the next round, by how many events were taken so far: the same share, however small a round."""
+    paid = events()
     while True:
-        owed += requests
-        yield owed // DEATHS
-        owed %= DEATHS
+        due = (events() - paid) // DEATHS
+        paid += due * DEATHS
+        yield due
 
 
 # The loop beside raw creates
@@ -139,7 +139,7 @@ def loop(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
 
 def run(driven: World, events: int, requests: int) -> None:
     """Rounds of at most so many requests until so many more events are taken."""
-    until, dying = driven.events + events, deaths(requests)
+    until, dying = driven.events + events, deaths(lambda: driven.events)
     while driven.events < until:
         driven.round(requests, next(dying))
 
@@ -203,7 +203,7 @@ def peers(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
 def core_cost(size: int, args: argparse.Namespace) -> float:
     """Microseconds of a decision in the core alone."""
     pure, crowd = crowded(size)
-    dying = deaths(args.few)
+    dying = deaths(lambda: pure.events)
     while pure.events < args.events:
         pure_round(pure, crowd, args.few, next(dying))
     return pure.seconds / pure.events * 1e6
@@ -234,14 +234,15 @@ def takeover(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
     every = settings.coordinator.snapshot_every
     own = fresh(settings, keep_log=10 * args.lengths[-1])
     found: dict[str, Any] = {"lengths": args.lengths, "snapshot_every": every, "seconds": [], "load": []}
-    filling = Filling(own, every)
-    for length in args.lengths:
-        began = time.perf_counter()
-        filling.to(length)
-        print(f"{length:,} entries after {time.perf_counter() - began:.1f} s more", flush=True)
-        found["seconds"].append(asdict(Sample.of([taken_over(own, length) for _ in range(args.runs)])))
-        found["load"].append(load())
-        print(f"  taken over in {found['seconds'][-1]['median']:.3f} s", flush=True)
+    with swept(own):
+        filling = Filling(own, every)
+        for length in args.lengths:
+            began = time.perf_counter()
+            filling.to(length)
+            print(f"{length:,} entries after {time.perf_counter() - began:.1f} s more", flush=True)
+            found["seconds"].append(asdict(Sample.of([taken_over(own, length) for _ in range(args.runs)])))
+            found["load"].append(load())
+            print(f"  taken over in {found['seconds'][-1]['median']:.3f} s", flush=True)
     waits = [killed(settings) for _ in range(args.runs)]
     found["session_timeout"] = SESSION
     found["kill_to_decision_s"] = asdict(Sample.of(waits))

@@ -291,12 +291,32 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
 @contextmanager
 def world(settings: Settings, peers: int, seed: int) -> Iterator[World]:
     """A coordinator that has taken over an empty deployment, with so many peers on running jobs."""
-    with leadership(settings) as won:
+    with swept(settings), leadership(settings) as won:
         outside = Tree.connect(settings)
         try:
             yield World(won, outside, settings, Crowd(peers, random.Random(seed)))  # noqa: S311 - repeatable, not secret
         finally:
             outside.close()
+
+
+@contextmanager
+def swept(settings: Settings) -> Iterator[Settings]:
+    """A deployment that is removed in the end: ZooKeeper keeps all in memory."""
+    yield settings
+    tree = Tree.connect(settings)
+    try:
+        _sweep(tree, "")
+    finally:
+        tree.close()
+
+
+def _sweep(tree: Tree, path: str) -> None:
+    below = [f"{path}/{name}" for name in tree.children(path)]
+    leaves = path in {layout.PEER_STATE, layout.PULSE, layout.INBOX} or path.startswith(layout.LOG + "/")
+    for child in () if leaves else below:
+        _sweep(tree, child)
+    for chunk in chunked([Delete(child)] for child in below):
+        tree.commit(chunk)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ REQUEST_LIMIT = 256 * 1024
 """Bytes of one request: a quarter of what a server takes."""
 ANSWER_LIMIT = 1024 * 1024
 """Bytes that one answer should have. Servers send more, but both sides hold it in memory at once."""
-FIRST_COUNT, MOST_COUNT = 16, 512
+FIRST_COUNT, MOST_COUNT = 64, 1024
 """Nodes in the first request, when nothing is known of their sizes, and in any."""
-GROWTH = 4
+GROWTH = 8
 """So many times more nodes than in the request before, at most: sizes may differ."""
 
 _OPCODE = 22
