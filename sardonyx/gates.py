@@ -37,8 +37,8 @@ class Gates:
         with self._lock:
             self._left -= 1
             now = self._left == 0
-        if now:
-            os.kill(os.getpid(), self._signal)
+        if now:  # to this very thread: a SIGSTOP to the process may let it go on for a moment while another is stopped
+            signal.pthread_kill(threading.get_ident(), self._signal)
 
 
 gate = Gates(os.environ.get(VARIABLE, ""))

@@ -24,6 +24,8 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._lose_replies = False
         self._refuse = False
+        self._until = b""
+        """What a request holds from which on replies are lost; nothing: none does."""
         self.lost = 0
         """Bytes of replies that were lost so far."""
         self._relays: list[threading.Thread] = []
@@ -34,8 +36,13 @@ class Proxy:
         """From now on what the server says does not arrive; what the clients say still does."""
         self._lose_replies = True
 
+    def lose_replies_to(self, request: bytes) -> None:
+        """As :meth:`lose_replies`, from the first request on that holds these bytes: it arrives, its reply does not."""
+        self._until = request
+
     def cut(self) -> None:
         """End all connections. New ones work, replies included."""
+        self._until = b""
         self._lose_replies = False
         with self._lock:
             for end in self._open:
@@ -93,6 +100,8 @@ class Proxy:
                     data = source.recv(65536)
                     if not data:
                         raise ConnectionResetError
+                    if source is client and self._until and self._until in data:
+                        self._lose_replies = True
                     if source is server and self._lose_replies:
                         self.lost += len(data)
                     else:

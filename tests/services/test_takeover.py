@@ -1,0 +1,196 @@
+"""Leaders that are deposed: another takes over, nothing is lost or done twice, and a deposed one writes nothing any more."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import statistics
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from coordinator import layout, log
+from coordinator.events import JobKilled, LinksCreated, LinksDeleted
+from coordinator.tree import Tree
+from sardonyx.config import Settings
+from sardonyx.graph import graph_of
+from tests.services.arena import KINDS, SESSION, Arena, Deposition
+from tests.services.coordination import SPEC, completed, hold_together, peers, status, submit, with_timers
+from tests.services.light import Actor, coordinator_process
+from tests.waiting import until
+
+IN_ALL = 50
+"""Depositions of ``make faults``."""
+
+
+def deposed(zookeeper: str, folder: Path, coordinators: int, kinds: list[str]) -> tuple[list[Deposition], Counter[str]]:
+    with Arena(zookeeper, f"d{uuid.uuid4().hex[:10]}", folder, coordinators) as arena:
+        try:
+            for kind in kinds:
+                arena.depose(kind)
+            return arena.depositions, arena.hold()
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}\ndepositions: {kinds}\nso far: {arena.depositions}\n{arena.said()}"
+            ) from None
+
+
+@pytest.mark.parametrize("coordinators", [2, 3])
+def test_jobs_go_on_whatever_ends_a_leadership(
+    zookeeper: str, tmp_path: Path, rng: random.Random, coordinators: int
+) -> None:
+    """One deposition of each kind, in an order of chance: every job ends, every request is logged once, tree and log agree."""
+    _, figures = deposed(zookeeper, tmp_path, coordinators, rng.sample(KINDS, len(KINDS)))
+    assert figures["depositions"] == len(KINDS)
+    assert figures["deposed_writes_accepted"] == 0
+
+
+@pytest.mark.faults
+def test_fifty_depositions(zookeeper: str, tmp_path: Path, rng: random.Random, pytestconfig: pytest.Config) -> None:
+    """Fifty, over all kinds, among two and among three coordinators. How long each took is told."""
+    kinds = rng.sample(KINDS * (IN_ALL // len(KINDS) + 1), IN_ALL)
+    figures: Counter[str] = Counter()
+    depositions: list[Deposition] = []
+    for coordinators in (2, 3):
+        folder = tmp_path / str(coordinators)
+        folder.mkdir()
+        made, counted = deposed(zookeeper, folder, coordinators, kinds[coordinators - 2 :: 2])
+        depositions += made
+        figures += counted
+    assert len(depositions) == IN_ALL
+    assert figures["deposed_writes_accepted"] == 0
+    with contextlib.suppress(AttributeError):  # no reporter in a process of xdist
+        told = pytestconfig.pluginmanager.get_plugin("terminalreporter").write_line
+        told("")
+        for kind in KINDS:
+            took = [deposition.seconds for deposition in depositions if deposition.kind == kind]
+            told(
+                f"{kind:10} {len(took):3}  to the first decision, s: median {statistics.median(took):.2f}, "
+                f"most {max(took):.2f} (session {SESSION})"
+            )
+        for name, figure in figures.items():
+            told(f"{name:26} {figure:6,}")
+        told(f"{'deposed_writes_accepted':26} {figures['deposed_writes_accepted']:6,}")
+
+
+# Topics
+
+
+class Topics:
+    """The topics of one deployment on the real Kafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._prefix = f"{settings.deployment}."
+        self._admin = AdminClient({**settings.kafka.client(), "log_level": 0})
+
+    def stand(self) -> set[str]:
+        return {topic for topic in self._admin.list_topics(timeout=30).topics if topic.startswith(self._prefix)}
+
+
+def owned(settings: Settings, job: str) -> set[str]:
+    """The topics that belong to a job while it runs."""
+    return {link.topic for link in graph_of(SPEC, settings.deployment, job).links if link.owned}
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    return with_timers(settings)
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    with contextlib.closing(Tree.connect(settings)) as opened:
+        yield opened
+
+
+@contextmanager
+def first_and_second(settings: Settings, tree: Tree, folder: Path, gate: str) -> Iterator[tuple[Actor, Actor]]:
+    """Two coordinators on the real Kafka, the first of which leads and dies or stops at ``gate``."""
+    first = coordinator_process("first", folder, settings, gate=gate, kafka=True)
+    until(lambda: tree.read(layout.EPOCH), what="the first leader")
+    second = coordinator_process("second", folder, settings, kafka=True)
+    try:
+        until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the standby")
+        yield first, second
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{first.said()}\n{second.said()}") from None
+    finally:
+        first.kill()
+        second.kill()
+
+
+def comes_to_hold(tree: Tree, settings: Settings) -> None:
+    """Peers may still be on their way out."""
+    until(lambda: hold_together(tree, settings) is None, what="tree and log to agree")
+
+
+def running(tree: Tree, job: str) -> bool:
+    note = status(tree, job)
+    return note is not None and note.status == "running"
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        *["before-outer:1", "in-create-links:1", "in-create-links:2", "after-outer:1"],
+        *["before-outer:2", "in-delete-links:1", "in-delete-links:2", "after-outer:2"],
+    ],
+)
+def test_the_successor_finishes_what_was_begun_on_kafka(
+    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path, gate: str
+) -> None:
+    """SIGKILL anywhere while topics are made or removed: the job runs on just its topics, and none stands after its end."""
+    topics = Topics(settings)
+    with first_and_second(quick, tree, tmp_path, f"{gate}:kill") as (first, _):
+        submit(tree, "count-1")
+        until(lambda: running(tree, "count-1"), what="the job to run")
+        assert topics.stand() == owned(settings, "count-1")
+        with peers(settings, "p1", "p2"):
+            until(lambda: completed(tree, "count-1"), what="the job to be completed, and its topics to be removed")
+        assert first.exit_code == -signal.SIGKILL
+        until(lambda: topics.stand() == set(), what="the topics to be gone")
+        comes_to_hold(tree, quick)
+    kinds = Counter(type(event) for _, event in log.read_log(tree))
+    assert (kinds[LinksCreated], kinds[LinksDeleted]) == (1, 1)
+
+
+@pytest.mark.parametrize("gate", ["before-outer:1", "in-create-links:2"])
+def test_a_job_that_is_killed_while_its_topics_are_half_made_leaves_none(
+    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path, gate: str
+) -> None:
+    """The leader dies while it makes them, and the job is killed before anybody else has made them."""
+    topics = Topics(settings)
+    with first_and_second(quick, tree, tmp_path, f"{gate}:kill") as (first, _):
+        submit(tree, "count-1")
+        until(lambda: first.exit_code == -signal.SIGKILL, what="the leader to die")
+        tree.request(JobKilled(job="count-1"))
+        until(lambda: ended(tree, "count-1"), what="the job to be killed, and its topics to be removed")
+        until(lambda: topics.stand() == set(), what="the topics to be gone")
+        comes_to_hold(tree, quick)
+
+
+def test_topics_that_a_paused_leader_makes_of_an_ended_job_are_removed(
+    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path
+) -> None:
+    """It wakes up right before it makes them, when the job has run to its end under another: they do not stay."""
+    topics = Topics(settings)
+    with first_and_second(quick, tree, tmp_path, "before-outer:1:stop") as (first, _), peers(settings, "p1", "p2"):
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed under the standby")
+        until(lambda: topics.stand() == set(), what="the topics to be gone")
+        assert first.stopped
+        first.send(signal.SIGCONT)
+        until(topics.stand, what="the topics to be made once more")
+        until(lambda: topics.stand() == set(), what="the topics to be gone again")
+        comes_to_hold(tree, quick)
+
+
+def ended(tree: Tree, job: str) -> bool:
+    note = status(tree, job)
+    return note is not None and note.status == "killed" and note.links == "gone"
