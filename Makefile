@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check core faults test-compose lock clean java
+.PHONY: help demo test check core simulated simulate faults test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,7 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-test: check core $(READY) java ## everything: check, core, then the tests on embedded ZooKeeper and Kafka
+test: check core simulated $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
 	@$(PYTEST) -m "not faults" tests/services
 
 check: $(READY) ## lint, format, types
@@ -33,6 +33,12 @@ check: $(READY) ## lint, format, types
 
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core
+
+simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests of the simulation
+	@$(PYTEST) tests/simulation
+
+simulate: $(READY) ## so many histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
+	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLAN),--plan $(PLAN))
 
 faults: $(READY) java ## the long fault runs
 	@$(BIN)/pytest -m faults
