@@ -220,6 +220,8 @@ class LightCraft:
     holds: frozenset[str] = frozenset()
     grants: list[Grant] = field(default_factory=list)
     """What it was granted, for tests in the same process."""
+    polls: int = 0
+    """How often its loops have found nothing to do, for the same."""
 
     def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
         self.wait(tree, "answer")
@@ -287,6 +289,7 @@ class LightReader:
         return False
 
     def poll(self, timeout: float) -> None:
+        self.work.craft.polls += 1
         self.grant.pause(timeout)
 
     @property

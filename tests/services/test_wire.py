@@ -1,0 +1,153 @@
+"""Both sides of the wire to ZooKeeper, through a proxy that cuts it or loses replies: requests, and a peer at work."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator import layout, log
+from coordinator.events import Evicted, PeerBorn
+from coordinator.tree import Tree
+from peer.service import PeerDaemon
+from sardonyx.config import Settings, load_settings
+from tests.proxy import Proxy
+from tests.services import light
+from tests.services.arena import Noting
+from tests.services.coordination import completed, coordinator, hold_together, submit
+from tests.services.light import LightCraft
+from tests.waiting import until
+
+REQUESTS, AT_A_TIME = 500, 25
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    opened = Tree.connect(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def proxy(zookeeper: str) -> Iterator[Proxy]:
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
+        yield between
+
+
+def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
+    return load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": session})
+
+
+def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+    """Each of 500 is put in and its reply cut off, under one leader and then the next: each is logged once.
+
+    In half of the rounds somebody leads, and has taken the requests before their writers can look for them, so that these
+    send them again; in the others they are still there.
+    """
+    far = Tree.connect(through(settings, proxy, 30))
+    far.clockwork = sent = Noting()
+    rounds = REQUESTS // AT_A_TIME
+
+    def cut_off(number: int, *, led: bool) -> None:
+        """One round: all are sent, none is answered."""
+        proxy.lose_replies()
+        before = len(sent.made)
+        events = [Evicted(peer=f"p{number}-{each}") for each in range(AT_A_TIME)]
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            answers = [pool.submit(far.request, event) for event in events]
+            until(lambda: len(arrived(tree, sent.made[before:], logged=led)) == AT_A_TIME, what="all to arrive")
+            proxy.cut()
+            for answer in answers:
+                answer.result(60)
+
+    with capture_logs() as lines:
+        for part in range(4):
+            with coordinator(settings) if part % 2 == 0 else nullcontext():
+                for number in range(part * rounds // 4, (part + 1) * rounds // 4):
+                    cut_off(number, led=part % 2 == 0)
+        with coordinator(settings):
+            until(lambda: hold_together(tree, settings) is None, what="all to be decided")
+            until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+    far.close()
+    said = Counter(line["event"] for line in lines)
+    assert said["node created in spite of a lost connection"] == REQUESTS == len(sent.made)
+    assert said["request came a second time and is left out"] == REQUESTS // 2
+    entries = [entry for _, entry in log.read_entries(tree)]
+    assert sorted(entry.request for entry in entries) == sorted(sent.made)
+    assert len({entry.event.peer for entry in entries}) == REQUESTS
+
+
+def arrived(tree: Tree, uuids: list[str], *, logged: bool) -> set[str]:
+    """Which of these requests stand in the log, or else in the inbox."""
+    if logged:
+        first = max(log.last(tree) - 2 * AT_A_TIME, log.FIRST)
+        return {entry.request for _, entry in log.read_entries(tree, first)} & set(uuids)
+    return {name.rpartition("-")[0].rpartition("-")[2] for name in tree.children(layout.INBOX)} & set(uuids)
+
+
+class Daemon:
+    """One light peer in a thread of this process."""
+
+    def __init__(self, settings: Settings, *holds: str) -> None:
+        self.craft = LightCraft("P1", frozenset(holds))
+        one = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
+        self._daemon = PeerDaemon(one, self.craft)
+        self._thread = threading.Thread(target=self._daemon.run, name="daemon", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._daemon.stop()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_a_suspended_peer_commits_nothing_and_then_goes_on(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+    """Without its connection a grant stands but is not usable: nothing is sealed. When it is back, the same peer goes on."""
+    light.set_stage(tree)
+    with coordinator(settings):
+        daemon = Daemon(through(settings, proxy, 30), "exhausted")
+        submit(tree, "count-1")
+        (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
+        assert grant.usable
+        proxy.refuse()
+        until(lambda: not grant.usable, what="the connection to be seen as down")
+        assert not grant.gone
+        light.go(tree, "P1", "exhausted")
+        looks = daemon.craft.polls
+        until(lambda: daemon.craft.polls > looks + 10, what="its loop to look for something to do again and again")
+        assert light.sentinels(tree) == []
+        assert not grant.usable
+        proxy.accept_again()
+        until(lambda: grant.usable, what="the connection to be back")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        daemon.stop()
+        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
+    assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
+    assert len([event for _, event in log.read_log(tree) if isinstance(event, PeerBorn)]) == 1
+
+
+def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+    """Away for longer than its session lives: it is dead, its grant is gone, and it comes back under a new id and goes on."""
+    light.set_stage(tree)
+    with coordinator(settings):
+        daemon = Daemon(through(settings, proxy, 2), "exhausted")
+        submit(tree, "count-1")
+        (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
+        (before,) = tree.children(layout.PULSE)
+        proxy.refuse()
+        until(lambda: tree.children(layout.PULSE) == [], what="its session to end")
+        light.go(tree, "P1", "exhausted")
+        assert not grant.usable
+        proxy.accept_again()
+        until(lambda: grant.gone, what="the grant to be gone")
+        (after,) = until(lambda: tree.children(layout.PULSE), what="its next life")
+        assert after != before
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        daemon.stop()
+        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
+    assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
