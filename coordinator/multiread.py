@@ -1,6 +1,6 @@
 """The data of many nodes in one request: ZooKeeper's multiRead (3.6 or later), which kazoo lacks.
 
-kazoo gives each request a future of its own, which makes a read cost ten times what it costs the server. The wire form
+kazoo gives each request a future of its own, which makes a read thirty times as slow. The wire form
 is that of a transaction: before each ``getData``, and before each answer to one, a header with its type; an answer that is
 none has type -1 and holds the error's number. Unlike a transaction one answer does not depend on the others.
 """

@@ -73,7 +73,7 @@ CLOSE_ATTEMPTS = 100
 
 STATE_AN_ENTRY = 256
 """Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
-with the state: at ten thousand peers it is one every ten thousand events."""
+with the state: at ten thousand peers it is one every eight thousand."""
 
 RECALLED = 2_000
 """Entries before the snapshot that a new leader reads for their requests."""
