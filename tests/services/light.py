@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import peer.work
 from coordinator import layout
 from coordinator.events import Assignment, Counts, Create
@@ -97,8 +99,8 @@ class Actor:
     @property
     def stopped(self) -> bool:
         """Whether a SIGSTOP has stopped it."""
-        with suppress(FileNotFoundError):
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         return False
 
     def said(self, lines: int = 30) -> str:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from coordinator import layout, log
 from coordinator.events import JobKilled, LinksCreated, LinksDeleted
+from coordinator.leadership import DEADLINE
 from coordinator.tree import Tree
 from sardonyx.config import Settings
 from sardonyx.graph import graph_of
@@ -77,7 +78,10 @@ def test_fifty_depositions(
                 reporter.write_line(f"{kind:10}{len(seconds):4}  median {median:.2f}  most {most:.2f}")
             for name, figure in figures.items():
                 reporter.write_line(f"{name.replace('_', ' '):26}{figure:7,}")
-    assert all(statistics.median(seconds) < SESSION + 1 for seconds in took.values()), took
+    for kind, seconds in took.items():
+        # What a deaf leader says still arrives: its session lives on until it gives up, two thirds of a timeout later.
+        bound = SESSION + 1 + (SESSION * DEADLINE if kind == "deaf" else 0)
+        assert statistics.median(seconds) < bound, f"{kind}: {seconds}"
 
 
 # Topics
