@@ -75,8 +75,12 @@ class Simulation:
 
     def at(self, delay: float, what: Callable[[], None]) -> None:
         """Let something happen in so many seconds."""
+        self.on(self.now + delay, what)
+
+    def on(self, when: float, what: Callable[[], None]) -> None:
+        """Let something happen at that time; what is to happen at the same time keeps its order."""
         self._tickets += 1
-        heapq.heappush(self._heap, (self.now + delay, self._tickets, what))
+        heapq.heappush(self._heap, (when, self._tickets, what))
 
     def timer(self, delay: float, waiter: Waiter) -> None:
         """Wake a waiter then, if nobody has before."""

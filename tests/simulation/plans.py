@@ -21,7 +21,8 @@ WEIGHTS: dict[Kind, int] = {
     "purge": 2,
     "drain": 2,
     "lag": 1,
-    "kafka": 1,
+    "kafka": 2,
+    "say": 4,
 }
 
 
@@ -58,6 +59,8 @@ def random_plan(seed: str) -> Plan:
         snapshot_every=rng.choice([3, 10, 1000]),
         keep_log=rng.choice([0, 5, 100_000]),
         keep_jobs=rng.choice([0, 1000, 1000]),
+        memory=rng.choice([5, 1000, 1000, 1000]),
+        forgiven=rng.choice([3.0, 600.0]),
         declines=0.05 if troubled else 0.0,
         fails=0.01 if troubled else 0.0,
         fails_for_good=0.1,

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 import coordinator.service
+import coordinator.step
 from coordinator import layout, scheduling
 from coordinator import log as journal
 from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
@@ -33,6 +34,7 @@ from sardonyx.graph import is_bounded
 from sardonyx.spec import JobSpec
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
 from tests.simulation.kafka import RECORDS, SimCraft, SimKafka, SimLinks
+from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
 from tests.simulation.zookeeper import SimClient, SimZooKeeper
 
@@ -43,7 +45,21 @@ STEPS = 400_000
 """Steps of a history, at most: more means that the same things happen for ever."""
 
 Kind = Literal[
-    "kill", "crash", "stop", "cut", "break", "mute", "expire", "usurp", "evict", "end", "purge", "drain", "lag", "kafka"
+    "kill",
+    "crash",
+    "stop",
+    "cut",
+    "break",
+    "mute",
+    "expire",
+    "usurp",
+    "evict",
+    "end",
+    "purge",
+    "drain",
+    "lag",
+    "kafka",
+    "say",
 ]
 
 
@@ -53,7 +69,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
     ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
     usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
-    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests.
+    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests. say: somebody
+    puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
     """
 
     at: float
@@ -105,6 +122,10 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     fails_for_good: float = 0.0
     slow: float = 0.2
     """Seconds, at most, that a peer takes to answer an offer."""
+    memory: int = 1000
+    """Dead peers and forgotten jobs whose ids are remembered."""
+    forgiven: float = 600.0
+    """Seconds after which a task's failures count no more."""
     doubled: float = 0.0
     """How often a request is put in twice, as by a client that repeats itself after a lost reply."""
 
@@ -134,8 +155,9 @@ class SimTree(Tree):
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         made = super().create_sequential(prefix, data, ephemeral=ephemeral)
-        if prefix.startswith(layout.INBOX):
-            self.oracle.confirmed.add(prefix.rstrip("-").rpartition("-")[2])
+        uuid = prefix.rstrip("-").rpartition("-")[2]
+        if prefix.startswith(layout.INBOX) and len(uuid) == 32:
+            self.oracle.confirmed.add(uuid)
         return made
 
 
@@ -299,13 +321,18 @@ class World:
                 continue
 
     def _ask(self, request: Request) -> None:
+        self._put(lambda tree: tree.request(request))
+
+    def _put(self, put: Callable[[Tree], object]) -> None:
+        """Have the user do something with the tree, as often as it takes."""
+
         def ask() -> None:
             clockwork = SimClockwork(self.user)
             while self._user_tree is None:
                 clockwork.sleep(0.1)
             while True:
                 try:
-                    self._user_tree.request(request)
+                    put(self._user_tree)
                     return
                 except (ZooKeeperAway, SessionLost):
                     clockwork.sleep(0.5)
@@ -373,6 +400,14 @@ class World:
     def _purge(self, fault: Fault) -> None:
         if self.plan.jobs:
             self._ask(JobPurged(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+
+    def _say(self, fault: Fault) -> None:
+        del fault
+        said = nonsense(self)
+        if isinstance(said, bytes):
+            self._put(lambda tree: tree.create_sequential(f"{layout.INBOX}/{self.sim.rng.random()}-", said))
+        else:
+            self._ask(said)
 
     def _drain(self, fault: Fault) -> None:
         daemon = self.running.get(fault.who)
@@ -446,12 +481,20 @@ class instrumented:  # noqa: N801 - reads as a word
         os.getpid, socket.gethostname = lambda: 1, lambda: "sim"  # what is written must be the same in every process
         self._decide = coordinator.service.decide
         coordinator.service.decide = self._checked  # type: ignore[assignment]
+        self._limits = {
+            name: getattr(coordinator.step, name) for name in ("REMEMBERED_DEAD", "REMEMBERED_PURGED", "FORGIVEN")
+        }
+        plan = self._world.plan
+        for name, limit in zip(self._limits, (plan.memory, plan.memory, plan.forgiven), strict=True):
+            setattr(coordinator.step, name, limit)
         self._log = structlog.get_config()
         structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
 
     def __exit__(self, *exc: object) -> None:
         os.getpid, socket.gethostname = self._names
         coordinator.service.decide = self._decide
+        for name, limit in self._limits.items():
+            setattr(coordinator.step, name, limit)
         structlog.configure(**self._log)
 
     def _checked(self, state: State, n: int, event: Any) -> Any:

@@ -79,7 +79,7 @@ class Replica:
             self.apply(changes)
             return
         self.busy_until = max(self.busy_until, self.sim.now + self.sim.rng.random() * self.lag)
-        self.sim.at(self.busy_until - self.sim.now, lambda: self.apply(changes))
+        self.sim.on(self.busy_until, lambda: self.apply(changes))
 
     def apply(self, changes: list[tuple[str, str, bytes, int]]) -> None:
         for kind, path, data, owner in changes:
@@ -553,7 +553,7 @@ class SimClient:
         self._pending.append(result)
         connection = self.connection
         self._arrival = max(self._arrival, self.sim.now + self._latency())
-        self.sim.at(self._arrival - self.sim.now, lambda: self._arrives(connection, result, kind, what, watch))
+        self.sim.on(self._arrival, lambda: self._arrives(connection, result, kind, what, watch))
 
     def _arrives(self, connection: int, result: SimResult, kind: str, what: Any, watch: Any) -> None:
         if not self.session.alive:
@@ -602,8 +602,8 @@ class SimClient:
             self.zookeeper.lost_replies += 1
             return
         self._delivery = max(self._delivery, self.sim.now + self._latency())
-        self.sim.at(
-            self._delivery - self.sim.now,
+        self.sim.on(
+            self._delivery,
             lambda: self.process.run(lambda: self._delivered(connection, result, answer, watched)),
         )
 
@@ -639,7 +639,7 @@ class SimClient:
             for watch in watchers:
                 watch(event)
 
-        self.sim.at(self._delivery - self.sim.now, lambda: self.process.run(deliver))
+        self.sim.on(self._delivery, lambda: self.process.run(deliver))
 
 
 def hash_of(name: str) -> str:
