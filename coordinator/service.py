@@ -48,6 +48,7 @@ from coordinator.log import Intake
 from coordinator.operations import TRANSACTION_LIMIT, Merged, Operation, chunked, weight
 from coordinator.outer import KafkaLinks, OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
+from coordinator.sweep import sweep_code
 from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree, ZooKeeperAway
 from coordinator.watches import Watches, stamped
 from sardonyx.clockwork import REAL, Clockwork, Signal
@@ -122,6 +123,8 @@ class Leader:
         )
         self.state = new_state(settings.deployment)
         self._snapshot = 0
+        self._swept = ""
+        """The job that was forgotten last when code was swept last."""
         self._weighs = 0
         """Entries that must lie between two snapshots of a state as large as it was in the last."""
         self._under_way: Callable[[], None] | None = None
@@ -330,7 +333,11 @@ class Leader:
             log.warning("votes of an ended job stay", job=jobs, node=paths)
 
     def _keep(self) -> None:
-        """Take a snapshot when it is time, and drop what lies far behind."""
+        """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, their code."""
+        forgotten = next(reversed(self.state.purged), "")
+        if forgotten != self._swept:
+            sweep_code(self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None})
+            self._swept = forgotten
         if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
             return
         state = encode_state(self.state)

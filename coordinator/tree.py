@@ -204,6 +204,11 @@ class Tree:
         found = self.read_version(path, watch)
         return None if found is None else found[0]
 
+    def last_change(self, path: str) -> tuple[int, float] | None:
+        """A node's version, and when its data was written last (ZooKeeper's clock, seconds since 1970); None if it is not."""
+        stat = self._ask(lambda: self.client.exists_async(self.path(path)))
+        return None if stat is None else (int(stat.version), stat.mtime / 1000)
+
     def read_version(self, path: str, watch: Watch | None = None) -> tuple[bytes, int] | None:
         """Like :meth:`read`, with the version for :class:`SetIf` and :class:`Check`."""
         while True:

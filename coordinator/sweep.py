@@ -1,0 +1,43 @@
+"""Code that no job names any more is removed from ``/code``; nothing else ever removes it."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import structlog
+
+from coordinator import layout
+from coordinator.events import Delete
+from coordinator.leadership import Leadership
+from coordinator.operations import Check
+from coordinator.tree import TransactionFailed
+
+YOUNG = 3600.0
+"""Seconds after its last touch in which code is kept though no job names it: its job may be on its way. Clients touch it
+right before they submit, so this must be longer than a request can lie in the inbox of a cluster that is led."""
+
+log = structlog.get_logger()
+
+
+def sweep_code(leadership: Leadership, used: Set[str]) -> int:
+    """Remove the code bundles that are not in ``used`` (their sha256) and have not been touched for an hour; how many.
+
+    Each goes together with the check that it still is as it was looked at: a client that touches it now is before us or
+    behind us, and in both cases finds out.
+    """
+    tree = leadership.tree
+    removed = 0
+    for name in tree.children(layout.CODE):
+        if name in used:
+            continue
+        path = layout.code(name)
+        found = tree.last_change(path)
+        if found is None or tree.clockwork.wall() - found[1] < YOUNG:
+            continue
+        try:
+            leadership.commit([Check(path, found[0]), Delete(path)])
+        except TransactionFailed:  # touched at this very moment
+            continue
+        removed += 1
+        log.info("code that no job uses is removed", sha256=name)
+    return removed

@@ -1,0 +1,40 @@
+"""Code that no job uses goes from the tree, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import layout, sweep
+from coordinator.events import Set
+from coordinator.tree import Tree
+from sardonyx.config import Settings
+from tests.services.coordination import leadership
+
+
+def test_only_old_code_that_nobody_uses_is_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job names stays, and what was written within the hour: its job may be on its way."""
+    with leadership(settings) as won:
+        for name in ("used", "left"):
+            won.tree.create(layout.code(name), b"zip")
+        assert sweep.sweep_code(won, {"used"}) == 0
+        monkeypatch.setattr(sweep, "YOUNG", -60.0)  # as if an hour had passed
+        assert sweep.sweep_code(won, {"used"}) == 1
+        assert won.tree.children(layout.CODE) == ["used"]
+
+
+def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that writes it again between the look and the removal wins."""
+    monkeypatch.setattr(sweep, "YOUNG", -60.0)
+    looked = Tree.last_change
+
+    def touched_right_after(tree: Tree, path: str) -> tuple[int, float] | None:
+        found = looked(tree, path)
+        tree.commit([Set(path, b"zip")])
+        return found
+
+    with leadership(settings) as won:
+        won.tree.create(layout.code("wanted"), b"zip")
+        with monkeypatch.context() as patch:
+            patch.setattr(Tree, "last_change", touched_right_after)
+            assert sweep.sweep_code(won, set()) == 0
+        assert won.tree.children(layout.CODE) == ["wanted"]
