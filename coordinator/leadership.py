@@ -21,6 +21,7 @@ from coordinator.operations import Check, Operation, SetIf
 from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree
 from sardonyx.clockwork import Signal
 from sardonyx.errors import SardonyxError
+from sardonyx.gates import gate
 
 DEADLINE = 2 / 3
 """Part of the session timeout after which a leader without an answer stops: well before a successor can be elected."""
@@ -95,6 +96,7 @@ class Leadership:
     def begin(self, operations: Iterable[Operation]) -> Callable[[], None]:
         """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
         self.check()
+        gate("before-write")
         return self.tree.begin(operations, epoch_version=self.version)
 
     def renew(self) -> None:

@@ -70,7 +70,6 @@ class Write(NamedTuple):
     batches: tuple[str, ...]
     outcome: str
     """``done``, ``deposed``, the name of another error; empty if its writer never heard of it, or died before."""
-    done_at: float
 
 
 class Deposition(NamedTuple):
@@ -81,10 +80,44 @@ class Deposition(NamedTuple):
     """From the deed to the successor's first decision."""
 
 
+class Audit:
+    """What all leaders in a folder have written down so far.
+
+    Args:
+        folder: holds a file ``*.writes`` for each.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: Counter[Path] = Counter()
+        """Bytes of each file that are in :attr:`_noted`."""
+        self._noted: list[dict[str, Any]] = []
+
+    def lines(self) -> list[dict[str, Any]]:
+        for file in self._folder.glob("*.writes"):
+            with file.open("rb") as lines:
+                lines.seek(self._read[file])
+                *whole, _ = lines.read().split(b"\n")  # the last one may be in the making
+            self._read[file] += sum(len(line) + 1 for line in whole)
+            self._noted += map(json.loads, whole)
+        return self._noted
+
+    def writes(self) -> list[Write]:
+        """Everything that any leader ever sent under its epoch."""
+        sent: dict[str, dict[str, Any]] = {}
+        heard: dict[str, dict[str, Any]] = {}
+        for line in self.lines():
+            if "write" in line:
+                (heard if line["outcome"] else sent)[line["write"]] = line
+        return [
+            Write(line["version"], line["at"], tuple(line["batches"]), heard.get(number, line)["outcome"])
+            for number, line in sent.items()
+        ]
+
+
 class Candidate(NamedTuple):
     actor: Actor
     proxy: Proxy
-    audit: Path
 
 
 class Arena(contextlib.ExitStack):
@@ -104,9 +137,7 @@ class Arena(contextlib.ExitStack):
         self._folder = folder
         self._number = itertools.count()
         self._jobs: list[str] = []
-        self._read: Counter[Path] = Counter()
-        """Bytes of each audit that are in :attr:`_noted`."""
-        self._noted: list[dict[str, Any]] = []
+        self._audit = Audit(folder)
         self._candidates: list[Candidate] = []
         self.depositions: list[Deposition] = []
         self.epochs: dict[int, Epoch] = {}
@@ -144,7 +175,7 @@ class Arena(contextlib.ExitStack):
         before = len(self.tree.children(layout.ELECTION))
         actor = coordinator_process(name, self._folder, self._settings(proxy.address, SESSION), audit=audit)
         self.callback(actor.kill)
-        self._candidates.append(Candidate(actor, proxy, audit))
+        self._candidates.append(Candidate(actor, proxy))
         until(lambda: len(self.tree.children(layout.ELECTION)) > before, what=f"{name} to stand for election")
 
     # Depositions
@@ -178,7 +209,7 @@ class Arena(contextlib.ExitStack):
 
     def _first_decision(self, last: int) -> float | None:
         """When the first event was logged under a later epoch."""
-        logged = (line for line in self._lines() if line.get("batches") and line["outcome"] == "done")
+        logged = (line for line in self._audit.lines() if line.get("batches") and line["outcome"] == "done")
         return min((line["at"] for line in logged if line["version"] > last), default=None)
 
     def _all_completed(self) -> None:
@@ -197,8 +228,8 @@ class Arena(contextlib.ExitStack):
 
     def _expired(self, leader: Candidate) -> Callable[[], None]:
         """A session is ended by whoever has its id and password."""
-        lines = map(json.loads, leader.audit.read_text().splitlines())
-        *_, session = (line for line in lines if "session" in line)
+        sessions = [line for line in self._audit.lines() if "session" in line and line["pid"] == leader.actor.pid]
+        session = sessions[-1]
         double = KazooClient(hosts=self._zookeeper, client_id=(session["session"], bytes.fromhex(session["password"])))
         double.start()
         double.stop()
@@ -225,33 +256,6 @@ class Arena(contextlib.ExitStack):
 
     # What was written
 
-    def writes(self) -> list[Write]:
-        """Everything that any leader ever sent under its epoch."""
-        sent: dict[str, dict[str, Any]] = {}
-        heard: dict[str, dict[str, Any]] = {}
-        for line in self._lines():
-            if "write" in line:
-                (heard if line["outcome"] else sent)[line["write"]] = line
-        return [
-            Write(
-                line["version"],
-                line["at"],
-                tuple(line["batches"]),
-                heard.get(number, line)["outcome"],
-                heard.get(number, line)["at"],
-            )
-            for number, line in sent.items()
-        ]
-
-    def _lines(self) -> list[dict[str, Any]]:
-        for audit in self._folder.glob("*.writes"):
-            with audit.open("rb") as lines:
-                lines.seek(self._read[audit])
-                *whole, _ = lines.read().split(b"\n")  # the last one may be in the making
-            self._read[audit] += sum(len(line) + 1 for line in whole)
-            self._noted += map(json.loads, whole)
-        return self._noted
-
     def hold(self) -> Counter[str]:
         """After all: every request was logged once, and whatever stands in the log was written under the epoch of its time.
 
@@ -262,7 +266,7 @@ class Arena(contextlib.ExitStack):
         epochs = [self.epochs[version] for version in sorted(self.epochs)]
         assert [epoch.version for epoch in epochs] == list(range(1, len(epochs) + 1))
         ends = {epoch.version: later for epoch, later in itertools.pairwise(epochs)}
-        writes = self.writes()
+        writes = self._audit.writes()
         wrong, unheard = [], 0
         for path, zxid in self._batches():
             ruling = max(epoch.version for epoch in epochs if epoch.zxid < zxid)

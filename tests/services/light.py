@@ -79,6 +79,12 @@ class Actor:
         self._process = _processes.Process(target=_become, args=(run, environment, gate, self._log), daemon=True)
         self._process.start()
 
+    def __enter__(self) -> Actor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
     @property
     def pid(self) -> int:
         return self._process.pid or 0

@@ -21,8 +21,8 @@ from coordinator.leadership import DEADLINE
 from coordinator.tree import Tree
 from sardonyx.config import Settings
 from sardonyx.graph import graph_of
-from tests.services.arena import KINDS, SESSION, Arena, Deposition
-from tests.services.coordination import SPEC, completed, hold_together, peers, status, submit, with_timers
+from tests.services.arena import KINDS, SESSION, Arena, Audit, Deposition
+from tests.services.coordination import SPEC, completed, coordinator, hold_together, peers, status, submit, with_timers
 from tests.services.light import Actor, coordinator_process
 from tests.waiting import until
 
@@ -82,6 +82,30 @@ def test_fifty_depositions(
         # What a deaf leader says still arrives: its session lives on until it gives up, two thirds of a timeout later.
         bound = SESSION + 1 + (SESSION * DEADLINE if kind == "deaf" else 0)
         assert statistics.median(seconds) < bound, f"{kind}: {seconds}"
+
+
+@pytest.mark.parametrize("write", [2, 5, 8, 11])
+def test_only_the_epoch_stops_a_write_that_was_decided_on(
+    settings: Settings, tree: Tree, tmp_path: Path, write: int
+) -> None:
+    """Paused with a write in its hand, deposed meanwhile, its session alive: it sends the write, which is refused."""
+    gate, audit = f"before-write:{write}:stop", tmp_path / "first.writes"
+    with coordinator_process("first", tmp_path, settings, gate=gate, audit=audit) as first:
+        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        with coordinator(settings) as second, peers(settings, "p1", "p2"):
+            submit(tree, "count-1")
+            until(lambda: first.stopped, what="the first leader to stop")
+            leader = min(tree.children(layout.ELECTION), key=lambda node: node[-10:])
+            tree.delete(f"{layout.ELECTION}/{leader}")
+            assert second.leading.wait(30)
+            until(lambda: completed(tree, "count-1"), what="the job to be completed")
+            comes_to_hold(tree, settings)
+            before = list(log.read_entries(tree))
+            first.send(signal.SIGCONT)
+            until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the first leader to stand again")
+            assert Audit(tmp_path).writes()[-1].outcome == "deposed"
+            assert list(log.read_entries(tree)) == before
+            comes_to_hold(tree, settings)
 
 
 # Topics
