@@ -101,6 +101,8 @@ class OuterWorker:
         """When a job's first effect is to be run, as a heap: time, tie-breaker, job, attempt."""
         self._ticket = itertools.count()
         self._clockwork = clockwork
+        self.begun: set[str] = set()
+        """Jobs whose links this one has begun to make and not to remove."""
         self._changed = clockwork.condition()
         self._closed = False
         for number in range(THREADS):
@@ -138,6 +140,7 @@ class OuterWorker:
         while (found := self._next()) is not None:
             job, attempt = found
             n, effect, spec = self._jobs[job][0]
+            (self.begun.add if isinstance(effect, CreateLinks) else self.begun.discard)(job)
             gate("before-outer")
             event = self._run(n, effect, spec, attempt)
             gate("after-outer")

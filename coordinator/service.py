@@ -153,8 +153,9 @@ class Leader:
     def close(self) -> None:
         """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
         self._worker.close()
-        for name, job in self.state.jobs.items():
-            if job.links == "none" and not job.refused:  # made perhaps, and nobody heard of it
+        for name in sorted(self._worker.begun):
+            job = self.state.jobs.get(name)
+            if job is not None and job.links == "none":  # made perhaps, and nobody has heard of it
                 self._late(name, job.spec)
 
     # Taking over
