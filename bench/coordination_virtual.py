@@ -1,0 +1,410 @@
+"""Five hundred virtual peers in five daemons, and two coordinators, as real processes on a real ZooKeeper.
+
+A daemon is the product's own, with its virtual peers, grants, votes and task loops; what a task reads and writes stands
+nowhere, so no Spark and no Kafka: a peer finds its input exhausted when it is let go, and some time after it began. Run as
+a script this is one of those processes: ``coordinator`` or ``daemon``.
+
+The story: all peers are born; one job with four wide tasks is handed in, all peers work on it and are let go when all do;
+five such jobs at once; a last one, in the midst of which every daemon is told to end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter as Tally
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import psutil
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.decide import decide
+from coordinator.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
+from coordinator.service import Coordinator
+from coordinator.state import State, new_state
+from coordinator.tree import Tree
+from peer.grant import WORKING, Grant
+from peer.service import PeerDaemon
+from peer.task_loop import TaskLoop
+from queues.positions import Partition, Position
+from sardonyx.config import Settings, load_settings
+from sardonyx.embedded import four_letters
+from sardonyx.graph import graph_of
+from sardonyx.logs import configure_logging
+from sardonyx.spec import JobSpec, TaskSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.services.light import LightCraft, LightReader, LightWork
+
+PARTITIONS = 512
+TASKS = 4
+JOBS = 5
+"""Handed in at once, in the second act."""
+WORK = 0.5
+"""Seconds from the beginning of a peer's work on a task until it finds the input exhausted, if it is let go."""
+LOOK = 0.25
+"""Seconds between looks of a peer that waits: to be let go, or to be told to seal."""
+PATIENCE = 180.0
+"""Seconds that any step of the story may take."""
+POLL = 0.1
+"""Seconds between looks at the tree: so exact are the times."""
+
+
+# In the processes
+
+
+class WideLinks:
+    """Says that a job's links stand, without Kafka, as wide as the job wants them."""
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        return {link.name: LinkFacts(spec.partitions) for link in graph_of(spec, "bench", job).links}
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        del job, spec
+        return {}
+
+
+@dataclass
+class HeldCraft(LightCraft):
+    """Tasks whose input is exhausted a while after they began, once the daemon is let go."""
+
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
+        HeldLoop(prepared, grant, tree).run()
+
+
+@dataclass
+class HeldReader(LightReader):
+    """All of a task's partitions, empty but for a sentinel."""
+
+    due: float = field(default_factory=lambda: time.monotonic() + WORK)
+
+    def poll(self, timeout: float) -> None:
+        rest = self.due - time.monotonic()
+        self.grant.pause(min(max(rest, timeout), LOOK))
+
+    @property
+    def held(self) -> dict[Partition, Position | None]:
+        (link,) = self.work.stage.ingress
+        craft = self.work.craft
+        assert isinstance(craft, HeldCraft)
+        let_go = craft.released.is_set() and time.monotonic() >= self.due
+        drained = self.leader(link.name, uuid.uuid4().hex) if let_go else None
+        return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
+
+
+class NoWriter:
+    """Writes nothing: the sentinels stand nowhere either."""
+
+    def write(self, messages: object, positions: object, group: object) -> None:
+        """Nothing."""
+
+
+class HeldLoop(TaskLoop):
+    """The real loop on a reader and a writer that stand nowhere."""
+
+    def _open(self) -> None:
+        self._writer = NoWriter()  # type: ignore[assignment]
+        self._reader = HeldReader(self._work, self._grant, self._votes.leader)  # type: ignore[arg-type, assignment]
+
+
+def serve() -> None:
+    """A daemon: says what it takes of memory before there is any peer, begins when told to, ends by SIGTERM."""
+    craft = HeldCraft("bench")
+    daemon = PeerDaemon(load_settings(), craft)
+    signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
+    signal.signal(signal.SIGUSR1, lambda *_: craft.released.set())
+    signal.signal(signal.SIGUSR2, lambda *_: craft.released.clear())
+    print(psutil.Process().memory_info().rss, flush=True)
+    sys.stdin.readline()
+    daemon.run()
+
+
+def coordinate() -> None:
+    """A coordinator, until SIGTERM."""
+    coordinator = Coordinator(load_settings(), WideLinks())
+    signal.signal(signal.SIGTERM, lambda *_: coordinator.stop())
+    coordinator.run()
+
+
+# Beside them
+
+
+def wide(name: str) -> JobSpec:
+    """A chain of tasks, each wide enough for every peer."""
+    names = [f"t{index}" for index in range(TASKS)]
+    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog += [TaskSpec(name=each, type="function", fn="m:f") for each in names[1:-1]]
+    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    return JobSpec(name=name, workflow=list(itertools.pairwise(names)), catalog=catalog, partitions=PARTITIONS)
+
+
+class Stage:
+    """The processes, and what is seen of them from outside.
+
+    Args:
+        settings: of a deployment that nobody else uses.
+        daemons, each: how many, and the virtual peers of each.
+        folder: for their logs.
+    """
+
+    def __init__(self, settings: Settings, daemons: int, each: int, folder: Path, stack: ExitStack) -> None:
+        self.peers = daemons * each
+        self._environment = {**os.environ, **settings.environment(), "SARDONYX__PEER__VIRTUAL_PEERS": str(each)}
+        self._folder, self._stack = folder, stack
+        self.lists: dict[str, int] = {}
+        """The longest that each child list was when it was looked at."""
+        self.tree = Tree.connect(settings)
+        stack.callback(self.tree.close)
+        self.coordinators: list[subprocess.Popen[str]] = []
+        for number in range(2):  # the first one leads
+            self.coordinators.append(self._process("coordinator", number))
+            self.until(
+                lambda standing=number + 1: len(self.tree.children(layout.ELECTION)) == standing, "a coordinator"
+            )
+        self.until(lambda: self.tree.read(layout.EPOCH), "one of them to lead")
+        self.leader = psutil.Process(self.coordinators[0].pid)
+        self.alone = self.leader.memory_info().rss
+        self.daemons = [self._process("daemon", number) for number in range(daemons)]
+        self.before = [int(daemon.stdout.readline()) for daemon in self.daemons if daemon.stdout is not None]
+
+    def _process(self, role: str, number: int) -> subprocess.Popen[str]:
+        log = (self._folder / f"{role}-{number}.log").open("w", encoding="utf-8")
+        self._stack.callback(log.close)
+        command = [sys.executable, __file__, role]
+        pipe = subprocess.PIPE
+        made = subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, stderr=log, text=True)
+        self._stack.callback(made.kill)
+        return made
+
+    def begin(self) -> None:
+        """Let the daemons begin."""
+        for daemon in self.daemons:
+            assert daemon.stdin is not None
+            daemon.stdin.write("\n")
+            daemon.stdin.flush()
+
+    def tell(self, number: int) -> None:
+        """Send a signal to every daemon."""
+        for daemon in self.daemons:
+            daemon.send_signal(number)
+
+    def until(self, condition: Callable[[], Any], what: str) -> float:
+        """Wait for something; the seconds that it took, as exactly as :data:`POLL`."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() > began + PATIENCE:
+                raise RuntimeError(f"waited {PATIENCE:g} s for {what}: {self.states()}")
+            time.sleep(POLL)
+        return time.monotonic() - began
+
+    def states(self) -> Tally[str]:
+        """How many peers are in which state, as the tree says."""
+        self._look_at_lists()
+        notes = self.tree.read_many(map(layout.peer_state, self.tree.children(layout.PEER_STATE)))
+        return Tally(msgspec.json.decode(data, type=PeerNote).state for data in notes.values())
+
+    def _look_at_lists(self) -> None:
+        for path in layout.TOP:
+            found = self.tree.client.exists(self.tree.path(path))
+            if found is not None:
+                self.lists[path] = max(self.lists.get(path, 0), int(found.children_count))
+
+    def all_idle(self) -> bool:
+        return self.states() == {"idle": self.peers}
+
+    def all_at_work(self) -> bool:
+        return sum(count for state, count in self.states().items() if state in WORKING) == self.peers
+
+    def submit(self, *names: str) -> None:
+        for name in names:
+            self.tree.request(JobSubmitted(job=name, spec=wide(name)))
+
+    def ended(self, *names: str) -> bool:
+        self._look_at_lists()
+        found = [self.tree.read(layout.job_status(name)) for name in names]
+        notes = [msgspec.json.decode(data, type=JobNote) for data in found if data]
+        if any(note.status != "completed" for note in notes if note.status in ENDED):
+            raise RuntimeError(f"a job failed: {notes}")
+        return [note.links for note in notes] == ["gone"] * len(names)
+
+    def taken(self) -> int:
+        """Events that have been handled so far."""
+        return int(self.tree.read(layout.CHECKPOINT) or 0)
+
+    def memory(self) -> dict[str, float]:
+        """MiB of the coordinator that leads beyond what it took alone, KiB of a virtual peer beyond the daemon without any;
+        threads of a daemon.
+        """
+        daemons = [psutil.Process(daemon.pid) for daemon in self.daemons]
+        beyond = sum(daemon.memory_info().rss for daemon in daemons) - sum(self.before)
+        return {
+            "coordinator_mib": round((self.leader.memory_info().rss - self.alone) / 2**20, 1),
+            "kib_per_peer": round(beyond / self.peers / 1024, 1),
+            "threads_per_daemon": max(daemon.num_threads() for daemon in daemons),
+        }
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds of processor that coordinator and daemons have used."""
+        leader = self.leader.cpu_times()
+        others = [psutil.Process(daemon.pid).cpu_times() for daemon in self.daemons]
+        return {
+            "coordinator_s": round(leader.user + leader.system, 2),
+            "daemons_s": round(sum(times.user + times.system for times in others), 2),
+        }
+
+    def verify(self) -> tuple[int, str]:
+        """``sardonyx log verify``: exit code and last line."""
+        command = [sys.executable, "-m", "sardonyx", "log", "verify"]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def measure(settings: Settings, daemons: int, each: int) -> dict[str, Any]:
+    """Play the story once."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        stage = Stage(settings, daemons, each, folder, stack)
+        found: dict[str, Any] = {"daemons": daemons, "peers": stage.peers, "seconds": {}}
+        took: dict[str, float] = found["seconds"]
+        found["memory"] = {"idle": {}, "at_work": {}, "end": {}}
+
+        stage.begin()
+        took["start_to_all_idle"] = stage.until(stage.all_idle, "all to be idle")
+        found["memory"]["idle"] = stage.memory()
+        tell("all idle", took)
+
+        began, events = time.monotonic(), stage.taken()
+        stage.submit("wide")
+        took["submission_to_all_at_work"] = stage.until(stage.all_at_work, "all to be at work")
+        found["memory"]["at_work"] = stage.memory()
+        stage.tell(signal.SIGUSR1)
+        took["let_go_to_completion"] = stage.until(lambda: stage.ended("wide"), "the job's end")
+        took["submission_to_completion"] = time.monotonic() - began
+        found["wide_events"] = stage.taken() - events
+        tell("one wide job", took)
+
+        took["idle_again"] = stage.until(stage.all_idle, "all to be idle again")
+        events, used = stage.taken(), stage.cpu()
+        names = [f"many{number}" for number in range(JOBS)]
+        stage.submit(*names)
+        took["many_jobs"] = stage.until(lambda: stage.ended(*names), "the jobs' end")
+        found["many_events"] = stage.taken() - events
+        found["many_events_per_s"] = round(found["many_events"] / took["many_jobs"], 1)
+        found["many_cpu"] = {key: round(value - used[key], 2) for key, value in stage.cpu().items()}
+        tell("many jobs", took)
+
+        stage.until(stage.all_idle, "all to be idle again")
+        stage.tell(signal.SIGUSR2)
+        stage.submit("last")
+        stage.until(stage.all_at_work, "all to be at work again")
+        found["memory"]["end"] = stage.memory()
+        stage.tell(signal.SIGTERM)
+        took["drain"] = stage.until(lambda: not stage.states() and left(stage), "all to have left")
+        found["exit_codes"] = [daemon.wait(PATIENCE) for daemon in stage.daemons]
+        took["drain_to_exit"] = took["drain"]
+        tell("drained", took)
+
+        for coordinator in stage.coordinators:
+            coordinator.send_signal(signal.SIGTERM)
+            coordinator.wait(PATIENCE)
+        found["verify_exit_code"], found["verify"] = stage.verify()
+        found["lists"] = stage.lists
+        found["zookeeper"] = served(str(settings.zookeeper.hosts))
+        found |= told_by_the_log(stage.tree)
+        found["warnings"] = warnings(folder)
+    found["seconds"] = {name: round(seconds, 2) for name, seconds in took.items()}
+    return found
+
+
+def left(stage: Stage) -> bool:
+    return not stage.tree.children(layout.PULSE)
+
+
+def tell(what: str, took: dict[str, float]) -> None:
+    print(f"{what}: { {name: round(seconds, 2) for name, seconds in took.items()} }", flush=True)
+
+
+def served(hosts: str) -> dict[str, str]:
+    """What ZooKeeper says of itself."""
+    lines = [line.partition(": ") for line in four_letters(hosts.split(",", maxsplit=1)[0], "srvr").splitlines()]
+    wanted = ("Latency min/avg/max", "Node count")
+    return {key: value for key, _, value in lines if key in wanted}
+
+
+def warnings(folder: Path) -> dict[str, int]:
+    """Lines of the processes' logs that warn of something, by their text."""
+    found: Tally[str] = Tally()
+    for path in folder.glob("*.log"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line) if line.startswith("{") else {"level": "error", "event": line}
+            if entry.get("level") in ("warning", "error"):
+                found[str(entry.get("event"))[:100]] += 1
+    return dict(found.most_common(20))
+
+
+def told_by_the_log(tree: Tree) -> dict[str, Any]:
+    """Kinds of events, how long peers took to take a task, and how many were in which state, by the log's own times."""
+    state: State = new_state("bench")
+    kinds: Tally[str] = Tally()
+    answered: list[float] = []
+    points: dict[str, list[float]] = {name: [] for name in ("at", "idle", "offered", "at_work", "events")}
+    first: float | None = None
+    for n, entry in journal.read_entries(tree):
+        event = entry.event
+        kinds[kind_of(event)] += 1
+        first = event.at if first is None else first
+        if isinstance(event, Acked) and event.peer in state.peers:
+            answered.append(event.at - state.peers[event.peer].since)
+        decide(state, n, event)
+        at = round(event.at - first, 2)
+        by = {name: len(peers) for name, peers in state.by_state.items()}
+        values = (at, by["idle"], by["acking"], by["active"] + by["waiting"] + by["sealing"], n)
+        repeated = bool(points["at"]) and points["at"][-1] == at
+        for name, value in zip(points, values, strict=True):
+            if repeated:
+                points[name].pop()
+            points[name].append(value)
+    return {
+        "events": state.n,
+        "kinds": dict(kinds.most_common()),
+        "offer_to_ack_s": {"median": round(statistics.median(answered), 3), "most": round(max(answered), 3)},
+        "points": points,
+    }
+
+
+def plot(found: dict[str, Any], axes: Any) -> None:
+    """Peers above, events below, over the seconds since the first birth."""
+    points = found["points"]
+    peers, events = axes
+    for name, label, colour in (
+        ("idle", "idle", "tab:red"),
+        ("offered", "offered a task", "tab:orange"),
+        ("at_work", "at work", "tab:blue"),
+    ):
+        peers.step(points["at"], points[name], where="post", label=label, color=colour)
+    peers.set(ylabel="virtual peers", title=f"{found['peers']} virtual peers in {found['daemons']} daemons")
+    peers.legend()
+    events.step(points["at"], points["events"], where="post", color="tab:green")
+    events.set(xlabel="seconds since the first birth, by the log", ylabel="events so far")
+
+
+if __name__ == "__main__":
+    configure_logging(load_settings(log={"format": "json"}), stream=sys.stderr)
+    {"coordinator": coordinate, "daemon": serve}[sys.argv[1]]()
