@@ -191,9 +191,12 @@ def _exhausted(step: Step, event: Exhausted) -> None:
     peer = _held(step, event)
     if peer is None or peer.assignment is None or peer.state != "active":
         return
-    others = step.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers.keys() - {event.peer}
-    last = all(step.state.peers[other].state == "waiting" for other in others)
-    step.move(event.peer, "seal" if last else "wait")
+    peers = step.state.peers
+    for other in step.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers:
+        if peers[other].state != "waiting" and other != event.peer:
+            step.move(event.peer, "wait")
+            return
+    step.move(event.peer, "seal")
 
 
 def _completed(step: Step, event: Completed) -> None:
@@ -304,8 +307,11 @@ def _offer_work(step: Step) -> None:
     while True:
         while (offer := scheduling.next_offer(step.state)) is not None:
             step.offer(offer)
-        jobs = scheduling.in_turn(step.state, _in_question(step))
-        back = next(filter(None, (scheduling.call_back(step.state, job) for job in jobs)), None)
+        jobs = _in_question(step)
+        if not jobs:
+            return
+        backs = (scheduling.call_back(step.state, job) for job in scheduling.in_turn(step.state, jobs))
+        back = next(filter(None, backs), None)
         if back is None:
             return
         for peer in back.peers:
@@ -322,10 +328,10 @@ def _in_question(step: Step) -> list[str]:
     """The running jobs for which the event may have changed what they can get: those it touched, and with the number of
     idle peers all that have room.
     """
-    jobs = dict.fromkeys(step.jobs)
+    known, touched = step.state.jobs, step.jobs
     if step.free_changed:
-        jobs.update(dict.fromkeys(sorted(step.state.hungry)))
-    return [job for job in jobs if step.state.jobs[job].status == "running"]
+        touched = dict.fromkeys([*touched, *sorted(step.state.hungry)])
+    return [job for job in touched if known[job].status == "running"] if touched else []
 
 
 # Time

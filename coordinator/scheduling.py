@@ -10,6 +10,7 @@ is offered to nobody.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -34,10 +35,11 @@ class CallBack(NamedTuple):
 
 def next_offer(state: State) -> Offer | None:
     """The next offer to the idle peers, or None if no job has work for as few as there are."""
-    if not state.free:
+    free = state.free
+    if not free or not state.hungry:
         return None
     for name in in_turn(state, state.hungry):
-        offer = choose(state, name, state.free)
+        offer = choose(state, name, free)
         if offer is not None:
             return offer
         if choose(state, name, math.inf) is None and not any(task.resting for task in state.jobs[name].tasks.values()):
@@ -47,8 +49,11 @@ def next_offer(state: State) -> Offer | None:
 
 def in_turn(state: State, names: Iterable[str]) -> list[str]:
     """Jobs in the order in which they are served: as they were submitted, beginning behind the one that was served last."""
-    numbers = {name: state.jobs[name].number for name in names}
-    return sorted(numbers, key=lambda name: (numbers[name] <= state.turn, numbers[name]))
+    jobs, turn = state.jobs, state.turn
+    found = {jobs[name].number: name for name in names}
+    numbers = sorted(found)
+    first = bisect_right(numbers, turn)
+    return [found[number] for number in numbers[first:] + numbers[:first]]
 
 
 def choose(state: State, name: str, free: float) -> Offer | None:
@@ -57,14 +62,15 @@ def choose(state: State, name: str, free: float) -> Offer | None:
     shared: tuple[int, str] | None = None
     for stage in plan.stages:
         task = job.tasks[stage]
-        if task.state == "complete" or task.resting or _blocked(job, plan, stage):
-            continue
         staffed = len(task.peers)
+        full = staffed >= plan.limit[stage]  # asked first: most are, in a cluster that is at work
+        if full or task.state == "complete" or task.resting or _blocked(job, plan, stage):
+            continue
         if not staffed:
             needed = needs(job, plan, stage)
             if needed <= free:
                 return Offer(name, stage, needed)
-        elif staffed < plan.limit[stage] and free > 0 and (shared is None or staffed < shared[0]):
+        elif free > 0 and (shared is None or staffed < shared[0]):
             shared = (staffed, stage)
     return Offer(name, shared[1], 1) if shared else None
 
@@ -92,7 +98,11 @@ def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
 
 
 def _blocked(job: Job, plan: Plan, stage: str) -> bool:
-    return bool(blocking(job, plan, stage))
+    tasks = job.tasks
+    for before in plan.upstream[stage]:
+        if deserted(tasks[before]):
+            return True
+    return False
 
 
 def stalled(job: Job, plan: Plan) -> list[str]:

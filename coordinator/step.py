@@ -103,14 +103,16 @@ class Step:
 
     def move(self, name: str, trigger: Trigger) -> None:
         """A peer's transition; its place on a task is not touched."""
-        peer = self._peer(name)
-        del self.state.by_state[peer.state][name]
+        state, peer = self.state, self._peer(name)
+        del state.by_state[peer.state][name]
         peer.state = machine.after(peer.state, trigger)
-        peer.since, peer.order = self.at, self._rank()
-        self.state.by_state[peer.state][name] = None
-        dead = self.state.by_state["dead"]
-        while len(dead) > REMEMBERED_DEAD:
-            del self.state.peers[dead.popitem(last=False)[0]]
+        peer.since, peer.order = self.at, state.order
+        state.order += 1
+        state.by_state[peer.state][name] = None
+        if peer.state == "dead":
+            dead = state.by_state["dead"]
+            while len(dead) > REMEMBERED_DEAD:
+                del state.peers[dead.popitem(last=False)[0]]
 
     def leave(self, name: str, trigger: Trigger) -> None:
         """A peer's transition out of its task, if it has one. If all that remain on it are waiting, they become idle."""
@@ -215,7 +217,11 @@ class Step:
             purged.popitem(last=False)
 
     def task_is(self, job: str, name: str, state: TaskState, counts: Counts | None = None) -> None:
-        """A task's new state, and with it that of the bound tasks beside it."""
+        """A task's new state, and with it that of the bound tasks beside it. The same again changes nothing at all: the
+        job is not touched, and need not be looked at.
+        """
+        if counts is None and self.state.jobs[job].tasks[name].state == state:
+            return
         task = self._task(job, name)
         task.state = state
         task.counts = counts or task.counts
