@@ -46,6 +46,7 @@ from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import four_letters
 from sardonyx.graph import graph_of
 from sardonyx.logs import configure_logging
+from sardonyx.signals import heard
 from sardonyx.spec import JobSpec, TaskSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -128,19 +129,18 @@ def serve() -> None:
     """A daemon: says what it takes of memory before there is any peer, begins when told to, ends by SIGTERM."""
     craft = HeldCraft("bench")
     daemon = PeerDaemon(load_settings(), craft)
-    signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
-    signal.signal(signal.SIGUSR1, lambda *_: craft.released.set())
-    signal.signal(signal.SIGUSR2, lambda *_: craft.released.clear())
-    print(psutil.Process().memory_info().rss, flush=True)
-    sys.stdin.readline()
-    daemon.run()
+    does = {signal.SIGTERM: daemon.stop, signal.SIGUSR1: craft.released.set, signal.SIGUSR2: craft.released.clear}
+    with heard(does, lambda number: does[signal.Signals(number)]()):
+        print(psutil.Process().memory_info().rss, flush=True)
+        sys.stdin.readline()
+        daemon.run()
 
 
 def coordinate() -> None:
     """A coordinator, until SIGTERM."""
     coordinator = Coordinator(load_settings(), WideLinks())
-    signal.signal(signal.SIGTERM, lambda *_: coordinator.stop())
-    coordinator.run()
+    with heard([signal.SIGTERM], lambda _: coordinator.stop()):
+        coordinator.run()
 
 
 # Beside them

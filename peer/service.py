@@ -22,10 +22,9 @@ from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
+from sardonyx.signals import heard
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from pyspark.sql import SparkSession
 
     from peer.work import Work
@@ -195,18 +194,17 @@ def main(settings: Settings) -> NoReturn:
     with tempfile.TemporaryDirectory(prefix="sardonyx-code-") as code_cache:
         daemon = PeerDaemon(settings, SparkCraft(settings, spark, Path(code_cache)))
 
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
+        def on_signal(_number: int) -> None:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)
                 os._exit(130)
             daemon.stop()
             signal.alarm(math.ceil(settings.peer.transaction_timeout + _LAST_STEPS))
 
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
-        try:
-            daemon.run()
-        finally:
-            stop_session(spark)
+        with heard((signal.SIGTERM, signal.SIGINT), on_signal):
+            try:
+                daemon.run()
+            finally:
+                stop_session(spark)
     # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
     # ever when the broker went away in the middle of something.
     logging.shutdown()
