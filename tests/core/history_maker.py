@@ -57,7 +57,10 @@ def without_n(state: bytes) -> dict[str, object]:
 
 @dataclass
 class History:
-    """One random history. ``rng`` decides everything."""
+    """One random history. ``rng`` decides everything.
+
+    ``doubled``: how likely it is that an event is delivered twice.
+    """
 
     rng: random.Random
     world: World = field(default_factory=World)
@@ -66,19 +69,21 @@ class History:
     past: list[AnyEvent] = field(default_factory=list)
     born: int = 0
     submitted: int = 0
+    doubled: float = 0.3
 
     # One event
 
-    def deliver(self, event: AnyEvent) -> None:
-        """Deliver an event, and now and then again; hold the state against every rule that there is."""
+    def deliver(self, event: AnyEvent) -> list[Effect]:
+        """Deliver an event, and now and then again; hold the state against every rule that there is. Gives its effects."""
         effects = self._once(event)
-        if self.rng.random() < 0.3:
+        if self.rng.random() < self.doubled:
             before = without_n(encode_state(self.world.state))
             again = self._once(event)
             assert without_n(encode_state(self.world.state)) == before, f"twice is not once: {event}"
             assert again == [], f"the second delivery has effects: {event}: {again}"
         self.past.append(event)
         self.to_run += [effect for effect in effects if isinstance(effect, OuterEffect)]
+        return effects
 
     def _once(self, event: AnyEvent) -> list[Effect]:
         world = self.world
@@ -112,16 +117,20 @@ class History:
             if event is not None:
                 self.deliver(event)
                 events -= 1
-            if self.rng.random() < 0.02:  # another leader
-                self.world.state = decode_state(encode_state(self.world.state))
-                self.to_run = unfinished(self.world.state)
+            if self.rng.random() < 0.02:
+                self.new_leader()
+
+    def new_leader(self) -> None:
+        """Another leader: what it knows was stored, and what lies outside the tree it runs again."""
+        self.world.state = decode_state(encode_state(self.world.state))
+        self.to_run = unfinished(self.world.state)
 
     def _something(self) -> AnyEvent | None:
         kinds = {
             self._obedient: 60,
             self._failure: 4,
             self._late: 12,
-            self._birth: 8,
+            self.birth: 8,
             self._death: 4,
             self._submission: 4,
             self._effect_done: 12,
@@ -172,7 +181,8 @@ class History:
         kind = self.rng.choice([Acked, Exhausted, Completed, AckTimedOut])
         return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
 
-    def _birth(self) -> AnyEvent | None:
+    def birth(self) -> AnyEvent | None:
+        """A new peer, if there are not too many."""
         if len(self.pulses) >= 6:
             return None
         self.born += 1
@@ -204,9 +214,10 @@ class History:
         effect = self.to_run[0] if self.rng.random() < 0.7 else self.rng.choice(self.to_run)
         if self.rng.random() < 0.8:  # otherwise its news comes again
             self.to_run.remove(effect)
-        return self._end_of(effect, fails=self.rng.random() < 0.1)
+        return self.end_of(effect, fails=self.rng.random() < 0.1)
 
-    def _end_of(self, effect: OuterEffect, *, fails: bool = False) -> AnyEvent | None:
+    def end_of(self, effect: OuterEffect, *, fails: bool = False) -> AnyEvent | None:
+        """The news that something outside the tree was done."""
         now = self.world.now
         if isinstance(effect, DeletePulse):
             self.pulses.discard(effect.peer)
@@ -216,17 +227,22 @@ class History:
         if fails:
             return LinksFailed(at=now, job=effect.job, error=FAILURE)
         job = self.world.state.jobs.get(effect.job)  # None: it was forgotten, and the news comes very late
-        links = facts_of(job.spec, effect.job) if job is not None else {}
+        links = facts_of(job.spec, effect.job) if job is not None and not job.refused else {}
         return LinksCreated(at=now, job=effect.job, links=links)
 
     def _time(self) -> AnyEvent | None:
-        self.world.now += self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0])
-        events = due(self.world.state, self.world.now, TIMERS)
-        first = next_due(self.world.state, TIMERS)
-        assert not events or first is not None, "what is due was announced"
+        events = self.timers_after(self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0]))
         for event in events[:-1]:
             self.deliver(event)
         return events[-1] if events else None
+
+    def timers_after(self, seconds: float) -> list[AnyEvent]:
+        """Time passes, or a clock is put back; the timers that have run out then."""
+        self.world.now += seconds
+        events = due(self.world.state, self.world.now, TIMERS)
+        first = next_due(self.world.state, TIMERS)
+        assert not events or first is not None, "what is due was announced"
+        return events
 
     def _trouble(self) -> AnyEvent | None:
         """Failures, kills and timers out of nowhere."""
@@ -253,7 +269,7 @@ class History:
         self.to_run = unfinished(world.state)
         for name in list(world.state.jobs):
             job = world.state.jobs[name]
-            if not job.ended and not all(task.options.get("end", True) for task in job.spec.catalog):
+            if not job.ended and not world.state.plans[name].graph.bounded:
                 self.deliver(JobKilled(at=world.now, job=name))
         few = self.rng.random() < 0.5  # the last fault may take nearly all peers
         for name in sorted(self.pulses):
@@ -263,7 +279,7 @@ class History:
                 self.pulses.discard(name)
         wanted = [t.min_peers for job in world.state.jobs.values() if not job.ended for t in job.spec.catalog]
         while len(self.pulses) < max(wanted, default=0):
-            self.deliver(self._birth() or PeerBorn(peer="none"))
+            self.deliver(self.birth() or PeerBorn(peer="none"))
         open_tasks = sum(len(job.spec.catalog) for job in world.state.jobs.values() if not job.ended)
         limit = 20 * (open_tasks + 1) * (len(self.pulses) + 1)
         for taken in range(limit):
@@ -276,14 +292,14 @@ class History:
     def _good_step(self) -> AnyEvent | None:
         world = self.world
         while self.to_run:
-            event = self._end_of(self.to_run.pop(0))
+            event = self.end_of(self.to_run.pop(0))
             if event is not None:
                 return event
         for name, peer in sorted(world.state.peers.items()):
             if peer.state in ("revoked", "acking", "sealing"):
                 return self._answer(name)
         if len(self.pulses) < self.wanted():
-            return self._birth()  # who was revoked comes back under a new id
+            return self.birth()  # who was revoked comes back under a new id
         for name in world.state.by_state["active"]:
             place = world.state.assignment(name)
             tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
