@@ -230,7 +230,7 @@ def decode_request(data: bytes) -> Request:
 # What stands in the tree: the projections of the coordinator's state that others read.
 
 
-class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
 
     id: int
@@ -247,7 +247,7 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
 
 
-class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True):
+class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """``/peer-state/<peer>``: what the peer is to be, and the number of the event that decided so."""
 
     state: PeerState
@@ -296,17 +296,17 @@ class LinksNote(msgspec.Struct, frozen=True):
 # event's in one transaction with the checkpoint. The others run after it, are idempotent, and end as a new event.
 
 
-class Create(msgspec.Struct, frozen=True):
+class Create(msgspec.Struct, frozen=True, gc=False):
     path: str
     data: bytes = b""
 
 
-class Set(msgspec.Struct, frozen=True):
+class Set(msgspec.Struct, frozen=True, gc=False):
     path: str
     data: bytes
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     path: str
 
 

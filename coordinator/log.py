@@ -25,7 +25,7 @@ import structlog
 from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
-from coordinator.operations import ENTRY_LIMIT, TRANSACTION_LIMIT, Operation, chunked, weight
+from coordinator.operations import ENTRY_LIMIT, PIECE, Operation, chunked, weight
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -48,7 +48,7 @@ SPARSE = 10_000
 log = structlog.get_logger()
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """One entry of the log. ``request``: the uuid of the inbox node that it came in by, if it did."""
 
     event: AnyEvent
@@ -77,7 +77,7 @@ class SnapshotNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Intake(msgspec.Struct, frozen=True):
+class Intake(msgspec.Struct, frozen=True, gc=False):
     """What is to be appended: an event, and the inbox node it came in by, which goes in the same transaction."""
 
     event: AnyEvent
@@ -141,7 +141,7 @@ def _transactions(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, 
     filled, last = 0, first - 1
     for reached, batch in _batches_of(first, intakes):
         size = sum(map(weight, batch))
-        if operations and filled + size > TRANSACTION_LIMIT:
+        if operations and filled + size > PIECE:
             yield last, operations
             operations, filled = [], 0
         operations += batch

@@ -12,6 +12,8 @@ ENTRY_LIMIT = 64 * 1024
 """Bytes of one request or log entry. What is larger travels by reference."""
 TRANSACTION_LIMIT = 256 * 1024
 """Bytes that callers chunk their transactions to, far from the 1 MiB at which ZooKeeper cuts the connection."""
+PIECE = 128 * 1024
+"""Bytes of which a transaction is made where many follow each other: ZooKeeper works on one while the next is prepared."""
 HARD_LIMIT = 900 * 1024
 """Bytes over which nothing is sent at all: ZooKeeper would drop the connection without saying why."""
 OPERATION_OVERHEAD = 100
@@ -74,12 +76,16 @@ class Merged:
 
     def add(self, effects: Iterable[TreeEffect]) -> None:
         """Take effects in, in the order in which they were decided."""
+        now = self._now
         for effect in effects:
-            self._stood.setdefault(effect.path, not isinstance(effect, Create))
-            if effect.path in self._now:
-                self.size -= self._weight(effect.path)
-            self._now[effect.path] = None if isinstance(effect, Delete) else effect.data
-            self.size += self._weight(effect.path)
+            path = effect.path
+            data = None if isinstance(effect, Delete) else effect.data
+            if path in now:
+                self.size += len(data or b"") - len(now[path] or b"")
+            else:
+                self._stood[path] = not isinstance(effect, Create)
+                self.size += OPERATION_OVERHEAD + len(path) + len(data or b"")
+            now[path] = data
 
     def operations(self) -> list[TreeEffect]:
         """New nodes first, parents before children; then new data; then removals, children before parents."""
@@ -95,9 +101,6 @@ class Merged:
             else:
                 created.append(Create(path, data))
         return [*sorted(created, key=_depth), *changed, *sorted(removed, key=_depth, reverse=True)]
-
-    def _weight(self, path: str) -> int:
-        return OPERATION_OVERHEAD + len(path) + len(self._now[path] or b"")
 
 
 def _depth(operation: Create | Delete) -> tuple[int, str]:

@@ -16,6 +16,7 @@ import logging
 import queue
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
@@ -36,16 +37,21 @@ from coordinator.events import (
     DeletePulse,
     Exhausted,
     JobNote,
+    JobPurged,
+    JobSubmitted,
+    Left,
     LinksCreated,
     LinksDeleted,
     OuterEffect,
+    PeerBorn,
+    PeerDied,
     Set,
     TreeEffect,
     kind_of,
 )
 from coordinator.leadership import Candidacy, Leadership, LeadershipEnded, identity
 from coordinator.log import Intake
-from coordinator.operations import TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
 from coordinator.outer import KafkaLinks, OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
 from coordinator.sweep import sweep_code
@@ -83,6 +89,10 @@ _OVER = (Deposed, OutcomeUnknown, SessionLost, LeadershipEnded, ZooKeeperAway)
 """Ways in which a leadership ends that are nobody's fault here."""
 _EVERYDAY = (Acked, Exhausted, Completed)
 """Events that are logged for debugging only: there are many, and they say nothing that is out of the ordinary."""
+_ALIKE = (PeerBorn, PeerDied, Left, JobSubmitted, LinksCreated, LinksDeleted, JobPurged)
+"""Events that are told one by one only if few come at once; how many of each there are is told anyway."""
+ALIKE = 5
+"""Events of one kind in one round, of those that may be many, that are still told one by one; all of them when debugging."""
 
 log = structlog.get_logger()
 
@@ -250,26 +260,30 @@ class Leader:
         before being written. Each of the two is sent when the one before it of its kind has succeeded.
         """
         told = log.bind()  # once: what is bound anew for each line costs more than a decision
+        many = _many(intakes)
         merged, outer = Merged(), list[tuple[int, OuterEffect]]()
         waiting = iter(intakes)
         for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
             for n, intake in zip(range(self.state.n + 1, appended + 1), waiting, strict=False):
                 effects = decide(self.state, n, intake.event)
-                self._tell(told, n, intake.event)
-                changes: list[TreeEffect] = []
-                for effect in effects:
-                    if isinstance(effect, TreeEffect):
-                        changes.append(effect)
-                    else:
-                        outer.append((n, effect))
+                self._tell(told, n, intake.event, many)
+                if effects and not isinstance(effects[-1], TreeEffect):  # these come last
+                    outer += [(n, effect) for effect in effects if not isinstance(effect, TreeEffect)]
+                changes = [effect for effect in effects if isinstance(effect, TreeEffect)]
                 if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
                     self._apply(merged, n - 1)
                     merged = Merged()
                 merged.add(changes)
+            if merged.size > PIECE:
+                self._apply(merged, self.state.n)
+                merged = Merged()
         self._apply(merged, self.state.n)
         self._applied()
         for n, effect in outer:
             self._begin(n, effect)
+        if many:
+            kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
+            log.info("decided many alike", last=self.state.n, **kinds)
         self._keep()
 
     def _apply(self, merged: Merged, n: int) -> None:
@@ -337,7 +351,9 @@ class Leader:
         """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, their code."""
         forgotten = next(reversed(self.state.purged), "")
         if forgotten != self._swept:
-            sweep_code(self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None})
+            sweep_code(
+                self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
+            )
             self._swept = forgotten
         if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
             return
@@ -355,8 +371,8 @@ class Leader:
             rest = min(rest, timer - self._clockwork.wall())
         return max(rest, 0.001)
 
-    def _tell(self, told: structlog.typing.FilteringBoundLogger, n: int, event: AnyEvent) -> None:
-        everyday = isinstance(event, _EVERYDAY)
+    def _tell(self, told: structlog.typing.FilteringBoundLogger, n: int, event: AnyEvent, many: set[type]) -> None:
+        everyday = isinstance(event, _EVERYDAY) or type(event) in many
         if everyday and not told.is_enabled_for(logging.DEBUG):
             return
         where: dict[str, object] = {"n": n, "kind": kind_of(event)}
@@ -374,6 +390,14 @@ class Leader:
             where |= {"code": error.code, "reason": error.message}
         say = told.debug if everyday else told.info
         say("decided", **where)
+
+
+def _many(intakes: list[Intake]) -> set[type]:
+    """Kinds of which there are so many at once that a line for each would cost more than it tells."""
+    if len(intakes) <= ALIKE:
+        return set()
+    kinds = Counter(type(intake.event) for intake in intakes)
+    return {kind for kind in _ALIKE if kinds[kind] > ALIKE}
 
 
 def _lost(n: int) -> InternalError:

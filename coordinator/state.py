@@ -41,7 +41,7 @@ REMEMBERED_PURGED = 1_000
 """Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
 
 
-class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A virtual peer."""
 
     state: PeerState

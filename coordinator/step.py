@@ -34,6 +34,7 @@ from coordinator.state import (
     REMEMBERED_PURGED,
     Job,
     Peer,
+    Plan,
     State,
     Task,
     encode_note,
@@ -167,7 +168,7 @@ class Step:
         """The job's links stand: it runs."""
         job = self.job(name)
         job.status, job.links, job.facts = "running", "made", facts
-        self.state.plans[name] = plan_of(self.state, name)
+        self.state.plans[name] = Plan(self.state.plans[name].graph, facts)
         self._made.append(Create(layout.job_links(name), encode_note(LinksNote(facts))))
         self.state.hungry.add(name)
 

@@ -397,15 +397,15 @@ class Tree:
         self._inspect(wanted, results, fenced=fenced)
 
     def _add(self, transaction: Any, operation: Operation) -> None:
-        path = self.path(operation.path)
-        if isinstance(operation, Create):
+        path = self.root + operation.path
+        if isinstance(operation, Delete):  # the commonest first
+            transaction.delete(path)
+        elif isinstance(operation, Set):
+            transaction.set_data(path, operation.data)
+        elif isinstance(operation, Create):
             transaction.create(path, operation.data)
         elif isinstance(operation, SetIf):
             transaction.set_data(path, operation.data, operation.version)
-        elif isinstance(operation, Set):
-            transaction.set_data(path, operation.data)
-        elif isinstance(operation, Delete):
-            transaction.delete(path)
         else:
             transaction.check(path, operation.version)
 

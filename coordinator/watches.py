@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import force_setattr
 
 from coordinator import layout
 from coordinator.events import AnyEvent, Delete, PeerBorn, PeerDied, PulseNote, Request, decode_request, encode_event
@@ -72,8 +74,8 @@ class Watches:
         born, died = self._pulses(state) if pulses_changed else ([], [])
         # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
         names = self._tree.children(layout.INBOX, watch=self._on_request) if requests_came or died else []
-        made = [*self._births(born), *self._requests(names), *(Intake(PeerDied(peer=name)) for name in died)]
-        return [Intake(stamped(intake.event, at), intake.inbox, intake.request) for intake in made]
+        deaths = (Intake(PeerDied(at=at, peer=name)) for name in died)
+        return [*self._births(born, at), *self._requests(names, at), *deaths]
 
     def look_again(self) -> None:
         """Have :meth:`collect` look whether or not something changed."""
@@ -87,7 +89,7 @@ class Watches:
         expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
         return born, [name for name in expected if name not in standing]
 
-    def _births(self, names: list[str]) -> list[Intake]:
+    def _births(self, names: list[str], at: float) -> list[Intake]:
         found = self._tree.read_many(map(layout.pulse, names))
         births = []
         for name in names:
@@ -99,18 +101,18 @@ class Watches:
             except msgspec.DecodeError as error:
                 log.warning("pulse cannot be read, its peer is born without a host", peer=name, reason=str(error))
                 note = PulseNote()
-            births.append(Intake(PeerBorn(peer=name, daemon=note.daemon, host=note.host, pid=note.pid)))
+            births.append(Intake(PeerBorn(at=at, peer=name, daemon=note.daemon, host=note.host, pid=note.pid)))
         return births
 
-    def _requests(self, names: list[str]) -> list[Intake]:
-        ordered = sorted(names, key=_sequence)
-        found = self._tree.read_many(f"{layout.INBOX}/{name}" for name in ordered)
+    def _requests(self, names: list[str], at: float) -> list[Intake]:
+        ordered = sorted(((*_numbered(name), name) for name in names), key=itemgetter(0))
+        paths = [f"{layout.INBOX}/{name}" for _, _, name in ordered]
+        found = self._tree.read_many(paths)
         intakes = []
-        for name in ordered:
-            data = found.get(f"{layout.INBOX}/{name}")
+        for path, (_, request, name) in zip(paths, ordered, strict=True):
+            data = found.get(path)
             if data is None:
                 continue
-            request = _uuid(name)
             if request in self._taken:
                 log.info("request came a second time and is left out", request=name)
                 self._remove(name)
@@ -123,6 +125,7 @@ class Watches:
                 )
                 self._remove(name)
                 continue
+            force_setattr(event, "at", at)  # nobody else has seen it yet
             self.remember(request)
             intakes.append(Intake(event, name, request))
         return intakes
@@ -166,11 +169,10 @@ def _decoded(data: bytes) -> Request:
     return request
 
 
-def _sequence(name: str) -> int:
-    """The number that ZooKeeper gave the request; what has none comes first, and is found unreadable."""
-    number = name.rpartition("-")[2]
-    return int(number) if number.isdigit() else -1
-
-
-def _uuid(name: str) -> str:
-    return name.rpartition("-")[0].rpartition("-")[2]
+def _numbered(name: str) -> tuple[int, str]:
+    """The number that ZooKeeper gave the request, and the uuid in front of it. What has no number comes first, and is found
+    unreadable.
+    """
+    parts = name.rsplit("-", 2)
+    number = int(parts[-1]) if parts[-1].isdigit() else -1
+    return number, parts[-2] if len(parts) > 1 else ""
