@@ -44,7 +44,7 @@ from peer.task_loop import TaskLoop
 from queues.positions import Partition, Position
 from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import four_letters
-from sardonyx.graph import graph_of
+from sardonyx.graph import Link, graph_of
 from sardonyx.logs import configure_logging
 from sardonyx.signals import heard
 from sardonyx.spec import JobSpec, TaskSpec
@@ -82,9 +82,27 @@ class WideLinks:
 
 @dataclass
 class HeldCraft(LightCraft):
-    """Tasks whose input is exhausted a while after they began, once the daemon is let go."""
+    """Tasks that take a while, once the daemon is let go, and that end when those before them have sealed.
+
+    Which links are sealed a daemon hears from ZooKeeper, once for all its peers; real ones read the sentinels from Kafka.
+    """
 
     released: threading.Event = field(default_factory=threading.Event)
+    _ended: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ended(self, tree: Tree, job: str, link: Link) -> bool:
+        """Whether everything that will ever be on the link is there."""
+        path = layout.sentinel(job, link.name)
+        if link.kind == "splits" or path in self._ended:
+            return True
+        with self._lock:
+            asked = path in self._asked
+            self._asked.add(path)
+        if not asked and tree.read(path, watch=lambda _: self._asked.discard(path)) is not None:
+            self._ended.add(path)
+        return path in self._ended
 
     def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
         HeldLoop(prepared, grant, tree).run()
@@ -105,23 +123,29 @@ class HeldReader(LightReader):
         (link,) = self.work.stage.ingress
         craft = self.work.craft
         assert isinstance(craft, HeldCraft)
-        let_go = craft.released.is_set() and time.monotonic() >= self.due
-        drained = self.leader(link.name, uuid.uuid4().hex) if let_go else None
+        through = craft.released.is_set() and time.monotonic() >= self.due
+        ended = through and craft.ended(self.work.tree, self.work.assignment.job, link)
+        drained = self.leader(link.name, uuid.uuid4().hex) if ended else None
         return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
 
 
-class NoWriter:
-    """Writes nothing: the sentinels stand nowhere either."""
+@dataclass
+class SealWriter:
+    """Writes nothing but sentinels, and those as the votes that they would win."""
 
-    def write(self, messages: object, positions: object, group: object) -> None:
-        """Nothing."""
+    work: LightWork
+
+    def write(self, messages: list[str], positions: object, group: object) -> None:
+        del positions, group
+        for link in self.work.stage.egress if messages else []:
+            self.work.tree.create(layout.sentinel(self.work.assignment.job, link.name), messages[0].encode())
 
 
 class HeldLoop(TaskLoop):
     """The real loop on a reader and a writer that stand nowhere."""
 
     def _open(self) -> None:
-        self._writer = NoWriter()  # type: ignore[assignment]
+        self._writer = SealWriter(self._work)  # type: ignore[assignment]
         self._reader = HeldReader(self._work, self._grant, self._votes.leader)  # type: ignore[arg-type, assignment]
 
 
