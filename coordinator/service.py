@@ -365,7 +365,11 @@ class Leader:
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""
-        rest = self._leadership.renewal_due - self._clockwork.now()
+        now = self._clockwork.now()
+        rest = self._leadership.renewal_due - now
+        look = self._watches.due()
+        if look is not None:
+            rest = min(rest, look - now)
         timer = next_due(self.state, self._timers)
         if timer is not None:
             rest = min(rest, timer - self._clockwork.wall())

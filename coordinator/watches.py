@@ -29,6 +29,11 @@ SHOWN = 200
 GROWTH = 8
 """So many times longer, at most, is a request in the log than it was in the inbox; numbers grow to less than four times."""
 
+REST = 20
+"""So many times as long as reading the list of pulses took is it left alone: with many peers it is long, and with many of
+them somebody always comes or goes. So this takes a twentieth of a leader's time at most, however many there are; at ten
+thousand peers a birth or death is seen up to half a second late."""
+
 REMEMBERED = 20_000
 """Requests whose uuids are known, so that one whose writer had lost the reply and sent it again is not taken twice."""
 
@@ -50,6 +55,11 @@ class Watches:
         self._wake = wake
         self._requests_came = True
         self._pulses_changed = True
+        self._pulses_rest = 0.0
+
+    def due(self) -> float | None:
+        """When :meth:`collect` should be asked even if nobody wakes the loop, by the monotonic clock; None: need not be."""
+        return self._pulses_rest if self._pulses_changed else None
 
     def remember(self, request: str) -> None:
         """A request of this uuid stands in the log; should it come again, it is left out. Empty: none."""
@@ -64,18 +74,22 @@ class Watches:
         So a peer is born before it asks for anything, and what it asked for before it died is handled before its death.
         The caller must append them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
         """
-        # A list is read only if it has changed: that of the pulses is long when there are many peers, and changes seldom.
-        # The flags are taken down before reading: what changes from now on sets them again. That of the requests first: when
-        # one is seen, the pulse of its writer has been told before it.
-        if not self._requests_came and not self._pulses_changed:
-            return []
+        # A list is read only if it has changed. The flags are taken down before reading: what changes from now on sets them
+        # again. That of the requests first: when one is seen, the pulse of its writer has been told before it.
         requests_came, self._requests_came = self._requests_came, False
-        pulses_changed, self._pulses_changed = self._pulses_changed, False
-        born, died = self._pulses(state) if pulses_changed else ([], [])
+        read = self._pulses_changed and self._tree.clockwork.now() >= self._pulses_rest
+        if not requests_came and not read:
+            return []
+        born, died = self._pulses(state) if read else ([], [])
         # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
         names = self._tree.children(layout.INBOX, watch=self._on_request) if requests_came or died else []
-        deaths = (Intake(PeerDied(at=at, peer=name)) for name in died)
-        return [*self._births(born, at), *self._requests(names, at), *deaths]
+        requests = self._requests(names, at)
+        if self._pulses_changed and any(_is_strange(intake.event, state) for intake in requests):
+            # Its pulse stands perhaps, and was left for later. Who is dead is left for later once more: see above.
+            born = list(dict.fromkeys([*born, *self._pulses(state)[0]]))
+            self._pulses_changed = True
+        births = self._births(born, at)
+        return [*births, *requests, *(Intake(PeerDied(at=at, peer=name)) for name in died)]
 
     def look_again(self) -> None:
         """Have :meth:`collect` look whether or not something changed."""
@@ -84,7 +98,11 @@ class Watches:
 
     def _pulses(self, state: State) -> tuple[list[str], list[str]]:
         """Peers that have a pulse and are not known, and such as should have one and have none."""
+        self._pulses_changed = False
+        began = self._tree.clockwork.now()
         standing = dict.fromkeys(self._tree.children(layout.PULSE, watch=self._on_pulse))
+        ended = self._tree.clockwork.now()
+        self._pulses_rest = ended + REST * (ended - began)
         born = [name for name in standing if name not in state.peers]
         expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
         return born, [name for name in expected if name not in standing]
@@ -167,6 +185,12 @@ def _decoded(data: bytes) -> Request:
     if len(data) > ENTRY_LIMIT // GROWTH and len(encode_event(request)) > ENTRY_LIMIT:
         raise ValueError(f"more than {ENTRY_LIMIT:,} bytes as it would stand in the log")
     return request
+
+
+def _is_strange(event: AnyEvent, state: State) -> bool:
+    """Whether it is about a peer that is not known."""
+    peer = getattr(event, "peer", None)
+    return peer is not None and peer not in state.peers
 
 
 def _numbered(name: str) -> tuple[int, str]:
