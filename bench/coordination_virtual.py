@@ -115,8 +115,9 @@ class HeldReader(LightReader):
     due: float = field(default_factory=lambda: time.monotonic() + WORK)
 
     def poll(self, timeout: float) -> None:
+        del timeout
         rest = self.due - time.monotonic()
-        self.grant.pause(min(max(rest, timeout), LOOK))
+        self.grant.pause(rest if 0 < rest < LOOK else LOOK)
 
     @property
     def held(self) -> dict[Partition, Position | None]:
@@ -297,7 +298,7 @@ class Stage:
         """``sardonyx log verify``: exit code and last line."""
         command = [sys.executable, "-m", "sardonyx", "log", "verify"]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
-        return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+        return done.returncode, (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
 def measure(settings: Settings, daemons: int, each: int) -> dict[str, Any]:
@@ -342,7 +343,6 @@ def measure(settings: Settings, daemons: int, each: int) -> dict[str, Any]:
         stage.tell(signal.SIGTERM)
         took["drain"] = stage.until(lambda: not stage.states() and left(stage), "all to have left")
         found["exit_codes"] = [daemon.wait(PATIENCE) for daemon in stage.daemons]
-        took["drain_to_exit"] = took["drain"]
         tell("drained", took)
 
         for coordinator in stage.coordinators:
