@@ -123,18 +123,25 @@ def loop(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
             ratios.append(2 * through[-1] / (raw[-1] + raw[-2]))
             loads.append(load())
             print(f"loop {through[-1]:,.0f}/s beside raw {raw[-1]:,.0f}/s: {ratios[-1]:.2f}", flush=True)
+            print(f"  of the processor, an event: {cpu_per_event(driven)}", flush=True)
         total = driven.events
         return {
             "ratio": asdict(Sample.of(ratios)),
             "loop_per_s": asdict(Sample.of(through)),
             "raw_per_s": asdict(Sample.of(raw)),
             "us_per_event": {step: round(driven.seconds[step] / total * 1e6, 1) for step in STEPS},
+            "cpu_us_per_event": cpu_per_event(driven),
             "mix": {kind: round(found / total, 4) for kind, found in driven.kinds.most_common()},
             "events": total,
             "peers": args.peers,
             "round": args.round,
             "load": loads,
         }
+
+
+def cpu_per_event(driven: World) -> dict[str, float]:
+    """Microseconds of processor time, by process; 0 for a ZooKeeper on another machine."""
+    return {process: round(spent / driven.events * 1e6, 1) for process, spent in driven.cpu.items()}
 
 
 def run(driven: World, events: int, requests: int) -> None:
@@ -181,20 +188,22 @@ def raw_creates(client: KazooClient, nodes: int) -> float:
 
 def peers(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
     """The same round, of as many requests, with more and more peers that stand beside those that speak."""
-    found: dict[str, Any] = {"sizes": args.sizes, "round": args.few, "core_us": [], "loop_us": [], "load": []}
+    found: dict[str, Any] = {"sizes": args.sizes, "round": args.few, "core_us": [], "loop_us": [], "cpu_us": [], "load": []}
     for size in args.sizes:
         found["core_us"].append(asdict(Sample.of([core_cost(size, args) for _ in range(args.runs)])))
         with world(fresh(settings), size, SEED) as driven:
             run(driven, 300, args.few)
-            costs = []
+            costs, spent = [], []
             for _ in range(args.runs):
                 driven.forget()
                 run(driven, args.events // 10, args.few)
                 costs.append(sum(driven.seconds.values()) / driven.events * 1e6)
+                spent.append(sum(cpu_per_event(driven).values()))
+        found["cpu_us"].append(asdict(Sample.of(spent)))
         found["loop_us"].append(asdict(Sample.of(costs)))
         found["load"].append(load())
         print(f"{size:>6} peers: {found['loop_us'][-1]['median']:.0f} us an event", flush=True)
-    for kind in ("core_us", "loop_us"):
+    for kind in ("core_us", "loop_us", "cpu_us"):
         medians = [each["median"] for each in found[kind]]
         found[f"{kind.removesuffix('_us')}_largest_to_smallest"] = round(medians[-1] / medians[0], 2)
     return {**found, **memory(args.sizes[-1])}

@@ -13,12 +13,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Event
 from typing import Any
 
 import msgspec
+import psutil
 
 from coordinator import layout
 from coordinator import log as journal
@@ -59,6 +60,9 @@ STEPS = ("read", "append", "decide", "effects", "snapshot")
 """What the loop does with a round of events: how long each keeps it, the waiting for ZooKeeper included. While it decides,
 ZooKeeper works on what was sent before, so `append` and `effects` are less than these take by themselves."""
 
+PROCESSES = ("coordinator", "zookeeper")
+"""Whose processor time is measured; the coordinator's with all its threads."""
+
 TIMERS = Timers(ack_timeout=15.0, revoke_grace=10.0, failure_backoff=1.0, keep_jobs=100)
 """Of the core alone, where no time passes: only ended jobs are forgotten."""
 
@@ -95,6 +99,8 @@ class Crowd:
         self.peers = peers
         self._rng = rng
         self._serial = itertools.count()
+        self.gone: set[str] = set()
+        """Peers that died; the coordinator may hear of it later."""
 
     def born(self, count: int) -> list[PeerBorn]:
         """New peers."""
@@ -102,8 +108,11 @@ class Crowd:
 
     def dying(self, state: State, count: int) -> list[PeerDied]:
         """Peers at work or without it that are gone."""
-        alive = [name for name in ("idle", "active", "waiting") for name in state.by_state[name]]
-        return [PeerDied(peer=name) for name in self._rng.sample(alive, min(count, len(alive)))]
+        at_rest = ("idle", "active", "waiting")
+        alive = [name for state_name in at_rest for name in state.by_state[state_name] if name not in self.gone]
+        dead = self._rng.sample(alive, min(count, len(alive)))
+        self.gone.update(dead)
+        return [PeerDied(peer=name) for name in dead]
 
     def jobs(self, state: State) -> list[JobSubmitted]:
         """As many as are missing to a place for every peer."""
@@ -111,13 +120,13 @@ class Crowd:
         names = [f"job{next(self._serial):06d}" for _ in range(missing)]
         return [JobSubmitted(job=f"{name}-x", spec=job_spec(name)) for name in names]
 
-    def said(self, state: State, count: int, besides: set[str]) -> list[Acked | Exhausted | Completed]:
+    def said(self, state: State, count: int) -> list[Acked | Exhausted | Completed]:
         """What at most ``count`` peers that were told something say to it, in any order."""
         told = [
             (name, kind)
             for kind in ("acking", "active", "sealing")
             for name in state.by_state[kind]
-            if name not in besides
+            if name not in self.gone
         ]
         self._rng.shuffle(told)
         answers = {"acking": Acked, "active": Exhausted, "sealing": Completed}
@@ -160,7 +169,7 @@ class Pure:
 def pure_round(pure: Pure, crowd: Crowd, requests: int, churn: int) -> list[tuple[int, AnyEvent]]:
     """One round of the core alone; the same mix as :meth:`World.round`."""
     dying = crowd.dying(pure.state, churn)
-    said = crowd.said(pure.state, requests, {event.peer for event in dying})
+    said = crowd.said(pure.state, requests)
     forgotten = due(pure.state, 0.0, TIMERS)
     return pure.take([*crowd.born(len(dying)), *crowd.jobs(pure.state), *said, *dying, *forgotten])
 
@@ -177,6 +186,9 @@ class World:
 
     def __init__(self, leadership: Leadership, outside: Tree, settings: Settings, crowd: Crowd) -> None:
         self.crowd = crowd
+        self.cpu = dict.fromkeys(PROCESSES, 0.0)
+        """Seconds of processor time that the measured rounds took, by process: the load of the machine disturbs it less."""
+        self._zookeeper = serving(settings)
         self.kinds: Counter[str] = Counter()
         """Events taken in measured rounds, by kind."""
         self.seconds = dict.fromkeys(STEPS, 0.0)
@@ -212,16 +224,19 @@ class World:
     def round(self, requests: int, churn: int) -> None:
         """What ``requests`` peers say, and so many deaths and births; then one measured round of the loop."""
         dying = self.crowd.dying(self.state, churn)
-        said = self.crowd.said(self.state, requests, {event.peer for event in dying})
+        said = self.crowd.said(self.state, requests)
         self._put([*self.crowd.jobs(self.state), *said], self.crowd.born(len(dying)), dying)
         self._leader._tree.sync()  # noqa: SLF001 - so that its watches have fired
         with self._steps():
+            before = self._processors()
             began = time.perf_counter()
             intakes = self._leader._gather()  # noqa: SLF001
             gathered = time.perf_counter()
             if intakes:
                 self._leader.handle(intakes)
             ended = time.perf_counter()
+        for process, spent, now in zip(PROCESSES, before, self._processors(), strict=True):
+            self.cpu[process] += now - spent
         self.kinds.update(kind_of(intake.event) for intake in intakes)
         for step, seconds in self._spent.items():
             self.seconds[step] += seconds
@@ -231,7 +246,15 @@ class World:
     def forget(self) -> None:
         """Measure from here on."""
         self.kinds.clear()
+        self.cpu = dict.fromkeys(PROCESSES, 0.0)
         self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    def _processors(self) -> tuple[float, float]:
+        """Seconds of processor time of this process and of ZooKeeper's, since they began."""
+        if self._zookeeper is None:
+            return time.process_time(), 0.0
+        spent = self._zookeeper.cpu_times()
+        return time.process_time(), spent.user + spent.system
 
     @contextmanager
     def _steps(self) -> Iterator[None]:
@@ -275,6 +298,16 @@ class World:
             failed = [result for result in transaction.commit() if isinstance(result, Exception)]
             if failed:
                 raise failed[0]
+
+
+def serving(settings: Settings) -> psutil.Process | None:
+    """The process that listens as ZooKeeper, if it is one of this user's on this machine."""
+    port = int(str(settings.zookeeper.hosts).split("/", 1)[0].rpartition(":")[2])
+    with suppress(psutil.AccessDenied):
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
+                return psutil.Process(found.pid)
+    return None
 
 
 @contextmanager
