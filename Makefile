@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check core simulated simulate faults test-compose lock clean java
+.PHONY: help demo test check core simulated simulate faults bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,6 +42,10 @@ simulate: $(READY) ## so many histories, from any first seed: make simulate SEED
 
 faults: $(READY) java ## the long fault runs
 	@$(BIN)/pytest -m faults
+
+bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(BIN)/python bench/coordination.py
 
 test-compose: $(READY) java ## the same suite on the cluster of docker-compose.yml
 	@docker compose up --build --detach --wait
