@@ -21,6 +21,7 @@ from coordinator.events import (
     AnyEvent,
     Completed,
     Counts,
+    CreateLinks,
     Declined,
     DeleteLinks,
     DeletePulse,
@@ -176,6 +177,10 @@ class History:
             task = f"t{self.rng.randrange(5)}"
             return Rested(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
         if self.rng.random() < 0.1:
+            name = self.rng.choice([*self.world.state.jobs, *self.world.state.purged, "nobody-knows"])
+            effect = self.rng.choice([CreateLinks, DeleteLinks])(name)
+            return self.end_of(effect, fails=self.rng.random() < 0.5)
+        if self.rng.random() < 0.1:
             return self.rng.choice([PeerDied, Left, Evicted])(at=self.world.now, peer="nobody-knows")
         peer = f"P{self.rng.randint(1, self.born + 1)}"
         kind = self.rng.choice([Acked, Exhausted, Completed, AckTimedOut])
@@ -231,7 +236,7 @@ class History:
         return LinksCreated(at=now, job=effect.job, links=links)
 
     def _time(self) -> AnyEvent | None:
-        events = self.timers_after(self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0]))
+        events = self.timers_after(self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0, -30.0]))
         for event in events[:-1]:
             self.deliver(event)
         return events[-1] if events else None
@@ -330,7 +335,7 @@ def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
     """The same job with something in it that no client would hand in."""
     first, last = spec.catalog[0], spec.catalog[-1]
     workflow, catalog = list(spec.workflow), list(spec.catalog)
-    match rng.randrange(8):
+    match rng.randrange(9):
         case 0:
             workflow.append(workflow[0])
         case 1:
@@ -345,6 +350,9 @@ def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
             catalog.append(msgspec.structs.replace(rng.choice([first, last]), name="alone"))
         case 6:
             catalog[0] = msgspec.structs.replace(first, medium="kafka", options={})
+        case 7:
+            index = rng.randrange(len(catalog))
+            catalog[index] = msgspec.structs.replace(catalog[index], type=rng.choice(["input", "output"]))
         case _:
             workflow, catalog = [], []
     return msgspec.structs.replace(spec, workflow=workflow, catalog=catalog)

@@ -1,0 +1,145 @@
+"""The random histories alone reach all that the deciding core can do: each condition in it has been true, and been false.
+
+Measured on Python's instructions, so that each part of an ``and`` counts, and a loop's end, as well as the branches of an
+``if``. What has been seen in full is no longer looked at; that makes it quick.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import linecache
+import random
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+from history_maker import TIMERS, History
+
+from coordinator import admission, decide, scheduling, step
+from coordinator.explain import explain
+from coordinator.state import new_state
+from sardonyx.errors import InternalError
+
+MODULES = [decide, step, scheduling, admission]
+HISTORIES = 5000
+"""At most; all is reached much sooner."""
+SETTLED = {
+    "peer.assignment is not None",  # for the type checker: who holds this very assignment has one
+    "peer.assignment is None",
+    "free > 0",  # without anybody free nobody asks, but for tests
+    "except graphlib.CycleError as error:",  # nothing else is raised there
+}
+"""Conditions that come out in one way only."""
+
+
+def functions() -> Iterator[FunctionType]:
+    """All that the modules define, also in their classes."""
+    for module in MODULES:
+        own = [found for found in vars(module).values() if getattr(found, "__module__", "") == module.__name__]
+        members = [member for found in own if isinstance(found, type) for member in vars(found).values()]
+        for found in [*own, *(getattr(member, "fget", member) for member in members)]:
+            if isinstance(found, FunctionType) and found.__code__.co_filename == module.__file__:
+                yield found
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested(constant)
+
+
+def is_condition(code: CodeType, found: dis.Instruction) -> bool:
+    return (found.opname == "FOR_ITER" or "_IF_" in found.opname) and text_of(code, found) not in SETTLED
+
+
+def text_of(code: CodeType, found: dis.Instruction) -> str:
+    """The condition as it stands in the source, or the line where it begins."""
+    where = found.positions
+    line = linecache.getline(code.co_filename, where.lineno)
+    return line[where.col_offset : where.end_col_offset] if where.lineno == where.end_lineno else line.strip()
+
+
+class Watch:
+    """Which outcomes of which conditions are still to be seen; a condition is a jump that need not be taken."""
+
+    def __init__(self) -> None:
+        self.behind: dict[CodeType, dict[int, int]] = {}
+        """Offset of each conditional jump -> that of the instruction behind it, which comes next if it does not jump."""
+        self.unseen: dict[CodeType, set[tuple[int, bool]]] = {}
+        for function in functions():
+            for code in nested(function.__code__):
+                row = [found for found in dis.get_instructions(code) if found.opname != "EXTENDED_ARG"]
+                jumps = [pair for pair in itertools.pairwise(row) if is_condition(code, pair[0])]
+                self.behind[code] = {jump.offset: behind.offset for jump, behind in jumps}
+                self.unseen[code] = {(jump.offset, taken) for jump, _ in jumps for taken in (False, True)}
+
+    def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        """For sys.settrace: called with each new frame."""
+        code = frame.f_code
+        unseen = self.unseen.get(code)
+        if not unseen:
+            return None
+        behind, last = self.behind[code], -1
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+        def look(frame: FrameType, event: str, _argument: Any) -> Any:
+            nonlocal last
+            if event == "opcode":
+                if last in behind:
+                    unseen.discard((last, frame.f_lasti != behind[last]))
+                last = frame.f_lasti
+            return look
+
+        return look
+
+    def missing(self) -> list[str]:
+        """What has not been seen: where, the condition, and whether its jump."""
+        return [
+            f"{code.co_filename}:{jump.positions.lineno}: {text_of(code, jump)}: {jump.opname} {'' if taken else 'not '}taken"
+            for code, unseen in self.unseen.items()
+            for jump in dis.get_instructions(code)
+            for taken in (False, True)
+            if (jump.offset, taken) in unseen
+        ]
+
+
+def reread(history: History) -> None:
+    """All that the core is asked in a history, from its log, by one that remembers less in the end."""
+    log, state = history.world.log, new_state("test")
+    late = len(log) * 3 // 4
+    for remembered, entries in ((1000, log[:late]), (1, log[late:])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step, "REMEMBERED_DEAD", remembered)
+            patch.setattr(step, "REMEMBERED_PURGED", remembered)
+            for n, event in entries:
+                decide.due(state, event.at, TIMERS)
+                decide.next_due(state, TIMERS)
+                decide.replay([(n, event)], state)
+                decide.unfinished(state)
+    for job in state.jobs:
+        explain(state, job)
+    assert decide.replay([]).n == 0
+    with pytest.raises(InternalError, match="SX-LOG-ORDER"):
+        decide.decide(state, state.n, log[0][1])
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each Python has instructions of its own; these are 3.11's")
+def test_random_histories_reach_every_condition(seed: int) -> None:
+    """Of every condition in the deciding core, and of every part of one, both outcomes occur."""
+    watch, before = Watch(), sys.gettrace()
+    assert sum(map(len, watch.unseen.values())) > 350, "the conditions are found"
+    for number in range(HISTORIES):
+        history = History(random.Random(f"{seed}/{number}"))
+        history.unkind(history.rng.randint(5, 100))
+        sys.settrace(watch)
+        try:
+            reread(history)
+        finally:
+            sys.settrace(before)
+        if not any(watch.unseen.values()):
+            return
+    raise AssertionError("\n".join([f"{HISTORIES} random histories from {seed}/0 on never saw", *watch.missing()]))
