@@ -192,7 +192,10 @@ def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
 
 def read_entries(tree: Tree, first: int = 0) -> Iterator[tuple[int, Entry]]:
     """Like :func:`read_log`, with what else an entry holds. Read bucket by bucket: what is appended meanwhile may come."""
-    wanted = max(first, begins(tree))
+    start = begins(tree)
+    if FIRST < first < start:
+        raise _compacted(first, start)
+    wanted = max(first, start)
     begun = False
     for bucket in tree.children(layout.LOG):
         if int(bucket) < wanted // layout.LOG_BUCKET:
@@ -223,7 +226,7 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
     _refuse_other_format(what, data)
     try:
         return _batches.decode(data).entries
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(what, str(error)) from error
 
 
@@ -239,7 +242,7 @@ def last(tree: Tree) -> int:
 
 def tail(tree: Tree, n: int) -> list[tuple[int, AnyEvent]]:
     """The last ``n`` events, oldest first."""
-    return list(read_log(tree, max(last(tree) - n + 1, 0)))[-n:] if n > 0 else []
+    return list(read_log(tree, max(last(tree) - n + 1, begins(tree))))[-n:] if n > 0 else []
 
 
 def read_checkpoint(tree: Tree) -> int:
@@ -379,7 +382,7 @@ def _read_snapshot(tree: Tree, n: int) -> bytes | None:
     _refuse_other_format(f"snapshot {n}", data)
     try:
         note = _notes.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(f"snapshot {n}", str(error)) from error
     paths = [layout.snapshot_part(n, part) for part in range(note.parts)]
     found = tree.read_many(paths)
@@ -406,7 +409,7 @@ def _remove_snapshot(leadership: Leadership, n: int) -> None:
 def _refuse_other_format(what: str, data: bytes) -> None:
     try:
         found = msgspec.json.decode(data, type=_Format).format
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(what, str(error)) from error
     if found != FORMAT:
         raise _unreadable(what, f"it has format {found}, and this version of Sardonyx reads format {FORMAT}")

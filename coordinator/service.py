@@ -82,7 +82,7 @@ STATE_AN_ENTRY = 256
 """Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
 with the state: at ten thousand peers it is one every eight thousand."""
 
-RECALLED = 2_000
+RECALLED = 20_000
 """Entries before the snapshot that a new leader reads for their requests."""
 
 _OVER = (Deposed, OutcomeUnknown, SessionLost, LeadershipEnded, ZooKeeperAway)
@@ -202,7 +202,7 @@ class Leader:
         """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree."""
         touched: set[str] = set()
         # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
-        start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.FIRST))
+        start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.begins(self._tree)))
         for n, entry in journal.read_entries(self._tree, start):
             self._watches.remember(entry.request)
             if n <= self.state.n:

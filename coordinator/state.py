@@ -279,7 +279,7 @@ def decode_state(data: bytes) -> State:
     try:
         found = msgspec.json.decode(data, type=_Format).format
         stored = msgspec.json.decode(data, type=_Stored) if found == FORMAT else None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(str(error)) from error
     if stored is None:
         raise _unreadable(f"it has format {found}, this version reads format {FORMAT}")

@@ -6,6 +6,7 @@ many peers there are; after a reconnection both are read again, for a watch that
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import itemgetter
@@ -16,19 +17,37 @@ import structlog
 from msgspec.structs import force_setattr
 
 from coordinator import layout
-from coordinator.events import AnyEvent, Delete, PeerBorn, PeerDied, PulseNote, Request, decode_request, encode_event
+from coordinator.events import (
+    AnyEvent,
+    Delete,
+    JobSubmitted,
+    PeerBorn,
+    PeerDied,
+    PulseNote,
+    Request,
+    decode_request,
+    encode_event,
+)
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import ENTRY_LIMIT
 from coordinator.state import State
 from coordinator.tree import TransactionFailed
+from sardonyx.spec import JobSpec
 
 SHOWN = 200
 """Bytes of an unreadable request that the log shows."""
 
+DEEPEST = 64
+"""Levels of lists and objects in a task's options or params."""
+NAME = 255
+"""Characters of a daemon's or host's name that are kept."""
+_NUMBERED = re.compile(r".*?([^-]*)-(-?\d+)")
 GROWTH = 8
 """So many times longer, at most, is a request in the log than it was in the inbox; numbers grow to less than four times."""
 
+LONGEST_REST = 0.5
+"""Seconds between two looks at the list of pulses, at most."""
 REST = 20
 """So many times as long as reading the list of pulses took is it left alone: with many peers it is long, and with many of
 them somebody always comes or goes. So this takes a twentieth of a leader's time at most, however many there are; at ten
@@ -102,7 +121,8 @@ class Watches:
         began = self._tree.clockwork.now()
         standing = dict.fromkeys(self._tree.children(layout.PULSE, watch=self._on_pulse))
         ended = self._tree.clockwork.now()
-        self._pulses_rest = ended + REST * (ended - began)
+        # A look may take as long as a lost connection does: that says nothing of how long the list is.
+        self._pulses_rest = ended + min(REST * (ended - began), LONGEST_REST)
         born = [name for name in standing if name not in state.peers]
         expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
         return born, [name for name in expected if name not in standing]
@@ -119,7 +139,8 @@ class Watches:
             except msgspec.DecodeError as error:
                 log.warning("pulse cannot be read, its peer is born without a host", peer=name, reason=str(error))
                 note = PulseNote()
-            births.append(Intake(PeerBorn(at=at, peer=name, daemon=note.daemon, host=note.host, pid=note.pid)))
+            daemon, host = note.daemon[:NAME], note.host[:NAME]
+            births.append(Intake(PeerBorn(at=at, peer=name, daemon=daemon, host=host, pid=note.pid)))
         return births
 
     def _requests(self, names: list[str], at: float) -> list[Intake]:
@@ -181,10 +202,27 @@ def _decoded(data: bytes) -> Request:
         request = decode_request(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if isinstance(request, JobSubmitted):
+        _hold_flat(request.spec)
     # Written by others than us it may grow on its way into the log: 1e15 is 1000000000000000.0 there.
     if len(data) > ENTRY_LIMIT // GROWTH and len(encode_event(request)) > ENTRY_LIMIT:
         raise ValueError(f"more than {ENTRY_LIMIT:,} bytes as it would stand in the log")
     return request
+
+
+def _hold_flat(spec: JobSpec) -> None:
+    """What is nested must be readable for ever, from anywhere: the interpreter's own limit depends on who asks."""
+    level: list[Any] = [value for task in spec.catalog for value in (task.options, task.params)]
+    for _ in range(DEEPEST):
+        level = [
+            below
+            for value in level
+            if isinstance(value, dict | list)
+            for below in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(f"options or params are nested more than {DEEPEST} levels deep")
 
 
 def _is_strange(event: AnyEvent, state: State) -> bool:
@@ -197,6 +235,6 @@ def _numbered(name: str) -> tuple[int, str]:
     """The number that ZooKeeper gave the request, and the uuid in front of it. What has no number comes first, and is found
     unreadable.
     """
-    parts = name.rsplit("-", 2)
-    number = int(parts[-1]) if parts[-1].isdigit() else -1
-    return number, parts[-2] if len(parts) > 1 else ""
+    found = _NUMBERED.fullmatch(name)
+    # ZooKeeper counts with 32 bits and a sign: behind the largest number comes the smallest.
+    return (int(found[2]) & 0xFFFF_FFFF, found[1]) if found else (-1, "")

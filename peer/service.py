@@ -123,7 +123,7 @@ class PeerDaemon:
     def _session(self, tree: Tree) -> None:
         """One ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        name = f"{_host()}-{self._clockwork.token()[:4]}"
+        name = f"{_host()}-{self._clockwork.token()[:12]}"
         about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
         peers = [
             VirtualPeer(

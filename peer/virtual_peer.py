@@ -143,8 +143,9 @@ class VirtualPeer:
             self._wake.clear()
             try:
                 if not registered:
-                    self._tree.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
-                    registered = True
+                    registered = self._tree.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
+                    if not registered:
+                        raise _Reborn("somebody of its name lives")
                     log.info("registered")
                 if self._leaving:
                     self._goodbye()
@@ -152,7 +153,8 @@ class VirtualPeer:
                 self._look(pulse)
             except _Reborn:
                 self._stop_task()
-                self._tree.delete(pulse)
+                if registered:
+                    self._tree.delete(pulse)
                 raise
             except ZooKeeperAway as away:
                 if self._leaving:
