@@ -1,13 +1,15 @@
-"""The coordinator at scale: `python bench/coordination.py [--part loop peers takeover]`.
+"""The coordinator at scale: `python bench/coordination.py [--part loop peers takeover shapes virtual]`.
 
 - ``loop``: events a second through the real loop on a real ZooKeeper, beside raw creates of kazoo in transactions of 100;
 - ``peers``: the cost of an event with 10 to 10,000 virtual peers, through the loop and through the deciding core alone, and
   what a peer takes of memory;
 - ``takeover``: how long a new leader needs, by the length of the log; and from the SIGKILL of a leading coordinator to the
-  first decision of the one that stood by.
+  first decision of the one that stood by;
+- ``shapes``: clusters that stand, grow, come and go, with few and many jobs, over simulated time;
+- ``virtual``: 500 virtual peers in five daemons, through the life of some jobs and their own.
 
 Uses the ZooKeeper that is configured (environment, ``sardonyx.toml``), or else starts its own. Writes ``coordination.json``,
-with the load of the machine beside each figure, and a plot for each part. The last line is JSON.
+with the load of the machine beside each figure, and plots. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import random
 import signal
 import statistics
@@ -27,11 +30,15 @@ import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import coordination_shapes
+import coordination_virtual
 import msgspec
+import psutil
 from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pure_round, swept, world
 from kazoo.client import KazooClient
 
@@ -40,7 +47,8 @@ from coordinator import log as journal
 from coordinator.events import PulseNote
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.service import Coordinator, Leader
+from coordinator.leader import Leader
+from coordinator.service import Coordinator
 from coordinator.state import encode_state
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
@@ -188,7 +196,14 @@ def raw_creates(client: KazooClient, nodes: int) -> float:
 
 def peers(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
     """The same round, of as many requests, with more and more peers that stand beside those that speak."""
-    found: dict[str, Any] = {"sizes": args.sizes, "round": args.few, "core_us": [], "loop_us": [], "cpu_us": [], "load": []}
+    found: dict[str, Any] = {
+        "sizes": args.sizes,
+        "round": args.few,
+        "core_us": [],
+        "loop_us": [],
+        "cpu_us": [],
+        "load": [],
+    }
     for size in args.sizes:
         found["core_us"].append(asdict(Sample.of([core_cost(size, args) for _ in range(args.runs)])))
         with world(fresh(settings), size, SEED) as driven:
@@ -385,27 +400,68 @@ def spread(at: list[int], samples: list[dict[str, float]]) -> tuple[list[int], l
     return at, middle, [below, above]
 
 
-# A part: what it measures, and how that is drawn
-PARTS: dict[str, tuple[Callable[[Settings, argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any], Any], None]]]
-PARTS = {"loop": (loop, plot_loop), "peers": (peers, plot_peers), "takeover": (takeover, plot_takeover)}
+# Parts that stand in modules of their own
 
 
-def keep(folder: Path, part: str, found: dict[str, Any]) -> None:
-    """The figures beside those of other parts, and the plot."""
+def shapes(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
+    """Clusters over simulated time; needs no services."""
+    del settings, args
+    return {**coordination_shapes.measure(), "load": load()}
+
+
+def virtual(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
+    """Real daemons with many virtual peers."""
+    before = load()
+    return {**coordination_virtual.measure(fresh(settings), args.daemons, args.each), "load": [before, load()]}
+
+
+PARTS: dict[str, Callable[[Settings, argparse.Namespace], dict[str, Any]]]
+PARTS = {"loop": loop, "peers": peers, "takeover": takeover, "shapes": shapes, "virtual": virtual}
+# Of a part: how many panels each plot has, and how they are drawn; by the plot's name
+PLOTS: dict[str, dict[str, tuple[int, Callable[[dict[str, Any], Any], None]]]] = {
+    "loop": {"loop": (1, plot_loop)},
+    "peers": {"peers": (1, plot_peers)},
+    "takeover": {"takeover": (1, plot_takeover)},
+    "shapes": {f"shape_{name}": (2, partial(coordination_shapes.plot, name)) for name in coordination_shapes.shapes()},
+    "virtual": {"virtual": (2, coordination_virtual.plot)},
+}
+
+
+def keep(folder: Path, part: str, found: dict[str, Any]) -> dict[str, Any]:
+    """The figures beside those of other parts, and the plots. Gives the figures, without the points that are drawn."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
+    for name, (panels, draw) in PLOTS[part].items():
+        figure, axes = plt.subplots(panels, figsize=(7, 3 + panels), sharex=True, layout="constrained")
+        draw(found, axes)
+        for panel in figure.axes[:panels]:
+            panel.grid(alpha=0.3)
+        figure.savefig(folder / f"{name}.png", dpi=90)
+        plt.close(figure)
     path = folder / "coordination.json"
     figures = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**figures, part: found}, indent=2) + "\n")
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    PARTS[part][1](found, axes)
-    axes.grid(alpha=0.3)
-    figure.savefig(folder / f"{part}.png", dpi=120)
-    plt.close(figure)
+    figures[part] = without_points(found) | {"machine": machine()}
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    return figures[part]
+
+
+def without_points(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: without_points(value) if isinstance(value, dict) else value
+        for name, value in found.items()
+        if name != "points"
+    }
+
+
+def machine() -> str:
+    """What it was measured on, and when."""
+    gib = round(psutil.virtual_memory().total / 2**30)
+    at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    return f"{os.cpu_count()} cores, {gib} GiB, Python {platform.python_version()}, {at} UTC"
 
 
 def main() -> int:
@@ -419,17 +475,19 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 10_000], help="numbers of peers")
     parser.add_argument("--few", type=int, default=6, help="requests that wait at once, whatever the number of peers")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000], help="of the log")
+    parser.add_argument("--daemons", type=int, default=5, help="in the part with real virtual peers")
+    parser.add_argument("--each", type=int, default=100, help="virtual peers of each of these daemons")
     parser.add_argument("--coordinator", action="store_true", help="be a coordinator without Kafka, until killed")
     args = parser.parse_args()
     if args.coordinator:
         Coordinator(load_settings(), Links()).run()
         return 0
     figures = {}
-    with zookeeper() as settings, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+    services = zookeeper() if set(args.part) - {"shapes"} else contextlib.nullcontext(load_settings())
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, services as settings:
         configure_logging(settings, stream=nowhere)  # as in the daemon; what it says is written, and not looked at
         for part in args.part:
-            figures[part] = PARTS[part][0](settings, args)
-            keep(args.results, part, figures[part])
+            figures[part] = keep(args.results, part, PARTS[part](settings, args))
     print(json.dumps(figures))
     return 0
 
