@@ -45,9 +45,9 @@ from coordinator.events import (
     encode_event,
     kind_of,
 )
+from coordinator.leader import Leader
 from coordinator.leadership import Candidacy, Leadership
 from coordinator.operations import chunked
-from coordinator.service import Leader
 from coordinator.state import State, new_state
 from coordinator.tree import Tree
 from sardonyx.config import Settings

@@ -45,7 +45,7 @@ FRONT = {
 }
 """What a job is written and checked with, before anything is started: may read files and import the user's modules."""
 
-DRIVE = {"coordinator.service", "peer.task_loop"}
+DRIVE = {"coordinator.leader", "peer.task_loop"}
 """One loop each, which everything else serves."""
 
 PURE_LIBRARIES = {"msgspec", "transitions", "pyarrow"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 from scenario_runner import World, blocks, run, scenario_files
 
 from coordinator.decide import replay
-from coordinator.events import decode_event, encode_event
+from coordinator.events import FORMAT, decode_event, encode_event
 from coordinator.state import decode_state, encode_state
 
 each_scenario = pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)
@@ -68,3 +70,19 @@ def test_the_ten_histories_are_there() -> None:
         number for number in range(1, 11) if not any(stem.startswith(f"history_{number:02d}_") for stem in stems)
     ] == []
     assert all(any(sentences for _, sentences, _ in blocks(path.read_text())) for path in scenario_files())
+
+
+def test_decisions_change_only_with_the_format(request: pytest.FixtureRequest) -> None:
+    """A log is replayed by whoever reads it, so other decisions on the same events are another format of it.
+
+    ``decisions.json`` holds the format and a hash of each scenario's golden output. If this fails the rules have changed: raise
+    ``coordinator.events.FORMAT``, then write it anew with ``--rewrite``. New scenarios are added by ``--rewrite`` as well.
+    """
+    book = Path(__file__).parent.parent / "scenarios" / "decisions.json"
+    kept = json.loads(book.read_text())
+    found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in scenario_files()}
+    if request.config.getoption("--rewrite"):
+        known = kept["scenarios"] if kept["format"] == FORMAT else {}
+        book.write_text(json.dumps({"format": FORMAT, "scenarios": found | known}, indent=1, sort_keys=True) + "\n")
+        kept = json.loads(book.read_text())
+    assert kept == {"format": FORMAT, "scenarios": found}

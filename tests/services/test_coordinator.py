@@ -29,8 +29,8 @@ from coordinator.events import (
     Set,
     TreeEffect,
 )
+from coordinator.leader import Leader
 from coordinator.log import Intake
-from coordinator.service import Leader
 from coordinator.state import encode_state, new_state, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from coordinator import history, layout
 from coordinator import log as journal
 from coordinator.events import Create, Delete, JobSubmitted, PeerBorn, Set
+from coordinator.leader import Leader
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.service import Leader
 from coordinator.state import encode_state, project
 from coordinator.tree import Tree
 from sardonyx.cli.app import app

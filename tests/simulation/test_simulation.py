@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 import coordinator.decide
+import coordinator.leader
 import coordinator.log
-import coordinator.service
 import coordinator.tree
 import coordinator.watches
 import peer.service
@@ -85,11 +85,11 @@ def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.service.Leader, "_repair", lambda self, touched: 0)
+    monkeypatch.setattr(coordinator.leader.Leader, "_repair", lambda self, touched: 0)
 
 
 def _unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.service, "unfinished", lambda state: [])
+    monkeypatch.setattr(coordinator.leader, "unfinished", lambda state: [])
 
 
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-import coordinator.service
+import coordinator.leader
 import coordinator.step
 from coordinator import layout, scheduling
 from coordinator import log as journal
@@ -479,8 +479,8 @@ class instrumented:  # noqa: N801 - reads as a word
     def __enter__(self) -> None:
         self._names = os.getpid, socket.gethostname
         os.getpid, socket.gethostname = lambda: 1, lambda: "sim"  # what is written must be the same in every process
-        self._decide = coordinator.service.decide
-        coordinator.service.decide = self._checked  # type: ignore[assignment]
+        self._decide = coordinator.leader.decide
+        coordinator.leader.decide = self._checked  # type: ignore[assignment]
         self._limits = {
             name: getattr(coordinator.step, name) for name in ("REMEMBERED_DEAD", "REMEMBERED_PURGED", "FORGIVEN")
         }
@@ -492,7 +492,7 @@ class instrumented:  # noqa: N801 - reads as a word
 
     def __exit__(self, *exc: object) -> None:
         os.getpid, socket.gethostname = self._names
-        coordinator.service.decide = self._decide
+        coordinator.leader.decide = self._decide
         for name, limit in self._limits.items():
             setattr(coordinator.step, name, limit)
         structlog.configure(**self._log)

@@ -1,0 +1,392 @@
+"""One leadership: the one loop in which everything is decided.
+
+What must be durable before what, in :meth:`Leader.handle`:
+
+1. events stand in the log, and the requests they came from are gone, before anything is decided;
+2. the effects of an event stand in the tree, with the checkpoint, before anything outside ZooKeeper is done about it;
+3. what is done outside ends as an event of its own, so a leader that finds no such event in the log does it again.
+
+Whatever goes wrong in the loop ends the leadership; the next leader, maybe this process again, starts from the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.decide import Timers, decide, due, next_due, unfinished
+from coordinator.events import (
+    Acked,
+    AnyEvent,
+    Completed,
+    Create,
+    Delete,
+    DeletePulse,
+    Exhausted,
+    JobPurged,
+    JobSubmitted,
+    Left,
+    LinksCreated,
+    LinksDeleted,
+    OuterEffect,
+    PeerBorn,
+    PeerDied,
+    Set,
+    TreeEffect,
+    kind_of,
+)
+from coordinator.leadership import Leadership
+from coordinator.log import Intake
+from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.outer import OuterEffects, OuterWorker
+from coordinator.state import decode_state, encode_state, new_state, project
+from coordinator.sweep import sweep_code
+from coordinator.tree import TransactionFailed
+from coordinator.watches import Watches, stamped
+from sardonyx.clockwork import Signal
+from sardonyx.config import Settings
+from sardonyx.errors import InternalError
+from sardonyx.gates import gate
+from sardonyx.spec import JobSpec
+
+CLOSE_ATTEMPTS = 100
+"""Times that the removal of a job's votes is begun; each time somebody has cast another one meanwhile."""
+
+STATE_AN_ENTRY = 256
+"""Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
+with the state: at ten thousand peers it is one every eight thousand."""
+
+RECALLED = 20_000
+"""Entries before the snapshot that a new leader reads for their requests."""
+
+_EVERYDAY = (Acked, Exhausted, Completed)
+"""Events that are logged for debugging only: there are many, and they say nothing that is out of the ordinary."""
+_ALIKE = (PeerBorn, PeerDied, Left, JobSubmitted, LinksCreated, LinksDeleted, JobPurged)
+"""Events that are told one by one only if few come at once; how many of each there are is told anyway."""
+ALIKE = 5
+"""Events of one kind in one round, of those that may be many, that are still told one by one; all of them when debugging."""
+
+log = structlog.get_logger()
+
+
+class Leader:
+    """One leadership, from taking over to its end. Everything but :meth:`wake` happens in one thread.
+
+    Args:
+        leadership: the epoch that was won.
+        settings: timers, deployment, how often to take snapshots.
+        outer: how topics are made and removed.
+        late: hears of jobs whose topics were still being made when the leadership was over.
+        wake: set whenever there is something to look at.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        settings: Settings,
+        outer: OuterEffects,
+        *,
+        wake: Signal,
+        late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
+    ) -> None:
+        self._leadership = leadership
+        self._tree = leadership.tree
+        self._settings = settings
+        self._wake = wake
+        self._clockwork = leadership.tree.clockwork
+        self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
+        self._late = late
+        self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
+        self._timers = Timers(
+            ack_timeout=settings.coordinator.ack_timeout,
+            revoke_grace=settings.coordinator.revoke_grace,
+            failure_backoff=settings.coordinator.failure_backoff,
+            keep_jobs=settings.coordinator.keep_jobs,
+        )
+        self.state = new_state(settings.deployment)
+        self._snapshot = 0
+        self._swept = ""
+        """The job that was forgotten last when code was swept last."""
+        self._weighs = 0
+        """Entries that must lie between two snapshots of a state as large as it was in the last."""
+        self._under_way: Callable[[], None] | None = None
+        """Waits for the effects that were sent last."""
+        self._watches = Watches(leadership, wake=wake.set)
+
+    def lead(self, stop: Signal) -> None:
+        """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
+        try:
+            self.take_over()
+            while True:
+                self._wake.clear()
+                if stop.is_set():
+                    return
+                self._leadership.check()
+                intakes = self._gather()
+                if intakes:
+                    self.handle(intakes)
+                    continue
+                if self._clockwork.now() >= self._leadership.renewal_due:
+                    self._leadership.renew()
+                self._wake.wait(self._rest())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
+        self._worker.close()
+        for name in sorted(self._worker.begun):
+            job = self.state.jobs.get(name)
+            if job is not None and job.links == "none":  # made perhaps, and nobody has heard of it
+                self._late(name, job.spec)
+
+    # Taking over
+
+    def take_over(self) -> None:
+        """Become what the log says: replay it, finish what the last leader had begun, and look at what happened since.
+
+        Raises:
+            SardonyxError: ``SX-LOG-FORMAT``: written by another version.
+            InternalError: ``SX-INTERNAL-LOG-GAP``.
+        """
+        self._tree.sync()
+        found = journal.load_snapshot(self._tree)
+        if found is not None:
+            self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
+            self.state = decode_state(found[1])
+        reached = journal.read_checkpoint(self._tree)
+        touched = self._replay(reached)
+        repaired = self._repair(touched) if self.state.n > reached else 0
+        log.info(
+            "took over",
+            epoch=self._leadership.epoch,
+            n=self.state.n,
+            snapshot=self._snapshot,
+            checkpoint=reached,
+            repaired=repaired,
+            peers=len(self.state.peers) - len(self.state.by_state["dead"]),
+            jobs=len(self.state.names),
+        )
+        for effect in unfinished(self.state):
+            self._begin(self.state.n, effect)
+
+    def _replay(self, reached: int) -> set[str]:
+        """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree."""
+        touched: set[str] = set()
+        # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
+        start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.begins(self._tree)))
+        for n, entry in journal.read_entries(self._tree, start):
+            self._watches.remember(entry.request)
+            if n <= self.state.n:
+                continue
+            if n != self.state.n + 1:
+                raise _lost(self.state.n + 1)
+            effects = decide(self.state, n, entry.event)
+            if n > reached:
+                touched |= {effect.path for effect in effects if isinstance(effect, TreeEffect)}
+        if self.state.n < reached:
+            raise _lost(self.state.n + 1)
+        return touched
+
+    def _repair(self, touched: set[str]) -> int:
+        """Make the touched nodes what the state says. Their effects may be there in part, so each is looked at."""
+        wanted = project(self.state)
+        stands = self._tree.read_many(sorted(touched))
+        missing = Merged()
+        changes: list[TreeEffect] = []
+        for path in sorted(touched):
+            before, after = stands.get(path), wanted.get(path)
+            if after is None:
+                changes += [] if before is None else [Delete(path)]
+            elif before is None:
+                changes.append(Create(path, after))
+            elif before != after:
+                changes.append(Set(path, after))
+        missing.add(changes)
+        self._apply(missing, self.state.n)
+        self._applied()
+        return len(changes)
+
+    # The way of one decision
+
+    def _gather(self) -> list[Intake]:
+        """All that has happened: what peers and clients did, what was done outside, and timers that have run out."""
+        at = self._clockwork.wall()
+        intakes = self._watches.collect(self.state, at)
+        done: list[AnyEvent] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                done.append(self._done.get_nowait())
+        self._open_votes([event.job for event in done if isinstance(event, LinksCreated)])
+        self._close_votes([event.job for event in done if isinstance(event, LinksDeleted)])
+        intakes += [Intake(stamped(event, at)) for event in done]
+        intakes += map(Intake, due(self.state, at, self._timers))
+        return intakes
+
+    def handle(self, intakes: list[Intake]) -> None:
+        """Log events, decide each, put the effects of all into the tree, and begin what is to be done outside of it.
+
+        Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
+        themselves go in several, the checkpoint with the last, and are repaired by the next leader if that one dies between.
+        ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
+        before being written. Each of the two is sent when the one before it of its kind has succeeded.
+        """
+        told = log.bind()  # once: what is bound anew for each line costs more than a decision
+        many = _many(intakes)
+        merged, outer = Merged(), list[tuple[int, OuterEffect]]()
+        waiting = iter(intakes)
+        for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
+            for n, intake in zip(range(self.state.n + 1, appended + 1), waiting, strict=False):
+                effects = decide(self.state, n, intake.event)
+                self._tell(told, n, intake.event, many)
+                if effects and not isinstance(effects[-1], TreeEffect):  # these come last
+                    outer += [(n, effect) for effect in effects if not isinstance(effect, TreeEffect)]
+                changes = [effect for effect in effects if isinstance(effect, TreeEffect)]
+                if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
+                    self._apply(merged, n - 1)
+                    merged = Merged()
+                merged.add(changes)
+            if merged.size > PIECE:
+                self._apply(merged, self.state.n)
+                merged = Merged()
+        self._apply(merged, self.state.n)
+        self._applied()
+        for n, effect in outer:
+            self._begin(n, effect)
+        if many:
+            kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
+            log.info("decided many alike", last=self.state.n, **kinds)
+        self._keep()
+
+    def _apply(self, merged: Merged, n: int) -> None:
+        operations: list[Operation] = [*merged.operations()]
+        whole = merged.size <= TRANSACTION_LIMIT
+        chunks = [operations] if whole else list(chunked([operation] for operation in operations))
+        chunks[-1].append(journal.checkpoint(n))
+        for chunk in chunks:
+            self._applied()
+            gate("before-effects")
+            self._under_way = self._leadership.begin(chunk)
+
+    def _applied(self) -> None:
+        """Wait until the effects that are under way stand in the tree."""
+        if self._under_way is not None:
+            finish, self._under_way = self._under_way, None
+            finish()
+            gate("after-effects")
+
+    def _begin(self, n: int, effect: OuterEffect) -> None:
+        if isinstance(effect, DeletePulse):
+            try:
+                self._leadership.commit([Delete(layout.pulse(effect.peer))])
+            except TransactionFailed as error:  # it has gone by itself
+                log.debug("pulse had gone already", n=n, peer=effect.peer, reason=repr(error.reason))
+            self._watches.look_again()
+        else:
+            job = self.state.jobs.get(effect.job)
+            if job is not None:  # otherwise it was forgotten within this batch, its links being gone
+                self._worker.submit(n, effect, job.spec)
+
+    def _outer_done(self, event: AnyEvent) -> None:
+        """In a thread of the worker."""
+        self._done.put(event)
+        self._wake.set()
+
+    def _open_votes(self, jobs: list[str]) -> None:
+        """Before it is logged that a job's links stand. Only a leader makes this node: where it is gone nobody can vote."""
+        known = [self.state.jobs.get(job) for job in jobs]
+        paths = [layout.sentinels(job) for job, found in zip(jobs, known, strict=True) if found and not found.ended]
+        if not paths:
+            return
+        self._tree.sync()
+        stand = self._tree.read_many(paths)
+        for chunk in chunked([Create(path)] for path in dict.fromkeys(paths) if path not in stand):
+            self._leadership.commit(chunk)
+
+    def _close_votes(self, jobs: list[str]) -> None:
+        """Before it is logged that a job's links are gone, so that it is done again if we die before."""
+        paths = [layout.sentinels(job) for job in jobs]
+        for _ in range(CLOSE_ATTEMPTS if jobs else 0):
+            self._tree.sync()
+            paths = list(self._tree.read_many(paths))
+            votes = [[Delete(f"{path}/{name}") for name in self._tree.children(path)] for path in paths]
+            try:
+                for chunk in chunked([*cast, Delete(path)] for path, cast in zip(paths, votes, strict=True)):
+                    self._leadership.commit(chunk)
+                return
+            except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
+                log.debug("votes of an ended job came late", job=jobs, reason=error.message)
+        if paths:
+            log.warning("votes of an ended job stay", job=jobs, node=paths)
+
+    def _keep(self) -> None:
+        """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, their code."""
+        forgotten = next(reversed(self.state.purged), "")
+        if forgotten != self._swept:
+            sweep_code(
+                self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
+            )
+            self._swept = forgotten
+        if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
+            return
+        state = encode_state(self.state)
+        journal.write_snapshot(self._leadership, self.state.n, state)
+        self._snapshot, self._weighs = self.state.n, len(state) // STATE_AN_ENTRY
+        removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
+        log.debug("snapshot written", n=self.state.n, entries_removed=removed)
+
+    def _rest(self) -> float:
+        """Seconds until something has to be done, if nothing happens before."""
+        now = self._clockwork.now()
+        rest = self._leadership.renewal_due - now
+        look = self._watches.due()
+        if look is not None:
+            rest = min(rest, look - now)
+        timer = next_due(self.state, self._timers)
+        if timer is not None:
+            rest = min(rest, timer - self._clockwork.wall())
+        return max(rest, 0.001)
+
+    def _tell(self, told: structlog.typing.FilteringBoundLogger, n: int, event: AnyEvent, many: set[type]) -> None:
+        everyday = isinstance(event, _EVERYDAY) or type(event) in many
+        if everyday and not told.is_enabled_for(logging.DEBUG):
+            return
+        where: dict[str, object] = {"n": n, "kind": kind_of(event)}
+        peer, job = getattr(event, "peer", None), getattr(event, "job", None)
+        if peer is not None:
+            where["peer"] = peer
+            place = self.state.peers[peer].assignment if peer in self.state.peers else None
+            if place is not None:
+                where |= {"job": place.job, "task": place.task}
+        if job is not None:
+            where["job"] = job
+            if job in self.state.jobs:
+                where["status"] = self.state.jobs[job].status
+        if error := getattr(event, "error", None):
+            where |= {"code": error.code, "reason": error.message}
+        say = told.debug if everyday else told.info
+        say("decided", **where)
+
+
+def _many(intakes: list[Intake]) -> set[type]:
+    """Kinds of which there are so many at once that a line for each would cost more than it tells."""
+    if len(intakes) <= ALIKE:
+        return set()
+    kinds = Counter(type(intake.event) for intake in intakes)
+    return {kind for kind in _ALIKE if kinds[kind] > ALIKE}
+
+
+def _lost(n: int) -> InternalError:
+    return InternalError(
+        "SX-INTERNAL-LOG-GAP",
+        f"the log has no entry {n}, and no snapshot stands for it",
+        cause="the tree was edited, or restored in part",
+        fix="restore the whole deployment in ZooKeeper, or start a fresh one under another name",
+    )
