@@ -125,6 +125,7 @@ class Tree:
         listener: Callable[[str], None] | None = None,
         survive_expiry: bool = False,
         timeout: float | None = None,
+        make_top: bool = True,
     ) -> Tree:
         """Open a session, and make the deployment's top nodes if nobody has yet.
 
@@ -135,6 +136,7 @@ class Tree:
             survive_expiry: go on in a new session when this one expires. For clients and tools that own nothing;
                 coordinators and peers must stop instead.
             timeout: seconds to wait for the connection; ``zookeeper.connect_timeout`` if not given.
+            make_top: make nothing if false: for those who only look.
 
         Raises:
             SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-ADDRESS``, ``SX-ZOOKEEPER-UNREACHABLE``,
@@ -154,9 +156,9 @@ class Tree:
             ) from error
         tree = cls(client, settings, survive_expiry=survive_expiry)
         tree._note_negotiated_timeout()
-        return tree.open(waits, listener)
+        return tree.open(waits, listener, make_top=make_top)
 
-    def open(self, timeout: float, listener: Callable[[str], None] | None = None) -> Tree:
+    def open(self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True) -> Tree:
         """Begin the session, as :meth:`connect` does. Raises its errors, and then leaves nothing open."""
         if listener is not None:
             self.client.add_listener(listener)
@@ -170,7 +172,8 @@ class Tree:
                     fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
                     where={"zookeeper": self.hosts},
                 )
-            self._make_top()
+            if make_top:
+                self._make_top()
         except BaseException:
             self.close()
             raise
@@ -262,8 +265,13 @@ class Tree:
                     return []
 
     def deployments(self) -> list[str]:
-        """The names of all deployments in this ZooKeeper, sorted."""
-        return sorted(self._ask(lambda: self.client.get_children_async(self.root.rpartition("/")[0])))
+        """The names of all deployments in this ZooKeeper, sorted. Raises ``SX-ZOOKEEPER-CHROOT``."""
+        try:
+            return sorted(self._ask(lambda: self.client.get_children_async(self.root.rpartition("/")[0])))
+        except NoNodeError as error:
+            if self.client.chroot and self._ask(lambda: self.client.exists_async("/")) is None:
+                raise self._no_chroot() from error
+            return []
 
     def sync(self) -> None:
         """Let the server that we read from catch up with all writes that were done before: for reads that decide."""
@@ -539,11 +547,14 @@ class Tree:
             except NodeExistsError:
                 continue
             except NoNodeError as error:
-                raise SetupError(
-                    "SX-ZOOKEEPER-CHROOT",
-                    f"the path {self.client.chroot} does not exist in ZooKeeper",
-                    fix=f"create it, or leave it out of the address {self.hosts}",
-                ) from error
+                raise self._no_chroot() from error
+
+    def _no_chroot(self) -> SetupError:
+        return SetupError(
+            "SX-ZOOKEEPER-CHROOT",
+            f"the path {self.client.chroot} does not exist in ZooKeeper",
+            fix=f"create it, or leave it out of the address {self.hosts}",
+        )
 
     def _on_state(self, state: str) -> None:
         """On the connection's own thread: may only note."""

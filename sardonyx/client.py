@@ -40,7 +40,7 @@ from sardonyx.graph import Graph
 from sardonyx.handle import CARRY_OUT, REREAD, JobHandle
 from sardonyx.naming import find_job, find_peer, new_id, unknown_peer
 from sardonyx.spec import JobSpec, decode_spec
-from sardonyx.units import seconds
+from sardonyx.units import duration, seconds
 from sardonyx.views import (
     JobView,
     Outside,
@@ -63,6 +63,9 @@ __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
 
 LOOK = 5.0
 """Seconds that Kafka may take to tell row counts before they are shown as unknown."""
+
+LATE = 5.0
+"""Seconds after which a request that a coordinator has not taken in is a sign that it does not do its work."""
 
 log = structlog.get_logger()
 
@@ -179,7 +182,8 @@ class Client:
         ]
 
     def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
-        """Take a peer out: one at work drops its open batch and comes back under another id, an idle one goes.
+        """Take a peer out: one at work drops its open batch first. Its daemon brings it back under a new id, an idle one at
+        once; to have fewer peers, end a daemon.
 
         Args:
             peer: its id, or the beginning of it.
@@ -236,6 +240,7 @@ class Client:
         from coordinator import history
         from coordinator.explain import explain
 
+        oldest = self._oldest_request()
         submitted = job in self._submitted()
         explanation = explain(history.present(self._tree), job)  # after the above: a request travels from there to here
         outside = []
@@ -244,6 +249,8 @@ class Client:
         if not ended and not gone and not self.led():
             text = "no coordinator leads this deployment; start one with `sardonyx coordinator`"
             outside.append(Outside("not-led", text))
+        elif not ended and not gone and (words := self._backlog(oldest)):
+            outside.append(Outside("backlog", words))
         if explanation.status is None and submitted:
             outside.append(Outside("submitted", "it is handed in, and no coordinator has taken it in yet"))
         elif look and not ended and not gone and (words := self._kafka_silent()):
@@ -255,6 +262,46 @@ class Client:
         return bool(self._tree.children(layout.ELECTION))
 
     # Underneath
+
+    def _oldest_request(self) -> str | None:
+        """The path of the request that has waited longest; None if none waits."""
+        waiting = self._tree.children(layout.INBOX)
+        first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
+        return None if first is None else f"{layout.INBOX}/{first}"
+
+    def _backlog(self, oldest: str | None) -> str | None:
+        """That a coordinator stands and takes nothing in, in words; None if it does its work.
+
+        ``oldest`` was the oldest request a moment ago. That it waits still is asked for besides its age, which two clocks
+        tell that may differ: a request that is taken in at once is never called late.
+        """
+        stands = None if oldest is None else self._tree.last_change(oldest)
+        waits = 0.0 if stands is None else time.time() - stands[1]
+        if waits < LATE:
+            return None
+        many = len(self._tree.children(layout.INBOX))
+        requests = "1 request is" if many == 1 else f"{many} requests are"
+        return f"{requests} not taken in, for {duration(waits)}; look into the log of the coordinator{self._leader()}"
+
+    def _leader(self) -> str:
+        """Where the coordinator that won the last election runs, in words; empty if none ever did."""
+        from coordinator.leadership import EpochNote
+
+        data = self._tree.read(layout.EPOCH)
+        return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
+
+    def _is_gone(self, job: str) -> bool:
+        """Whether a job is nowhere: neither asked for, nor in the tree, nor known after all that is logged.
+
+        Looked for on the way that a job takes, inbox, log, ``/job``, so that none slips by. One that is logged and does
+        not stand in the tree, because its leader died in between, is not gone: the next leader carries it out.
+        """
+        from coordinator import history
+
+        self._tree.sync()
+        if job in self._submitted() or self._tree.read(layout.job_status(job)) is not None:
+            return False
+        return job not in history.present(self._tree).jobs
 
     def _put_code(self, path: str, code: bytes) -> None:
         """Put a job's code where peers find it. If it stands there it is written again all the same.
@@ -300,9 +347,13 @@ class Client:
         """Wait until a node's data (None: it is gone) are as they are to be. Raises ``late`` if they are not in time."""
         changed = threading.Event()
         deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
+
+        def wake(_event: object) -> None:  # one and the same each time: kazoo keeps every watch that is another one
+            changed.set()
+
         while True:
             changed.clear()
-            if done(self._tree.read(path, watch=lambda _: changed.set())):
+            if done(self._tree.read(path, watch=wake)):
                 return
             left = deadline - time.monotonic()
             if left <= 0:

@@ -37,7 +37,7 @@ def look(settings: Settings) -> list[DeploymentView]:
     """
     from coordinator.tree import Tree
 
-    tree = Tree.connect(settings, survive_expiry=True)
+    tree = Tree.connect(settings, survive_expiry=True, make_top=False)  # who looks leaves nothing behind
     try:
         names = tree.deployments()
     finally:
@@ -51,18 +51,13 @@ def _look(settings: Settings) -> DeploymentView | None:
     from coordinator.tree import Tree
 
     name = settings.deployment
-    try:
-        tree = Tree.connect(settings, survive_expiry=True)
-    except SetupError as error:
-        if error.code != "SX-ZOOKEEPER-DENIED":
-            raise
-        return DeploymentView(name=name, note="access is denied with these credentials")
+    tree = Tree.connect(settings, survive_expiry=True, make_top=False)
     try:
         found = tree.read(layout.EPOCH)
         candidates = tree.children(layout.ELECTION)
         jobs = tree.children(layout.JOB)
         if not found and not candidates and not jobs and not tree.children(layout.INBOX):
-            return None  # only its top nodes stand: somebody looked for it once
+            return None  # only its top nodes stand, if those: somebody asked for a job in it once
         epoch = msgspec.json.decode(found, type=EpochNote) if found else None
         leads = epoch is not None and any(node.startswith(f"{epoch.token}-") for node in candidates)
         notes = tree.read_many(map(layout.job_status, jobs)).values()
@@ -76,6 +71,7 @@ def _look(settings: Settings) -> DeploymentView | None:
             peers=len(tree.children(layout.PEER_STATE)),
         )
     except SetupError as error:
-        return DeploymentView(name=name, note=error.message)
+        denied = error.code == "SX-ZOOKEEPER-DENIED"
+        return DeploymentView(name=name, note="access is denied with these credentials" if denied else error.message)
     finally:
         tree.close()

@@ -12,7 +12,7 @@ import msgspec
 from coordinator import layout
 from coordinator.events import ENDED, JobKilled, JobNote, JobPurged
 from sardonyx.errors import Interrupted, JobFailed, SardonyxError
-from sardonyx.naming import unknown_job
+from sardonyx.naming import job_gone
 from sardonyx.spec import JobSpec, decode_spec
 from sardonyx.units import seconds
 from sardonyx.views import JobView, Why, waiting_for
@@ -46,9 +46,9 @@ class JobHandle:
         """The job, its tasks and their rows as they stand now.
 
         Raises:
-            SardonyxError: ``SX-JOB-UNKNOWN``: it stood in the tree and is gone.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
-        return self._view_of(self._note(), live=True)
+        return self._view_of(self._sought(self._note()), live=True)
 
     def await_completion(self, timeout: float | str | None = None) -> JobView:
         """Wait until the job has completed, and give its final view.
@@ -59,6 +59,7 @@ class JobHandle:
         Raises:
             JobFailed: with the code and the first traceback of what failed it.
             Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job goes on.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in; how it ended is not known.
         """
         for note in self._notes(timeout):
             if note is not None and note.status in ENDED:
@@ -70,6 +71,7 @@ class JobHandle:
 
         Raises:
             Interrupted: ``SX-JOB-TIMEOUT``: the job goes on.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
@@ -89,7 +91,7 @@ class JobHandle:
                 when they are.
 
         Raises:
-            SardonyxError: ``SX-JOB-NOT-ENDED``.
+            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-GONE``: it was forgotten before.
             Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
         """
         self.ask_purge()
@@ -101,8 +103,8 @@ class JobHandle:
         self._tree.request(JobPurged(job=self.id))
 
     def require_ended(self) -> None:
-        """Raises ``SX-JOB-NOT-ENDED`` as long as anything of the job may run."""
-        note = self._note()
+        """Raises ``SX-JOB-NOT-ENDED`` as long as anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
+        note = self._sought(self._note())
         if note is None or note.status not in ENDED:
             raise SardonyxError(
                 "SX-JOB-NOT-ENDED",
@@ -129,7 +131,11 @@ class JobHandle:
         )
 
     def waits_for(self, patience: float = TAKE_IN) -> str | None:
-        """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing."""
+        """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+        """
         deadline = time.monotonic() + patience
         note = self._note(watch=True)
         while (note is None or note.status == "planning") and time.monotonic() < deadline:
@@ -137,7 +143,7 @@ class JobHandle:
                 break
             self._wait(deadline - time.monotonic())
             note = self._note(watch=True)
-        return self.waiting(self._view_of(note, live=False))
+        return self.waiting(self._view_of(self._sought(note), live=False))
 
     def explain(self, *, look: bool = True) -> Why:
         """Why the job does not run, or that it does; see :meth:`sardonyx.client.Client.explain`."""
@@ -151,24 +157,34 @@ class JobHandle:
         """The job as data.
 
         Raises:
-            SardonyxError: ``SX-JOB-UNKNOWN``: it stood in the tree and is gone.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
         if self._spec is None:
-            data = self._tree.read(layout.job_spec(self.id))
-            self._spec = decode_spec(data) if data is not None else self._client._submitted().get(self.id)  # noqa: SLF001
+            asked = self._client._submitted().get(self.id)  # noqa: SLF001
+            data = self._tree.read(layout.job_spec(self.id))  # after the above: a job travels from there to here
+            self._spec = asked if data is None else decode_spec(data)
         if self._spec is None:
-            raise unknown_job(self.id, ())
+            raise job_gone(self.id)
         return self._spec
 
     # Underneath
 
     def _notes(self, timeout: float | str | None, interval: float | None = None) -> Iterator[JobNote | None]:
-        """The status node after each change and at least every ``interval`` seconds, until the job has ended."""
+        """The status node after each change and at least every ``interval`` seconds, until the job has ended.
+
+        While there is none the job is looked for every ``REREAD`` seconds, and at once where there was one before.
+        """
         interval = REREAD if interval is None else interval
         wait = None if timeout is None else seconds(timeout)
         deadline = None if wait is None else time.monotonic() + wait
+        look_at = time.monotonic() + REREAD
         while True:
             note = self._note(watch=True)
+            if note is not None:
+                look_at = 0.0
+            elif time.monotonic() >= look_at:
+                self._sought(note)
+                look_at = time.monotonic() + REREAD
             yield note
             if note is not None and note.status in ENDED:
                 return
@@ -181,6 +197,12 @@ class JobHandle:
         self._changed.clear()  # before reading: a change behind the read sets it again
         data = self._tree.read(layout.job_status(self.id), watch=self._wake if watch else None)
         return None if data is None else msgspec.json.decode(data, type=JobNote)
+
+    def _sought(self, note: JobNote | None) -> JobNote | None:
+        """The note; where there is none (yet), the job is looked for, and ``SX-JOB-GONE`` raised if it is nowhere."""
+        if note is None and self._client._is_gone(self.id):  # noqa: SLF001
+            raise job_gone(self.id)
+        return note
 
     def _wait(self, most: float) -> None:
         self._changed.wait(max(most, 0))
@@ -206,7 +228,8 @@ class JobHandle:
         return self._view_of(note, live=False)
 
     def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
-        view = self._view_of(note, live=False)
+        """The error to raise; raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
+        view = self._view_of(self._sought(note), live=False)
         why = waiting_for(view, led=self._client.led())
         return Interrupted(
             "SX-JOB-TIMEOUT",

@@ -47,9 +47,23 @@ def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
     return SardonyxError(
         "SX-JOB-UNKNOWN",
         f"there is no job {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
-        cause="no job of this id or name was submitted to this deployment",
-        fix="`sardonyx job list` shows all; check the deployment (--deployment) too",
+        cause="no job of this id or name was submitted to this deployment, or it had ended and was forgotten: purged, or "
+        "one too many to keep (coordinator.keep_jobs)",
+        fix="`sardonyx job list` shows all; check the deployment (--deployment) too; "
+        "`sardonyx job explain` with the whole id knows those that were forgotten last",
         where={"job": wanted},
+    )
+
+
+def job_gone(job: str) -> SardonyxError:
+    """The error for a job that was known by its id, and of which nothing is left."""
+    return SardonyxError(
+        "SX-JOB-GONE",
+        f"job {job} is gone: it was forgotten (purged), or never taken in",
+        cause="it had ended, and somebody purged it or there were more than coordinator.keep_jobs; or the coordinator "
+        "could not read its submission and left it out. What a job has written stays",
+        fix=f"`sardonyx job explain {job}` says which, if it was not long ago; the coordinator's log has what it left out",
+        where={"job": job},
     )
 
 

@@ -93,7 +93,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job from going on, and of which the coordinator's log knows nothing."""
 
-    code: Literal["not-led", "submitted", "kafka-away"]
+    code: Literal["not-led", "backlog", "submitted", "kafka-away"]
     text: str
 
 

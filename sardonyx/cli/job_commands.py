@@ -15,9 +15,9 @@ from sardonyx.errors import Interrupted, JobFailed, SardonyxError
 from sardonyx.units import seconds
 
 if TYPE_CHECKING:
-    from sardonyx.client import JobHandle
+    from sardonyx.client import Client, JobHandle
     from sardonyx.spec import JobSpec
-    from sardonyx.views import JobView
+    from sardonyx.views import JobView, Why
 
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
@@ -125,7 +125,7 @@ def show(call: Call, job: JobId) -> None:
 def explain(call: Call, job: JobId) -> None:
     """Why a job does not run: what is missing, who holds it, since when."""
     with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
-        why = client.job(job).explain()
+        why = _why(client, job)
     found = why.explanation
     if call.json:
         call.put_json({**report.as_data(found), "outside": why.outside})
@@ -134,11 +134,25 @@ def explain(call: Call, job: JobId) -> None:
 
     lines = as_lines(found, time.time())
     handed_in = any(reason.code == "submitted" for reason in why.outside)
-    call.put(f"{found.job} is submitted" if handed_in else lines[0])
+    forgotten = found.reasons[0].code == "forgotten"
+    call.put(f"{found.job} is {'submitted' if handed_in else 'forgotten'}" if handed_in or forgotten else lines[0])
     for reason in why.outside:
         call.put(f"  {reason.text}")
     for line in lines[1:] if not handed_in else ():
         call.put(line)
+
+
+def _why(client: Client, job: str) -> Why:
+    """Why a job does not run; also for one that was forgotten, if it is named by its whole id."""
+    try:
+        return client.job(job).explain()
+    except SardonyxError as error:
+        if error.code != "SX-JOB-UNKNOWN":
+            raise
+        why = client.explain(job, look=False)
+        if why.explanation.reasons[0].code == "unknown":
+            raise
+        return why
 
 
 def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
@@ -189,18 +203,25 @@ def purge(
         raise SardonyxError(
             "SX-USAGE", "name the jobs, or how long ago they must have ended", fix="give one of the two"
         )
+    from sardonyx.handle import JobHandle
+
     age = duration_of(older_than, "--older-than")
     with call.client() as client:
         if age is None:
-            handles = [client.job(job) for job in dict.fromkeys(jobs or ())]
+            found = map(client.job, jobs or ())
+            handles = list({handle.id: handle for handle in found}.values())  # two names may mean one job
             for handle in handles:  # all or none
                 handle.require_ended()
         else:
             before = time.time() - age
             views = [view for view in client.jobs() if view.ended_at is not None and view.ended_at <= before]
-            handles = [client.job(view.id) for view in reversed(views)]
+            handles = [JobHandle(client, view.id) for view in reversed(views)]
         for handle in handles:
-            handle.ask_purge()
+            try:
+                handle.ask_purge()
+            except SardonyxError as error:
+                if error.code != "SX-JOB-GONE":  # somebody else had it forgotten meanwhile: that is what was wanted
+                    raise
         for handle in handles:
             with call.patience(f"job {handle.id} to be forgotten"):
                 handle.await_gone()

@@ -76,7 +76,7 @@ def _peers_ever(tree: Tree) -> set[str]:
 
 
 def evict(call: Call, peer: PeerId) -> None:
-    """Take a peer out. At work it drops its open batch and comes back under a new id; idle it goes."""
+    """Take a peer out. At work it drops its open batch first; its daemon brings it back under a new id, an idle one at once."""
     from sardonyx.cli.story import change_data, eviction
 
     with call.client() as client, call.patience("the peer to be taken out"):

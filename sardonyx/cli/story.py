@@ -246,7 +246,7 @@ def eviction(decided: Decided) -> Eviction:
     lines = [f"peer {peer} is {state}{why}"]
     held = decided.held
     if held is None:
-        return Eviction(peer, state, None, [*lines, "it had no task"])
+        return Eviction(peer, state, None, [*lines, "it had no task; its daemon brings it back under a new id at once"])
     task = f"{held.job}/{held.task}"
     node = after.get(job_task(held.job, held.task))
     if node is not None:
