@@ -73,5 +73,7 @@ def _look(settings: Settings) -> DeploymentView | None:
     except SetupError as error:
         denied = error.code == "SX-ZOOKEEPER-DENIED"
         return DeploymentView(name=name, note="access is denied with these credentials" if denied else error.message)
+    except msgspec.DecodeError:  # one that is damaged hides no other
+        return DeploymentView(name=name, note="its nodes cannot be read: edited, or written by another version")
     finally:
         tree.close()

@@ -246,7 +246,8 @@ def at(call: Call, n: N) -> None:
 
         with call.patience("the log to be replayed"):
             state = history.at(tree, n)
-            found = next(read_log(tree, n), None) if n else None
+            held = n >= history.kept(tree).first  # what was before the oldest entry is known, not when that was
+            found = next(read_log(tree, n), None) if held else None
     _put_cluster(call, state, found[1].at if found and found[0] == n else None)
 
 

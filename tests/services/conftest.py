@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
 
+from sardonyx.cli.app import app
 from sardonyx.config import Settings, SparkSettings, load_settings
+
+Sardonyx = Callable[..., Result]
+"""Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,19 @@ def settings(services: Cluster) -> Settings:
         zookeeper={"hosts": services.zookeeper},
         kafka={"bootstrap_servers": services.kafka},
     )
+
+
+@pytest.fixture
+def sardonyx(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sardonyx:
+    """The command, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(arguments), env=settings.environment())
+        assert result.exit_code == code, f"{arguments}: {result.output}\n{result.stderr}"
+        return result
+
+    return call
 
 
 @pytest.fixture(scope="session")

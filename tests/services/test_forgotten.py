@@ -1,0 +1,158 @@
+"""Jobs that were purged, or never taken in: what is told to those who forget them, ask for them, and wait for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from coordinator import layout
+from coordinator import log as journal
+from coordinator.events import JobSubmitted
+from coordinator.leadership import Leadership
+from coordinator.log import Intake
+from coordinator.tree import Tree
+from sardonyx import client as client_module
+from sardonyx import handle
+from sardonyx.client import Client
+from sardonyx.config import Settings
+from sardonyx.errors import Interrupted, SardonyxError
+from sardonyx.views import JobView
+from tests.services.conftest import Sardonyx
+from tests.services.coordination import SPEC, coordinator, leadership, peers, status, submit
+from tests.waiting import until
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    tree = Tree.connect(settings)
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def leader(settings: Settings) -> Iterator[Leadership]:
+    with leadership(settings) as won:
+        yield won
+
+
+def completed(tree: Tree, job: str) -> None:
+    until(lambda: (note := status(tree, job)) and note.links == "gone", what=f"{job} to be over")
+
+
+def code_of(call: Callable[[], object]) -> str:
+    """The code of the error that a call raises."""
+    with pytest.raises(SardonyxError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """By name or by age; one that runs is refused, and then none is asked for; the nodes are gone when the command returns."""
+    with coordinator(settings), peers(settings, "peer-a"):
+        for job in ("one-aaaaaa", "two-bbbbbb", "three-cccccc"):
+            submit(tree, job)
+            completed(tree, job)
+        needy = [msgspec.structs.replace(task, min_peers=2) for task in SPEC.catalog]
+        tree.request(JobSubmitted(job="needy-dddddd", spec=msgspec.structs.replace(SPEC, name="needy", catalog=needy)))
+        until(lambda: (note := status(tree, "needy-dddddd")) and note.waits_for, what="the job to wait for peers")
+        refused = sardonyx("job", "purge", "one", "needy", code=1).stderr
+        assert "SX-JOB-NOT-ENDED" in refused
+        assert status(tree, "one-aaaaaa") is not None
+        assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
+        assert tree.children(layout.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
+        assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
+        purged = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout)["purged"]
+        assert purged == ["two-bbbbbb", "three-cccccc"]
+        assert "keep_jobs" in sardonyx("job", "show", "one", code=1).stderr
+        told = sardonyx("job", "explain", "one-aaaaaa").stdout
+        assert told.splitlines() == ["one-aaaaaa is forgotten", "  it had ended, and was purged"]
+        assert "SX-JOB-UNKNOWN" in sardonyx("job", "explain", "one-zzzzzz", code=1).stderr
+        assert "SX-USAGE" in sardonyx("job", "purge", code=2).stderr
+    assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]
+
+
+def test_a_purge_goes_on_past_jobs_that_others_purged(
+    settings: Settings, tree: Tree, sardonyx: Sardonyx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that ended some are forgotten while they are being asked for: that counts as done, and the rest goes too."""
+    listing = Client.jobs
+
+    def and_then_one_goes(client: Client) -> list[JobView]:
+        views = listing(client)
+        client.job("one").purge()
+        return views
+
+    with coordinator(settings), peers(settings, "peer-a"):
+        for job in ("one-aaaaaa", "two-bbbbbb"):
+            submit(tree, job)
+            completed(tree, job)
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "jobs", and_then_one_goes)
+            told = sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout
+        assert json.loads(told) == {"purged": ["one-aaaaaa", "two-bbbbbb"]}
+        assert tree.children(layout.JOB) == []
+        submit(tree, "three-cccccc")
+        completed(tree, "three-cccccc")
+        purged = sardonyx("job", "purge", "three", "three-cccccc", "--json").stdout
+        assert json.loads(purged) == {"purged": ["three-cccccc"]}
+
+
+def test_waiting_for_a_job_that_was_forgotten_ends(
+    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a handle is asked: the job is gone, which is told at once, also to those who wait for ever."""
+    with coordinator(settings), peers(settings, "peer-a"), Client(settings=settings) as client:
+        submit(tree, "one-aaaaaa")
+        completed(tree, "one-aaaaaa")
+        kept, fresh = client.job("one"), client.job("one")
+        assert kept.status().ended
+        client.job("one").purge()
+        monkeypatch.setattr(handle, "REREAD", 0.2)
+        asked: list[Callable[[], object]] = [
+            kept.status,
+            kept.await_completion,
+            lambda: list(kept.follow()),
+            lambda: kept.await_completion("1 ms"),
+            kept.require_ended,
+            kept.purge,
+            fresh.spec,
+            fresh.await_completion,
+        ]
+        assert [code_of(each) for each in asked] == ["SX-JOB-GONE"] * len(asked)
+
+
+def test_waiting_for_a_submission_that_cannot_be_read_ends(
+    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody leads it may still come to something; a leader leaves it out, and then there is nothing to wait for."""
+    monkeypatch.setattr(handle, "REREAD", 0.2)
+    with Client(settings=settings) as client:
+        waiting = handle.JobHandle(client, "bad-aaaaaa", SPEC)
+        tree.create(f"{layout.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
+        with coordinator(settings):
+            until(lambda: not tree.children(layout.INBOX), what="the submission to be left out")
+            assert code_of(waiting.await_completion) == "SX-JOB-GONE"
+
+
+def test_a_job_between_log_and_tree_is_not_gone(settings: Settings, leader: Leadership) -> None:
+    """Its leader died after it had logged the job: it is out of the inbox and has no node yet, and is waited for."""
+    journal.append(leader, 1, [Intake(JobSubmitted(at=1.0, job="one-aaaaaa", spec=SPEC))])
+    with Client(settings=settings) as client:
+        waiting = client.job("one-aaaaaa")
+        assert waiting.status().status == "submitted"
+        assert code_of(lambda: waiting.await_completion("1 ms")) == "SX-JOB-TIMEOUT"
+        assert code_of(waiting.require_ended) == "SX-JOB-NOT-ENDED"
+
+
+def test_waiting_for_a_node_leaves_one_watch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is read again meanwhile: kazoo keeps each watch that is another one until it fires."""
+    monkeypatch.setattr(client_module, "REREAD", 0.01)
+    with Client(settings=settings) as client:
+        late = Interrupted("SX-JOB-PURGE-PENDING", "late")
+        with pytest.raises(Interrupted):
+            client.await_node(layout.EPOCH, lambda _: False, "200 ms", late)
+        (watches,) = client._tree.client._data_watchers.values()
+        assert len(watches) == 1
