@@ -369,6 +369,14 @@ def test_who_looks_at_deployments_leaves_nothing_in_them(settings: Settings, tre
     tree.client.delete(f"/sardonyx/{bare}")
 
 
+def test_a_damaged_deployment_hides_no_other(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+    """It is listed with that its nodes cannot be read."""
+    tree.client.set(tree.path(layout.EPOCH), b"not json")
+    notes = {view["name"]: view["note"] for view in json.loads(sardonyx("deployments", "--json").stdout)}
+    assert "cannot be read" in notes[settings.deployment]
+    tree.client.set(tree.path(layout.EPOCH), b"")
+
+
 def test_what_nobody_carries_out_is_said(settings: Settings, tree: Tree) -> None:
     """Without a coordinator an eviction or a purge is asked for, and says after its time that it is still to be done."""
     with coordinator(settings), peers(settings, "peer-a"):
