@@ -1,7 +1,7 @@
 """Signals that are heard whatever thread the system gives them to.
 
 Python runs signal handlers in the main thread only, and a main thread that waits for a lock goes on waiting if it was
-another thread that the signal interrupted. Of daemons with a hundred virtual peers one in five slept through its SIGTERM.
+another thread that the signal interrupted. Of 25 daemons with a hundred virtual peers each, five slept through a signal.
 """
 
 from __future__ import annotations
