@@ -115,6 +115,7 @@ def main() -> int:
     parser.add_argument("--plan", type=Path, help="play this one plan and tell everything")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # a failure is told at once, also into a file
     return replay(chosen.plan) if chosen.plan else simulate(chosen.first, chosen.seeds, chosen.processes)
 
 
