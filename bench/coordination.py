@@ -45,9 +45,9 @@ from kazoo.client import KazooClient
 from coordinator import layout
 from coordinator import log as journal
 from coordinator.events import PulseNote
+from coordinator.leader import Leader
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.leader import Leader
 from coordinator.service import Coordinator
 from coordinator.state import encode_state
 from coordinator.tree import Tree
