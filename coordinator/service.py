@@ -20,6 +20,7 @@ from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, Tree, ZooKeep
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
+from sardonyx.signals import heard
 from sardonyx.spec import JobSpec
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -177,7 +178,6 @@ def main(settings: Settings) -> int:
     )
     coordinator = Coordinator(settings)
     ended: list[BaseException] = []
-    # A signal handler must not touch locks that the code it interrupts may hold; a SimpleQueue is safe, an Event is not.
     told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def run() -> None:
@@ -188,19 +188,14 @@ def main(settings: Settings) -> int:
         finally:
             told.put(None)
 
-    before = {number: signal.signal(number, lambda n, _: told.put(n)) for number in (signal.SIGTERM, signal.SIGINT)}
-    thread = threading.Thread(target=run, name="coordinator", daemon=True)
-    try:
-        thread.start()
+    with heard((signal.SIGTERM, signal.SIGINT), told.put):
+        threading.Thread(target=run, name="coordinator", daemon=True).start()
         number = told.get()
         if number is not None:
             log.info("coordinator stops", signal=signal.Signals(number).name)
             coordinator.stop()
             if told.get() is not None:
                 return 128 + number
-    finally:
-        for signal_number, handler in before.items():
-            signal.signal(signal_number, handler)
     if ended:
         raise ended[0]
     return 0
