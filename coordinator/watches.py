@@ -31,7 +31,7 @@ from coordinator.events import (
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import ENTRY_LIMIT
-from coordinator.state import State
+from coordinator.state import Peer, State
 from coordinator.tree import TransactionFailed
 from sardonyx.spec import JobSpec
 
@@ -123,9 +123,21 @@ class Watches:
         ended = self._tree.clockwork.now()
         # A look may take as long as a lost connection does: that says nothing of how long the list is.
         self._pulses_rest = ended + min(REST * (ended - began), LONGEST_REST)
+        self._remove_leftovers([name for name in standing if _is_over(state.peers.get(name))])
         born = [name for name in standing if name not in state.peers]
         expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
         return born, [name for name in expected if name not in standing]
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        """Pulses of dead peers, which are none any more. Without their pulse they come back under another name.
+
+        One may stand: a peer whose reply was lost puts its pulse up again, and it was taken for dead in between.
+        """
+        for name in names:
+            try:
+                self._leadership.commit([Delete(layout.pulse(name))])
+            except TransactionFailed as error:  # it has gone by itself
+                log.debug("pulse had gone already", peer=name, reason=repr(error.reason))
 
     def _births(self, names: list[str], at: float) -> list[Intake]:
         found = self._tree.read_many(map(layout.pulse, names))
@@ -223,6 +235,11 @@ def _hold_flat(spec: JobSpec) -> None:
         if not level:
             return
     raise ValueError(f"options or params are nested more than {DEEPEST} levels deep")
+
+
+def _is_over(peer: Peer | None) -> bool:
+    """Whether it is dead, and its pulse not to be removed anyway."""
+    return peer is not None and peer.state == "dead" and not peer.pulse_due
 
 
 def _is_strange(event: AnyEvent, state: State) -> bool:

@@ -439,5 +439,5 @@ def most_peers(job: Json, name: str) -> int:
         return 1
     incoming = [f"{a}.{b}" for a, b in job["spec"]["workflow"] if b == name]
     incoming = incoming or [f"{name}.topic" if task.get("medium") == "kafka" else f"{name}.splits"]
-    widest = max(job["facts"][link]["partitions"] for link in incoming)
+    widest = max((job["facts"][link]["partitions"] for link in incoming if link in job["facts"]), default=1)
     return min(widest, task["max_peers"]) if task.get("max_peers") is not None else widest
