@@ -8,7 +8,6 @@ the same history every time.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import socket
@@ -30,6 +29,7 @@ from coordinator.state import State, check
 from coordinator.tree import SessionLost, Tree, ZooKeeperAway
 from peer.service import PeerDaemon
 from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
+from sardonyx.errors import SetupError
 from sardonyx.graph import is_bounded
 from sardonyx.spec import JobSpec
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
@@ -286,8 +286,11 @@ class World:
         self.running[place] = made
 
         def run() -> None:
-            with contextlib.suppress(ZooKeeperAway):
+            try:
                 made.run()
+            except SetupError as error:  # whoever runs it starts it again
+                if error.code not in ("SX-ZOOKEEPER-AWAY", "SX-ZOOKEEPER-UNREACHABLE"):
+                    raise
             self.sim.at(0.0, process.kill)
             self._again(place)
 
