@@ -218,7 +218,7 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
             if point == "after-effects":
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(service, "gate", die_after_the_first)
+        monkeypatch.setattr("coordinator.leader.gate", die_after_the_first)
         with pytest.raises(KeyboardInterrupt):
             leader.handle([Intake(JobKilled(at=4.0, job="count-1"))])
         leader.close()
