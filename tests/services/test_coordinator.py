@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import layout, log, service
+from coordinator import layout, log
 from coordinator.decide import decide, replay
 from coordinator.events import (
     Create,
