@@ -29,7 +29,8 @@ from coordination_world import replaced
 
 from tests.simulation import kafka as simulated_kafka
 from tests.simulation.engine import Stuck
-from tests.simulation.world import Plan, Submission, World, instrumented
+from tests.simulation.plan import Plan, Submission
+from tests.simulation.world import World, instrumented
 
 RECORDS, BATCH = 160, 4
 """Records of a job, and of a batch. A batch takes up to 0.3 s of simulated time, so a task some 6 s of one peer."""

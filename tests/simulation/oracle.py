@@ -18,8 +18,9 @@ from coordinator.decide import decide
 from coordinator.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
 from coordinator.state import State, decode_state, encode_state, new_state, project
 from sardonyx.graph import Graph
+from tests.simulation.client import SimClient
 from tests.simulation.kafka import SimKafka
-from tests.simulation.zookeeper import SimClient, SimZooKeeper
+from tests.simulation.zookeeper import SimZooKeeper
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

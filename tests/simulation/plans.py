@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.random_jobs import random_spec
-from tests.simulation.world import Fault, Kind, Plan, Submission
+from tests.simulation.plan import Fault, Kind, Plan, Submission
 
 WEIGHTS: dict[Kind, int] = {
     "kill": 4,

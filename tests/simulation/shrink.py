@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from tests.simulation.world import Plan, Tally
+from tests.simulation.plan import Plan, Tally
 
 MOST = 300
 """Histories played to shrink one."""

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.simulation import world  # noqa: E402
+from tests.simulation.plan import Plan, Tally  # noqa: E402
 from tests.simulation.plans import random_plan  # noqa: E402
 from tests.simulation.shrink import shrunk  # noqa: E402
 
@@ -30,7 +31,7 @@ SHOWN = 5
 """Failures that are shrunk; of further ones the seed is told."""
 
 
-def played(plan: world.Plan) -> tuple[world.Tally, str]:
+def played(plan: Plan) -> tuple[Tally, str]:
     """Play a plan; gives what it came to, and what went wrong, if anything."""
     one = world.World(plan)
     try:
@@ -39,9 +40,9 @@ def played(plan: world.Plan) -> tuple[world.Tally, str]:
         return one.tally(), "".join(traceback.format_exception(error, limit=-3))
 
 
-def share(first: int, count: int) -> tuple[world.Tally, list[tuple[str, str]]]:
+def share(first: int, count: int) -> tuple[Tally, list[tuple[str, str]]]:
     """So many histories; their tally, and (seed, what went wrong) of those that failed."""
-    total, failures = world.Tally(), []
+    total, failures = Tally(), []
     for seed in map(str, range(first, first + count)):
         tally, wrong = played(random_plan(seed))
         total.add(tally)
@@ -50,7 +51,7 @@ def share(first: int, count: int) -> tuple[world.Tally, list[tuple[str, str]]]:
     return total, failures
 
 
-def _share(arguments: tuple[int, int]) -> tuple[world.Tally, list[tuple[str, str]]]:
+def _share(arguments: tuple[int, int]) -> tuple[Tally, list[tuple[str, str]]]:
     return share(*arguments)
 
 
@@ -62,7 +63,7 @@ def shares(first: int, count: int) -> Iterator[tuple[int, int]]:
 def simulate(first: int, count: int, processes: int) -> int:
     """Play them all; gives the exit code."""
     began = time.perf_counter()
-    total, failures, done = world.Tally(), list[tuple[str, str]](), 0
+    total, failures, done = Tally(), list[tuple[str, str]](), 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for (_, size), (tally, wrong) in zip(
             shares(first, count), pool.imap(_share, shares(first, count)), strict=True
@@ -102,7 +103,7 @@ def tell(seed: str, wrong: str, *, shrink: bool) -> None:
 def replay(path: Path) -> int:
     """Play one plan from a file, and tell everything that happens."""
     world.VERBOSITY = 10
-    tally, wrong = played(msgspec.json.decode(path.read_bytes(), type=world.Plan))
+    tally, wrong = played(msgspec.json.decode(path.read_bytes(), type=Plan))
     print(wrong or "nothing went wrong")
     print(f"histories 1 from {path.name}, steps {tally.steps}, failures {int(bool(wrong))}")
     return 1 if wrong else 0

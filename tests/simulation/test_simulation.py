@@ -19,9 +19,10 @@ import coordinator.tree
 import coordinator.watches
 import peer.service
 import peer.virtual_peer
+from tests.simulation.plan import Plan
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
-from tests.simulation.world import Plan, World
+from tests.simulation.world import World
 
 HERE = Path(__file__).parent
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))

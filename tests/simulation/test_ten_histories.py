@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from coordinator.events import kind_of
 from sardonyx.spec import JobSpec, TaskSpec
-from tests.simulation.world import Cue, Fault, Plan, Submission, World
+from tests.simulation.plan import Cue, Fault, Plan, Submission
+from tests.simulation.world import World
 
 JOB = JobSpec(
     name="job",

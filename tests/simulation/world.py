@@ -14,7 +14,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import structlog
@@ -22,7 +22,6 @@ import structlog
 import coordinator.leader
 import coordinator.step
 from coordinator import layout, scheduling
-from coordinator import log as journal
 from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
 from coordinator.service import Coordinator
 from coordinator.state import State, check
@@ -31,121 +30,19 @@ from peer.service import PeerDaemon
 from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.errors import SetupError
 from sardonyx.graph import is_bounded
-from sardonyx.spec import JobSpec
+from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
-from tests.simulation.kafka import RECORDS, SimCraft, SimKafka, SimLinks
+from tests.simulation.kafka import SimCraft, SimKafka, SimLinks
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
-from tests.simulation.zookeeper import SimClient, SimZooKeeper
+from tests.simulation.plan import Fault, Plan, Tally
+from tests.simulation.zookeeper import SimZooKeeper
 
 SESSION = 10.0
 SETTLE = 600.0
 """Simulated seconds after the last fault within which everything bounded must have ended."""
 STEPS = 400_000
 """Steps of a history, at most: more means that the same things happen for ever."""
-
-Kind = Literal[
-    "kill",
-    "crash",
-    "stop",
-    "cut",
-    "break",
-    "mute",
-    "expire",
-    "usurp",
-    "evict",
-    "end",
-    "purge",
-    "drain",
-    "lag",
-    "kafka",
-    "say",
-]
-
-
-class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that goes wrong, or that a user does.
-
-    kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
-    ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
-    usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
-    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests. say: somebody
-    puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
-    """
-
-    at: float
-    kind: Kind
-    who: str = ""
-    """``c0`` or ``d1``: a coordinator's or a peer daemon's place; a new process comes up there when one is gone."""
-    seconds: float = 0.0
-    count: int = 0
-
-
-class Cue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happens when a peer of a daemon comes to a point in its work (``SimCraft.pass_point``)."""
-
-    who: str
-    point: str
-    count: int = 1
-    """The how manieth time."""
-    kill: bool = False
-    hold: float = 0.0
-    """Seconds that the peer stays there."""
-    start: str = ""
-    """A place at which a process comes up only now."""
-
-
-class Submission(msgspec.Struct, frozen=True):
-    at: float
-    job: str
-    spec: JobSpec
-
-
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of a history that is not left to its seed."""
-
-    seed: str
-    servers: int = 1
-    coordinators: int = 1
-    daemons: tuple[int, ...] = (1,)
-    """Virtual peers of each."""
-    jobs: list[Submission] = []
-    faults: list[Fault] = []
-    cues: list[Cue] = []
-    until: float = 30.0
-    """When the last fault is over."""
-    snapshot_every: int = 1000
-    keep_log: int = 100_000
-    keep_jobs: int = 1000
-    declines: float = 0.0
-    fails: float = 0.0
-    fails_for_good: float = 0.0
-    slow: float = 0.2
-    """Seconds, at most, that a peer takes to answer an offer."""
-    memory: int = 1000
-    """Dead peers and forgotten jobs whose ids are remembered."""
-    forgiven: float = 600.0
-    """Seconds after which a task's failures count no more."""
-    doubled: float = 0.0
-    """How often a request is put in twice, as by a client that repeats itself after a lost reply."""
-
-
-class Tally(msgspec.Struct):
-    """What a history came to."""
-
-    steps: int = 0
-    decisions: int = 0
-    depositions: int = 0
-    refused: int = 0
-    """Writes of deposed leaders that ZooKeeper refused."""
-    accepted: int = 0
-    """Writes of deposed leaders that it took: a failure each."""
-    lost_replies: int = 0
-    requests: int = 0
-
-    def add(self, other: Tally) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class SimTree(Tree):
@@ -523,5 +420,3 @@ class instrumented:  # noqa: N801 - reads as a word
 
 VERBOSITY = 40
 """Level of what is logged: 40 hears the cries only, 10 tells the whole history on stdout."""
-
-__all__ = ["RECORDS", "Fault", "Plan", "Submission", "Tally", "World", "journal"]

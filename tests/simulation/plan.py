@@ -1,0 +1,112 @@
+"""What is to happen in a history, and what it came to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sardonyx.spec import JobSpec
+
+Kind = Literal[
+    "kill",
+    "crash",
+    "stop",
+    "cut",
+    "break",
+    "mute",
+    "expire",
+    "usurp",
+    "evict",
+    "end",
+    "purge",
+    "drain",
+    "lag",
+    "kafka",
+    "say",
+]
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that goes wrong, or that a user does.
+
+    kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
+    ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
+    usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
+    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests. say: somebody
+    puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
+    """
+
+    at: float
+    kind: Kind
+    who: str = ""
+    """``c0`` or ``d1``: a coordinator's or a peer daemon's place; a new process comes up there when one is gone."""
+    seconds: float = 0.0
+    count: int = 0
+
+
+class Cue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happens when a peer of a daemon comes to a point in its work (``SimCraft.pass_point``)."""
+
+    who: str
+    point: str
+    count: int = 1
+    """The how manieth time."""
+    kill: bool = False
+    hold: float = 0.0
+    """Seconds that the peer stays there."""
+    start: str = ""
+    """A place at which a process comes up only now."""
+
+
+class Submission(msgspec.Struct, frozen=True):
+    at: float
+    job: str
+    spec: JobSpec
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of a history that is not left to its seed."""
+
+    seed: str
+    servers: int = 1
+    coordinators: int = 1
+    daemons: tuple[int, ...] = (1,)
+    """Virtual peers of each."""
+    jobs: list[Submission] = []
+    faults: list[Fault] = []
+    cues: list[Cue] = []
+    until: float = 30.0
+    """When the last fault is over."""
+    snapshot_every: int = 1000
+    keep_log: int = 100_000
+    keep_jobs: int = 1000
+    declines: float = 0.0
+    fails: float = 0.0
+    fails_for_good: float = 0.0
+    slow: float = 0.2
+    """Seconds, at most, that a peer takes to answer an offer."""
+    memory: int = 1000
+    """Dead peers and forgotten jobs whose ids are remembered."""
+    forgiven: float = 600.0
+    """Seconds after which a task's failures count no more."""
+    doubled: float = 0.0
+    """How often a request is put in twice, as by a client that repeats itself after a lost reply."""
+
+
+class Tally(msgspec.Struct):
+    """What a history came to."""
+
+    steps: int = 0
+    decisions: int = 0
+    depositions: int = 0
+    refused: int = 0
+    """Writes of deposed leaders that ZooKeeper refused."""
+    accepted: int = 0
+    """Writes of deposed leaders that it took: a failure each."""
+    lost_replies: int = 0
+    requests: int = 0
+
+    def add(self, other: Tally) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
