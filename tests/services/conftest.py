@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from coordinator.leadership import Leadership
+from coordinator.tree import Tree
 from sardonyx.cli.app import app
 from sardonyx.config import Settings, SparkSettings, load_settings
+from tests.proxy import Proxy
+from tests.services.coordination import leadership
 
 Sardonyx = Callable[..., Result]
 """Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
@@ -56,6 +61,14 @@ def kafka(services: Cluster) -> str:
     return services.kafka
 
 
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command that is called in this process sets up what is logged for its own test, and for no later one."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 @pytest.fixture
 def settings(services: Cluster) -> Settings:
     """Settings for these services, with a deployment of their own: no test sees another's nodes, topics and groups."""
@@ -64,6 +77,28 @@ def settings(services: Cluster) -> Settings:
         zookeeper={"hosts": services.zookeeper},
         kafka={"bootstrap_servers": services.kafka},
     )
+
+
+@pytest.fixture
+def tree(settings: Settings) -> Iterator[Tree]:
+    """A session with the deployment of ``settings``."""
+    opened = Tree.connect(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def proxy(zookeeper: str) -> Iterator[Proxy]:
+    """A proxy in front of ZooKeeper."""
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
+        yield between
+
+
+@pytest.fixture
+def leader(settings: Settings) -> Iterator[Leadership]:
+    """A won election, with nobody who drives it."""
+    with leadership(settings) as won:
+        yield won
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -21,21 +21,8 @@ from sardonyx.config import Settings
 from sardonyx.errors import Interrupted, SardonyxError
 from sardonyx.views import JobView
 from tests.services.conftest import Sardonyx
-from tests.services.coordination import SPEC, coordinator, leadership, peers, status, submit
+from tests.services.coordination import SPEC, coordinator, peers, status, submit
 from tests.waiting import until
-
-
-@pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    tree = Tree.connect(settings)
-    yield tree
-    tree.close()
-
-
-@pytest.fixture
-def leader(settings: Settings) -> Iterator[Leadership]:
-    with leadership(settings) as won:
-        yield won
 
 
 def completed(tree: Tree, job: str) -> None:

@@ -28,7 +28,6 @@ from tests.services.coordination import (
     FakeLinks,
     coordinator,
     decided_nodes,
-    leadership,
     peers,
     status,
     submit,
@@ -43,13 +42,6 @@ SECRET = JobSpec(
         TaskSpec(name="write", type="output", medium="blackhole", fn="jobs:write", params={"api_token": "t0psecret"}),
     ],
 )
-
-
-@pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    tree = Tree.connect(settings)
-    yield tree
-    tree.close()
 
 
 def lines(result: Result) -> list[dict[str, object]]:
@@ -156,12 +148,6 @@ def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: L
     assert [entry["n"] for entry in lines(sardonyx("log", "show", "--peer", "p2", "--json"))] == [*range(21, 30)]
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert (verdict["ok"], verdict["first"], verdict["events"], verdict["snapshots"]) == (True, 21, 10, 1)
-
-
-@pytest.fixture
-def leader(settings: Settings) -> Iterator[Leadership]:
-    with leadership(settings) as won:
-        yield won
 
 
 @pytest.mark.usefixtures("lived")

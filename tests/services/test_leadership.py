@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -23,12 +22,6 @@ from tests.waiting import until
 def candidate(settings: Settings) -> tuple[Tree, Candidacy, threading.Event]:
     tree, wake = Tree.connect(settings), threading.Event()
     return tree, Candidacy(tree, wake), wake
-
-
-@pytest.fixture
-def proxy(zookeeper: str) -> Iterator[Proxy]:
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
-        yield between
 
 
 def test_candidates_lead_in_the_order_in_which_they_came(settings: Settings) -> None:

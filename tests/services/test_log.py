@@ -10,24 +10,15 @@ import msgspec
 import pytest
 
 from coordinator import layout, log
-from coordinator.decide import replay
-from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, JobSubmitted, Left, PeerBorn, PeerDied, Set
+from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, JobSubmitted, Left, Set
 from coordinator.leadership import Leadership
 from coordinator.log import Entry, Intake
 from coordinator.operations import ENTRY_LIMIT, SetIf, weight
-from coordinator.state import new_state
 from coordinator.tree import Deposed, Tree
-from coordinator.watches import Watches
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.spec import JobSpec
 from tests.services.coordination import leadership
-
-
-@pytest.fixture
-def leader(settings: Settings) -> Iterator[Leadership]:
-    with leadership(settings) as won:
-        yield won
 
 
 @pytest.fixture
@@ -190,43 +181,6 @@ def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, tre
     with pytest.raises(InternalError):
         log.append(leader, 2, [intake])
     assert log.last(tree) == 1
-
-
-def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tree: Tree) -> None:
-    """Numbers that others write shorter than we do must not end one leadership after the other."""
-    numbers = b",".join([b"1e15"] * 12_000)
-    spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
-    tree.create_sequential(f"{layout.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
-    watches = Watches(leader, wake=lambda: None)
-    assert watches.collect(new_state(), 1.0) == []
-    assert tree.children(layout.INBOX) == []
-
-
-def test_a_long_list_of_pulses_is_left_alone_for_a_while(
-    leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often peers come and go; but a peer is born before what it asks for, and in the end all is seen."""
-    woken = threading.Event()
-    watches = Watches(leader, wake=woken.set)
-    monkeypatch.setattr("coordinator.watches.REST", 1e6)
-    tree.create(layout.pulse("a"), b"{}")
-    assert [intake.event for intake in watches.collect(new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
-    assert watches.due() is None
-    state = replay([(1, PeerBorn(at=1.0, peer="a"))])
-    tree.delete(layout.pulse("a"))
-    assert woken.wait(10)
-    assert watches.collect(state, 2.0) == []
-    assert watches.due() > tree.clockwork.now()
-    woken.clear()
-    tree.create(layout.pulse("b"), b"{}")
-    tree.request(Left(peer="b"))
-    assert woken.wait(10)
-    monkeypatch.setattr("coordinator.watches.REST", 0)
-    found = watches.collect(state, 3.0)
-    assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
-    log.append(leader, 1, found)
-    state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
-    assert [intake.event for intake in watches.collect(state, 4.0)] == [PeerDied(at=4.0, peer="a")]
 
 
 def test_a_deposed_leader_appends_nothing(leader: Leadership, tree: Tree) -> None:

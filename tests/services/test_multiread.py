@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,19 +16,6 @@ from sardonyx.config import Settings, load_settings
 from sardonyx.errors import SetupError
 from tests.proxy import Proxy
 from tests.waiting import until
-
-
-@pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    opened = Tree.connect(settings)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def proxy(zookeeper: str) -> Iterator[Proxy]:
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
-        yield between
 
 
 def far(settings: Settings, proxy: Proxy, **zookeeper: object) -> Tree:

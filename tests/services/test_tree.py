@@ -20,19 +20,6 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    opened = Tree.connect(settings)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def proxy(zookeeper: str) -> Iterator[Proxy]:
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
-        yield between
-
-
-@pytest.fixture
 def far_tree(settings: Settings, proxy: Proxy) -> Iterator[Tree]:
     """The same tree as ``tree``, by way of the proxy."""
     opened = Tree.connect(through(settings, proxy))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-import pytest
 from structlog.testing import capture_logs
 
 from coordinator import layout, log
@@ -24,19 +22,6 @@ from tests.services.light import LightCraft
 from tests.waiting import until
 
 REQUESTS, AT_A_TIME = 500, 25
-
-
-@pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    opened = Tree.connect(settings)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def proxy(zookeeper: str) -> Iterator[Proxy]:
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
-        yield between
 
 
 def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
