@@ -45,10 +45,10 @@ from coordinator.events import (
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.outcomes import TransactionFailed
 from coordinator.outer import OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
 from coordinator.sweep import sweep_code
-from coordinator.tree import TransactionFailed
 from coordinator.watches import Watches, stamped
 from sardonyx.clockwork import Signal
 from sardonyx.config import Settings

@@ -18,7 +18,8 @@ import structlog
 
 from coordinator import layout
 from coordinator.operations import Check, Operation, SetIf
-from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree
+from coordinator.outcomes import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
+from coordinator.tree import Tree
 from sardonyx.clockwork import Signal
 from sardonyx.errors import SardonyxError
 from sardonyx.gates import gate

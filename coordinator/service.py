@@ -15,8 +15,9 @@ from coordinator import layout
 from coordinator.events import ENDED, JobNote
 from coordinator.leader import Leader
 from coordinator.leadership import Candidacy, LeadershipEnded, identity
+from coordinator.outcomes import Deposed, OutcomeUnknown, SessionLost, ZooKeeperAway
 from coordinator.outer import KafkaLinks, OuterEffects
-from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, Tree, ZooKeeperAway
+from coordinator.tree import Tree
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError

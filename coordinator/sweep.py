@@ -10,7 +10,7 @@ from coordinator import layout
 from coordinator.events import Delete
 from coordinator.leadership import Leadership
 from coordinator.operations import Check
-from coordinator.tree import TransactionFailed
+from coordinator.outcomes import TransactionFailed
 
 YOUNG = 3600.0
 """Seconds after its last touch in which code is kept though no job names it: its job may be on its way. Clients touch it

@@ -6,7 +6,7 @@ kazoo's defaults are not safe for us, and each of its traps is closed here once:
 - a create that is sent again after a lost reply makes a second node: :meth:`Tree.request` searches before it repeats,
   and :meth:`Tree.create` recognises its own node;
 - after an expired session kazoo goes on in a new one, in which what we owned is gone: a tree is one session, and every
-  call after its end raises :class:`SessionLost` (unless it was opened with ``survive_expiry``);
+  call after its end raises :class:`coordinator.outcomes.SessionLost` (unless it was opened with ``survive_expiry``);
 - a reply can fail to come for ever: every call has a deadline.
 
 All paths are relative to the deployment's root. A tree may be used by many threads.
@@ -20,7 +20,6 @@ from typing import Any
 
 import structlog
 from kazoo.exceptions import (
-    AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
@@ -37,7 +36,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, WatchedEvent
 
-from coordinator import layout
+from coordinator import layout, outcomes
 from coordinator.bulk import BulkClient
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
 from coordinator.multiread import Chunks
@@ -56,42 +55,6 @@ Watch = Callable[[WatchedEvent], None]
 """Called once, in kazoo's thread, when what was read has changed or the session has: it may only signal."""
 
 log = structlog.get_logger()
-
-
-class Deposed(SardonyxError):
-    """Another coordinator has taken the epoch; nothing of the transaction was done."""
-
-
-class TransactionFailed(InternalError):
-    """An operation of a transaction was refused, and so the whole of it. ``reason`` is kazoo's error."""
-
-    def __init__(self, operation: object, reason: Exception) -> None:
-        self.operation = operation
-        self.reason = reason
-        path = getattr(operation, "path", "?")
-        super().__init__(
-            "SX-INTERNAL-TRANSACTION",
-            f"ZooKeeper refused a transaction: {type(operation).__name__} {path}: {type(reason).__name__}",
-            cause="the tree is not as the coordinator left it; somebody else writes to it, or this is a bug",
-            fix="if nobody edited the tree by hand, please report it with the coordinator's log",
-            where={"path": path},
-        )
-
-
-class ParentMissing(InternalError):
-    """A node cannot be made: what it should stand below is not there, or not any more."""
-
-
-class OutcomeUnknown(SardonyxError):
-    """The reply to a write was lost: it may have been done or not."""
-
-
-class SessionLost(SardonyxError):
-    """The ZooKeeper session ended: what it owned is gone, and its owner must stop."""
-
-
-class ZooKeeperAway(SetupError):
-    """ZooKeeper did not answer for as long as we may wait."""
 
 
 class Tree:
@@ -165,13 +128,7 @@ class Tree:
         self.client.start_async()
         try:
             if not self.wait_connected(timeout):
-                raise SetupError(
-                    "SX-ZOOKEEPER-UNREACHABLE",
-                    f"ZooKeeper cannot be reached at {self.hosts}",
-                    cause=f"no connection within {timeout:g} s",
-                    fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
-                    where={"zookeeper": self.hosts},
-                )
+                raise outcomes.unreachable(self.hosts, timeout)
             if make_top:
                 self._make_top()
         except BaseException:
@@ -298,7 +255,7 @@ class Tree:
             self._ask(send, instead=note)
             return True
         except NoNodeError as error:
-            raise ParentMissing("SX-INTERNAL-PARENT-MISSING", f"nothing stands above {path}") from error
+            raise outcomes.ParentMissing("SX-INTERNAL-PARENT-MISSING", f"nothing stands above {path}") from error
         except NodeExistsError:
             return repeated and self._is_ours(path, data, ephemeral=ephemeral)
 
@@ -393,12 +350,7 @@ class Tree:
         try:
             results = under_way.get(timeout=max(sent + self.session_timeout - self.clockwork.now(), 0.001))
         except _LOST_REPLY as error:
-            raise OutcomeUnknown(
-                "SX-ZOOKEEPER-OUTCOME-UNKNOWN",
-                f"the connection to ZooKeeper at {self.hosts} broke during a write",
-                cause="the write may have been done or not",
-                fix="nothing: the next leader finds out from the log",
-            ) from error
+            raise outcomes.outcome_unknown(self.hosts) from error
         except KazooException as error:
             raise self._translated(error) from error
         self._answered(sent)
@@ -429,13 +381,8 @@ class Tree:
         if isinstance(reason, NoAuthError):
             raise self._translated(reason) from reason
         if fenced and at == 0 and isinstance(reason, (BadVersionError, NoNodeError)):
-            raise Deposed(
-                "SX-COORDINATOR-DEPOSED",
-                "another coordinator leads now",
-                cause="this one was paused or cut off for longer than its ZooKeeper session lives",
-                fix="nothing: it stands for election again",
-            )
-        raise TransactionFailed(operations[at], reason)
+            raise outcomes.deposed()
+        raise outcomes.TransactionFailed(operations[at], reason)
 
     # Underneath
 
@@ -468,7 +415,7 @@ class Tree:
                 if closed or (isinstance(error, SessionExpiredError) and not self._survive_expiry):
                     raise self._session_lost() from error
                 if not self.wait_connected(until - self.clockwork.now()) or self.clockwork.now() >= until:
-                    raise self._away() from error
+                    raise outcomes.away(self.hosts, self.patience) from error
                 done = instead()
                 if done is not None:
                     return done
@@ -486,41 +433,12 @@ class Tree:
         if self._lost and not self._survive_expiry:
             raise self._session_lost()
 
-    def _session_lost(self) -> SessionLost:
-        return SessionLost(
-            "SX-ZOOKEEPER-SESSION-LOST",
-            f"the session with ZooKeeper at {self.hosts} has ended",
-            cause=f"ZooKeeper heard nothing from this process for {self.session_timeout:g} s, or it was closed",
-            fix="nothing: whoever owned it starts afresh; raise zookeeper.session_timeout if it happens often",
-        )
-
-    def _away(self) -> ZooKeeperAway:
-        return ZooKeeperAway(
-            "SX-ZOOKEEPER-AWAY",
-            f"ZooKeeper at {self.hosts} does not answer",
-            cause=f"no answer within {self.patience:g} s; a write that was under way may have been done or not",
-            fix="check that ZooKeeper runs and can be reached; then try again",
-            where={"zookeeper": self.hosts},
-        )
+    def _session_lost(self) -> outcomes.SessionLost:
+        return outcomes.session_lost(self.hosts, self.session_timeout)
 
     def _translated(self, error: Exception) -> SardonyxError:
         """A kazoo error as one of ours."""
-        if isinstance(error, SessionExpiredError):  # also: the connection was closed by us
-            return self._session_lost()
-        if isinstance(error, (NoAuthError, AuthFailedError)):
-            return SetupError(
-                "SX-ZOOKEEPER-DENIED",
-                f"ZooKeeper at {self.hosts} denies access to {self.root}",
-                cause="the credentials are missing, wrong, or not those that the deployment was made with",
-                fix="set zookeeper.auth as for the other processes of this deployment, or choose another deployment",
-                where={"zookeeper": self.hosts, "root": self.root},
-            )
-        return SetupError(
-            "SX-ZOOKEEPER-REFUSED",
-            f"ZooKeeper at {self.hosts} refused a request: {type(error).__name__} {error}".rstrip(),
-            fix="look into ZooKeeper's own log",
-            where={"zookeeper": self.hosts},
-        )
+        return outcomes.refused(error, self.hosts, self.root, self.session_timeout)
 
     def _is_ours(self, path: str, data: bytes, *, ephemeral: bool) -> bool:
         try:
@@ -550,11 +468,7 @@ class Tree:
                 raise self._no_chroot() from error
 
     def _no_chroot(self) -> SetupError:
-        return SetupError(
-            "SX-ZOOKEEPER-CHROOT",
-            f"the path {self.client.chroot} does not exist in ZooKeeper",
-            fix=f"create it, or leave it out of the address {self.hosts}",
-        )
+        return outcomes.no_chroot(self.client.chroot, self.hosts)
 
     def _on_state(self, state: str) -> None:
         """On the connection's own thread: may only note."""

@@ -31,8 +31,8 @@ from coordinator.events import (
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import ENTRY_LIMIT
+from coordinator.outcomes import TransactionFailed
 from coordinator.state import Peer, State
-from coordinator.tree import TransactionFailed
 from sardonyx.spec import JobSpec
 
 SHOWN = 200

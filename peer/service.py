@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from coordinator.events import Assignment
-from coordinator.tree import SessionLost, Tree
+from coordinator.outcomes import SessionLost
+from coordinator.tree import Tree
 from peer.grant import Grant
 from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.clockwork import REAL, Clockwork

@@ -29,7 +29,8 @@ import msgspec
 import structlog
 
 from coordinator.events import Completed, Counts, Exhausted, TaskFailed
-from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from coordinator.outcomes import SessionLost, ZooKeeperAway
+from coordinator.tree import Tree
 from peer.aside import Aside
 from peer.grant import Grant, GrantGone
 from peer.work import Result, StepClock, Work

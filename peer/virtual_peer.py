@@ -14,7 +14,8 @@ import structlog
 
 from coordinator import layout
 from coordinator.events import Acked, Assignment, Declined, Left, PeerNote
-from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from coordinator.outcomes import SessionLost, ZooKeeperAway
+from coordinator.tree import Tree
 from peer.grant import WORKING, Grant
 from sardonyx.clockwork import Worker
 from sardonyx.config import Settings

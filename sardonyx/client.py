@@ -309,7 +309,7 @@ class Client:
         The leader removes code that no job names and that nobody has written for an hour. It removes only the version
         that it saw, so either our write comes first and the code stays, or it is gone and we put it there again.
         """
-        from coordinator.tree import OutcomeUnknown, TransactionFailed
+        from coordinator.outcomes import OutcomeUnknown, TransactionFailed
 
         while not self._tree.create(path, code):
             try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordinator import layout
-from coordinator.tree import ParentMissing, Tree
+from coordinator.outcomes import ParentMissing
+from coordinator.tree import Tree
 from sardonyx.errors import SardonyxError
 
 

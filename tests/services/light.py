@@ -27,9 +27,10 @@ import peer.work
 from coordinator import layout
 from coordinator.events import Assignment, Counts, Create
 from coordinator.operations import Operation
+from coordinator.outcomes import Deposed
 from coordinator.outer import KafkaLinks, OuterEffects
 from coordinator.service import Coordinator
-from coordinator.tree import Deposed, Tree
+from coordinator.tree import Tree
 from peer.grant import Grant
 from peer.service import PeerDaemon
 from peer.task_loop import TaskLoop

@@ -12,7 +12,8 @@ import pytest
 from coordinator import layout
 from coordinator.events import Create, Set
 from coordinator.leadership import Candidacy, EpochNote, LeadershipEnded, identity
-from coordinator.tree import Deposed, SessionLost, Tree
+from coordinator.outcomes import Deposed, SessionLost
+from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from tests.proxy import Proxy
 from tests.services.coordination import leadership

@@ -14,7 +14,8 @@ from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, Job
 from coordinator.leadership import Leadership
 from coordinator.log import Entry, Intake
 from coordinator.operations import ENTRY_LIMIT, SetIf, weight
-from coordinator.tree import Deposed, Tree
+from coordinator.outcomes import Deposed
+from coordinator.tree import Tree
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.spec import JobSpec

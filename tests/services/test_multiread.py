@@ -11,7 +11,8 @@ from kazoo.security import make_digest_acl
 from coordinator import multiread
 from coordinator.events import Create
 from coordinator.multiread import Chunks, MultiRead
-from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from coordinator.outcomes import SessionLost, ZooKeeperAway
+from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from sardonyx.errors import SetupError
 from tests.proxy import Proxy

@@ -11,7 +11,8 @@ import pytest
 from coordinator import layout
 from coordinator.events import Create, Delete, Evicted, JobSubmitted, Set, decode_request
 from coordinator.operations import Check, SetIf
-from coordinator.tree import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, Tree, ZooKeeperAway
+from coordinator.outcomes import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
+from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.spec import JobSpec, TaskSpec

@@ -15,7 +15,8 @@ import msgspec
 
 from coordinator import layout
 from coordinator.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
-from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from coordinator.outcomes import SessionLost, ZooKeeperAway
+from coordinator.tree import Tree
 from peer.grant import Grant, GrantGone
 from sardonyx.errors import Failure, SardonyxError, SetupError
 from sardonyx.graph import Graph, Link, Stage, graph_of

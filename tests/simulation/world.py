@@ -23,9 +23,10 @@ import coordinator.leader
 import coordinator.step
 from coordinator import layout, scheduling
 from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
+from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.service import Coordinator
 from coordinator.state import State, check
-from coordinator.tree import SessionLost, Tree, ZooKeeperAway
+from coordinator.tree import Tree
 from peer.service import PeerDaemon
 from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.errors import SetupError
