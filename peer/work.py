@@ -176,12 +176,28 @@ def prepare(
     Raises:
         SardonyxError: the task cannot run here; the peer declines it with this error.
     """
-    job, task = assignment.job, assignment.task
+    job = assignment.job
     spec = decode_spec(_must(tree, layout.job_spec(job)))
     facts = msgspec.json.decode(_must(tree, layout.job_links(job)), type=LinksNote).links
-    graph = graph_of(spec, settings.deployment, job)
-    stage = graph.stage(task)
     code = CodeBundle.open(_must(tree, layout.code(spec.code)), spec.code, code_cache) if spec.code else None
+    return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
+
+
+def assemble(
+    settings: Settings,
+    spark: SparkSession,
+    peer: str,
+    assignment: Assignment,
+    graph: Graph,
+    facts: dict[str, LinkFacts],
+    code: CodeBundle | None,
+) -> Work:
+    """A task ready to run, from all that is known of its job; also without a cluster (:mod:`sardonyx.testing`).
+
+    Raises:
+        SardonyxError: the task cannot run here.
+    """
+    stage = graph.stage(assignment.task)
     splits = any(link.kind == "splits" for link in stage.ingress)
     return Work(
         settings=settings,

@@ -59,7 +59,7 @@ class Crew(contextlib.ExitStack):
 
         return self.until(leading, "a coordinator that leads")
 
-    def completed(self, handle: JobHandle, timeout: float = 240) -> JobView:
+    def completed(self, handle: JobHandle, timeout: float = 120) -> JobView:
         """Wait for the job's end, which must be a good one."""
         view = handle.await_completion(timeout)
         assert view.status == "completed", view
