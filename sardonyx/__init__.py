@@ -22,8 +22,9 @@ from sardonyx.errors import (
 if TYPE_CHECKING:
     from sardonyx.client import Client
     from sardonyx.config import Settings, load_settings
-    from sardonyx.job import Job
+    from sardonyx.job import Job, medium
     from sardonyx.media import blackhole, files, generator, kafka
+    from sardonyx.spec import OnError
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "JobInvalid",
+    "OnError",
     "OutputError",
     "SardonyxError",
     "Settings",
@@ -46,17 +48,20 @@ __all__ = [
     "generator",
     "kafka",
     "load_settings",
+    "medium",
 ]
 
 _LATER = {  # name -> module; what needs pyarrow or more waits until it is asked for, so that `sardonyx --help` is quick
     "Client": "sardonyx.client",
     "Job": "sardonyx.job",
+    "OnError": "sardonyx.spec",
     "Settings": "sardonyx.config",
     "blackhole": "sardonyx.media",
     "files": "sardonyx.media",
     "generator": "sardonyx.media",
     "kafka": "sardonyx.media",
     "load_settings": "sardonyx.config",
+    "medium": "sardonyx.job",
 }
 
 

@@ -16,10 +16,11 @@ import msgspec
 
 from sardonyx import media
 from sardonyx.errors import SardonyxError
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
 
 _DECIDED_BY_US = ("code",)
-_ON_ERROR = ("fail", "skip")
+_ON_ERROR = ("fail", "skip", "dead_letter")
+_WHAT: dict[type[msgspec.Struct], str] = {JobSpec: "a job", TaskSpec: "a task", OnError: "on_error"}
 
 
 def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[SardonyxError]]:
@@ -38,13 +39,14 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
         catalog = [_task(entry, index, base, problems) for index, entry in enumerate(entries)]
     else:
         problems.append(_problem("", f"catalog is a list of tasks, not {_kind(entries)}", "see docs/jobs.md"))
-    rest = {key: value for key, value in data.items() if key != "catalog"}
-    fields = _fields(JobSpec, rest, "", problems, skip=("catalog", *_DECIDED_BY_US))
+    rest = {key: value for key, value in data.items() if key not in ("catalog", "routes")}
+    fields = _fields(JobSpec, rest, "", problems, skip=("catalog", "routes", *_DECIDED_BY_US))
     workflow = fields.pop("workflow", [])
+    routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in workflow}, problems)
     position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
     last = len(catalog)
     workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
-    return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog), problems
+    return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog, routes=routes), problems
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -61,13 +63,10 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         return TaskSpec(name=f"entry-{index + 1}", type="function")
     name = entry["name"] if isinstance(entry.get("name"), str) else f"entry-{index + 1}"
     written = dict(entry)
-    if isinstance(written.get("on_error"), str):
-        then = written.pop("on_error")
-        if then in _ON_ERROR:
-            written["on_error"] = {"then": then}
-        else:
-            hint = near(then, _ON_ERROR)
-            problems.append(_problem(name, f"on_error cannot be {_shown(then)}{hint}", "on_error is fail or skip"))
+    if "on_error" in written:
+        written["on_error"] = _on_error(written["on_error"], name, problems)
+    if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
+        written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
         medium = str(written.get("medium"))
         options = media.normal(medium, written["options"])
@@ -84,18 +83,52 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
     return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
+def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnError:
+    """A mapping, or only the word for what happens in the end."""
+    if isinstance(written, str):
+        written = {"then": written}
+    if not isinstance(written, Mapping):
+        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}, or a mapping with retries, backoff and then"
+        problems.append(_problem(task, f"on_error cannot be {_shown(written)}", fix))
+        return OnError()
+    then = written.get("then")
+    if isinstance(then, str) and then not in _ON_ERROR:
+        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}"
+        problems.append(_problem(task, f"on_error cannot be {_shown(then)}{near(then, _ON_ERROR)}", fix))
+        written = {key: value for key, value in written.items() if key != "then"}
+    return OnError(**_fields(OnError, written, task, problems))
+
+
+def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:
+    """Conditions by link. One that says nothing is left out, so that equal jobs give equal specs."""
+    if not isinstance(written, Mapping):
+        problems.append(_problem("", f"routes is a mapping of links, not {_kind(written)}", "see docs/jobs.md"))
+        return {}
+    found: dict[str, Route] = {}
+    for link, entry in written.items():
+        if not isinstance(entry, Mapping):
+            fix = "write what goes over the link: of (results or failed), where (module:function), or both"
+            problems.append(_problem("", f"the route of {_shown(link)} is a mapping, not {_kind(entry)}", fix))
+            continue
+        route = Route(**_fields(Route, entry, "", problems, what=f"the route of {link}"))
+        if route != Route() or link not in edges:
+            found[str(link)] = route
+    return found
+
+
 def _fields(
     kind: type[msgspec.Struct],
     written: Mapping[Any, Any],
     task: str,
     problems: list[SardonyxError],
     skip: tuple[str, ...] = (),
+    what: str = "",
 ) -> dict[str, Any]:
     """The values that can be read, by field; what cannot is added to ``problems``."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = {name: field for name, field in fields.items() if name not in skip}
     named = [name for name in fields if name not in _DECIDED_BY_US]
-    what = "a task" if kind is TaskSpec else "a job"
+    what = what or _WHAT[kind]
     for key in written:
         if key not in known:
             hint = near(str(key), named)

@@ -20,6 +20,9 @@ from typing import Any, Literal
 from sardonyx.errors import FunctionError
 from sardonyx.tracebacks import user_traceback
 
+TakesRows = Literal["arrow", "record"]
+"""What a function takes that says something about each row: a ``pyarrow.Table``, or one ``dict`` at a time."""
+
 Takes = Literal["dataframe", "arrow", "pandas", "record"]
 """``pyspark.sql.DataFrame``, ``pyarrow.Table``, ``pandas.DataFrame``, or one ``dict`` at a time."""
 
@@ -139,12 +142,43 @@ def takes(fn: Callable[..., Any]) -> Takes:
     return kind
 
 
-def _annotation_error(name: str, cause: str) -> FunctionError:
+def takes_rows(fn: Callable[..., Any]) -> TakesRows:
+    """What a group function or a condition takes; it is called with that alone.
+
+    Raises:
+        FunctionError: ``SX-FN-ANNOTATION``, it is neither of the two; ``SX-FN-PARAMS``, it needs more than the rows.
+    """
+    name = getattr(fn, "__name__", str(fn))
+    may_be = "pyarrow.Table or dict (one record at a time)"
+    try:
+        kind = takes(fn)
+    except FunctionError as error:
+        raise _annotation_error(name, error.cause, may_be) from error
+    if kind not in ("arrow", "record"):
+        raise _annotation_error(name, "a DataFrame has no row for each answer to stand at", may_be)
+    needed = [
+        parameter.name
+        for parameter in _parameters(fn)[1:]
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise FunctionError(
+            "SX-FN-PARAMS",
+            f"function {name!r} needs {needed[0]!r}, which nothing gives it",
+            cause="a group function or a condition is called with the rows alone",
+            fix="give the parameter a default",
+            where={"function": name},
+        )
+    return kind
+
+
+def _annotation_error(name: str, cause: str, may_be: str = _MAY_BE) -> FunctionError:
     return FunctionError(
         "SX-FN-ANNOTATION",
         f"function {name!r} does not say what it takes",
         cause=cause,
-        fix=f"annotate its first parameter as {_MAY_BE}",
+        fix=f"annotate its first parameter as {may_be}",
         where={"function": name},
     )
 

@@ -7,22 +7,36 @@ all of it at once, so the builder raises for nothing but arguments of the wrong 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
+from sardonyx import media
 from sardonyx.document import read
 from sardonyx.errors import JobInvalid
 from sardonyx.functions import reference_text
 from sardonyx.media import Medium
-from sardonyx.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT, DEFAULT_PARTITIONS, JobSpec, TaskType
+from sardonyx.spec import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_BATCH_TIMEOUT,
+    DEFAULT_PARTITIONS,
+    JobSpec,
+    OnError,
+    Route,
+    TaskType,
+)
 
 Function = Callable[..., Any] | str
 """A function at the top level of a module, or its name as ``module:function``."""
 
-ErrorPolicy = Literal["fail", "skip"] | Mapping[str, Any]
-"""``fail``: the job fails with the first traceback. ``skip``: the record is left out, counted and shown."""
+Lifecycle = type | str
+"""A class at the top level of a module, or its name as ``module:Class``."""
+
+ErrorPolicy = Literal["fail", "skip", "dead_letter"] | OnError | Mapping[str, Any]
+"""What happens to a record that makes the function raise; see :class:`sardonyx.OnError`."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +49,35 @@ class Task:
     def __repr__(self) -> str:
         return f"<task {self.name!r} of job {self.job.name!r}>"
 
+    @property
+    def failed(self) -> Way:
+        """The records that made this task's function raise, each as a row that says what happened."""
+        return Way(self, of="failed")
 
-After = Task | str | Iterable[Task | str]
+    def where(self, condition: Function) -> Way:
+        """Those of this task's results for which ``condition`` holds.
+
+        ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool.
+        """
+        return Way(self).where(condition)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What goes from one task to the next, where that is not simply all its results: to stand in ``after=``."""
+
+    task: Task
+    of: Literal["results", "failed"] = "results"
+    condition: Function | None = None
+
+    def where(self, condition: Function) -> Way:
+        """Only the rows for which ``condition`` holds; see :meth:`Task.where`."""
+        if self.condition is not None:
+            raise ValueError(f"a way out of {self.task!r} has one condition: write one function that asks for both")
+        return replace(self, condition=condition)
+
+
+After = Task | Way | str | Iterable[Task | Way | str]
 
 
 @dataclass(frozen=True)
@@ -45,6 +86,17 @@ class Origin:
 
     file: Path | None
     module: str
+
+
+def medium(kind: str | type, **options: Any) -> Medium:
+    """A medium of the user's own: a class at the top level of a module, or its name as ``module:Class``.
+
+    Args:
+        kind: the class; what it must have is told in docs/media.md.
+        options: plain data, given to it when it is made.
+    """
+    name = kind if isinstance(kind, str) else reference_text(kind)
+    return Medium(name, media.normal(name, options))
 
 
 class Job:
@@ -66,6 +118,7 @@ class Job:
         self._settings = {"partitions": partitions, "failure_limit": failure_limit, "doc": doc}
         self._catalog: list[dict[str, Any]] = []
         self._workflow: list[tuple[str, str]] = []
+        self._routes: dict[str, dict[str, Any]] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def input(
@@ -81,6 +134,7 @@ class Job:
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        lifecycle: Lifecycle | None = None,
         doc: str = "",
     ) -> Task:
         """Where records come from: ``files(...)``, ``kafka(...)`` or ``generator(...)``.
@@ -102,6 +156,8 @@ class Job:
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        group_by: str | Sequence[str] | Function | None = None,
+        lifecycle: Lifecycle | None = None,
         doc: str = "",
     ) -> Task:
         """A function over the records of the tasks before it.
@@ -117,7 +173,12 @@ class Job:
             max_peers: no more than so many at a time. None: as many as there are partitions.
             batch_size: rows a micro-batch aims at.
             batch_timeout: how long a batch waits to fill, such as ``"100 ms"``.
-            on_error: what happens to a record that makes ``fn`` raise: ``"fail"`` or ``"skip"``.
+            on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"skip"`` or ``"dead_letter"``, or an
+                ``OnError(retries=..., backoff=..., then=...)``.
+            group_by: the column or columns, or the function, by which rows belong together: all with equal keys go to
+                one peer at a time, in order.
+            lifecycle: a class with ``start``, ``before_batch``, ``after_batch`` and ``stop``, or some of them; made
+                once for each peer that runs the task.
             doc: what it does, in a sentence.
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
@@ -136,6 +197,8 @@ class Job:
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        group_by: str | Sequence[str] | Function | None = None,
+        lifecycle: Lifecycle | None = None,
         doc: str = "",
     ) -> Task:
         """Where results go: ``files(...)``, ``kafka(...)`` or ``blackhole()``.
@@ -157,7 +220,8 @@ class Job:
 
     def data(self) -> dict[str, Any]:
         """The job as it would stand in a YAML file: everything as it was given, names given twice included."""
-        return {"name": self.name, **self._settings, "workflow": self._workflow, "catalog": self._catalog}
+        found = {"name": self.name, **self._settings, "workflow": self._workflow, "catalog": self._catalog}
+        return found | ({"routes": self._routes} if self._routes else {})
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -177,18 +241,40 @@ class Job:
         _require(name, str, "a task's name is a text")
         entry: dict[str, Any] = {"name": name, "type": type_}
         if type_ != "function":
-            _require(medium, Medium, f"task {name!r}: a medium is made by files(), kafka(), generator() or blackhole()")
+            _require(medium, Medium, f"task {name!r}: a medium is made by files(), kafka(), medium() and the like")
             assert medium is not None  # noqa: S101 - just required
             entry |= {"medium": medium.name, "options": medium.options}
         if fn is not None:
-            if not isinstance(fn, str):
-                _require(fn, Callable, f"task {name!r}: fn is a function or its name")
-                self._functions[reference_text(fn)] = fn
-            entry["fn"] = fn if isinstance(fn, str) else reference_text(fn)
+            entry["fn"] = self._reference(fn, f"task {name!r}: fn is a function or its name")
+        if given.get("lifecycle") is not None:
+            given["lifecycle"] = self._reference(given["lifecycle"], f"task {name!r}: lifecycle is a class or its name")
+        if callable(given.get("group_by")):
+            given["group_by"] = self._reference(given["group_by"], f"task {name!r}: group_by is columns or a function")
         entry |= given
         self._catalog.append(entry)
-        self._workflow += [(self._name_of(source, name), name) for source in _listed(after)]
+        for source in _listed(after):
+            self._link(source, name)
         return Task(self, name)
+
+    def _link(self, way: Task | Way | str, target: str) -> None:
+        source = self._name_of(way.task if isinstance(way, Way) else way, target)
+        self._workflow.append((source, target))
+        if not isinstance(way, Way):
+            return
+        where = way.condition
+        if where is not None:
+            where = self._reference(where, f"task {target!r}: a condition is a function or its name")
+        self._routes[f"{source}.{target}"] = msgspec.to_builtins(Route(of=way.of, where=where))
+
+    def _reference(self, given: object, wanted: str) -> str:
+        """The name of a function or class, which is kept if it was given as such."""
+        if isinstance(given, str):
+            return given
+        _require(given, Callable, wanted)
+        assert callable(given)  # noqa: S101 - just required
+        name = reference_text(given)
+        self._functions[name] = given
+        return name
 
     def _name_of(self, source: Task | str, target: str) -> str:
         if isinstance(source, str):
@@ -204,13 +290,17 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     found = {key: arguments[key] for key in ("min_peers", "max_peers", "batch_size", "batch_timeout", "doc")}
     if arguments["params"] is not None:
         found["params"] = arguments["params"]
-    found["on_error"] = arguments["on_error"]
+    on_error = arguments["on_error"]
+    found["on_error"] = msgspec.to_builtins(on_error) if isinstance(on_error, OnError) else on_error
+    for key in ("group_by", "lifecycle"):
+        if arguments.get(key) is not None:
+            found[key] = arguments[key]
     found["consumption"] = "sequential" if arguments["sequential"] else "concurrent"
     return found
 
 
-def _listed(after: After) -> list[Task | str]:
-    return [after] if isinstance(after, Task | str) else list(after)
+def _listed(after: After) -> list[Task | Way | str]:
+    return [after] if isinstance(after, Task | Way | str) else list(after)
 
 
 def _require(value: object, kind: Any, message: str) -> None:

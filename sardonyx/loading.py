@@ -114,11 +114,11 @@ def _finish(
 
 
 def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
-    """The zip of the modules in ``root``, if a function is in one of them."""
+    """The zip of the modules in ``root``, if something that the job names is in one of them."""
     if {"site-packages", "dist-packages"} & set(root.parts):
         return None
     own = bundle.top_level(root)
-    needed = {task.fn.partition(":")[0] for task in spec.catalog if task.fn}
+    needed = [reference.partition(":")[0] for reference in spec.references()]
     for module in needed:
         top = module.partition(".")[0]
         if top not in own and (root / top).is_dir() and (root / Path(*module.split("."))).with_suffix(".py").is_file():

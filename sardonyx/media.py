@@ -116,6 +116,11 @@ def blackhole() -> Medium:
     return Medium("blackhole")
 
 
+def is_own(medium: str | None) -> bool:
+    """Whether a medium is a class of the user's, named as ``module:Class``."""
+    return medium is not None and ":" in medium
+
+
 def _medium(name: str, given: Mapping[str, Any]) -> Medium:
     return Medium(name, normal(name, {key: value for key, value in given.items() if value is not None}))
 
@@ -341,6 +346,8 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
 
 def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
     """Everything that is wrong with a medium as it stands at one end of a job; the caller adds where."""
+    if is_own(medium):  # what it takes, only its class knows
+        return []
     if medium not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]
         wrong = f"there is no medium {medium!r}" if medium else f"an {use} needs a medium"

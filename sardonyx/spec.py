@@ -19,17 +19,34 @@ DEFAULT_BATCH_SIZE = 50_000
 DEFAULT_BATCH_TIMEOUT = "100 ms"
 """How long a reader waits for a batch to fill once it holds its first row."""
 
+DEFAULT_BACKOFF = "100 ms"
+"""How long a batch that raised waits before it is run again, if its task says that it is."""
+
 DEFAULT_PARTITIONS = 8
 """Partitions of every internal link, and so the most peers that can share one task."""
 
 
-class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What happens to a record that makes the task's function raise.
 
-    ``fail`` ends the job with the first traceback; ``skip`` leaves the record out, counts it and shows the count.
+    A batch that raises is run again ``retries`` times as it is; then it is halved until the record stands alone.
     """
 
-    then: Literal["fail", "skip"] = "fail"
+    retries: int = 0
+    backoff: str = DEFAULT_BACKOFF
+    """Before the first run again; before each later one twice as long."""
+    then: Literal["fail", "skip", "dead_letter"] = "fail"
+    """``fail`` ends the job with the first traceback; ``skip`` leaves the record out, counts it and shows the count;
+    ``dead_letter`` does so too and keeps the record, with what went wrong, on a queue of the task's own."""
+
+
+class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What goes over one link: without one, all results of the task before it."""
+
+    of: Literal["results", "failed"] = "results"
+    """``failed``: the records that made the task's function raise, each as a row that says what happened."""
+    where: str | None = None
+    """``module:function``, which says of each row whether it goes this way; None: all of them."""
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -38,7 +55,7 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     name: str
     type: TaskType
     medium: str | None = None
-    """Input and output: ``kafka``, ``files``, ``generator``, ``blackhole``."""
+    """Input and output: ``kafka``, ``files``, ``generator``, ``blackhole``; a user's own as ``module:Class``."""
     options: dict[str, Any] = {}
     """The medium's own options, as the functions in :mod:`sardonyx.media` make them."""
     fn: str | None = None
@@ -52,6 +69,11 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     batch_size: int = DEFAULT_BATCH_SIZE
     batch_timeout: str = DEFAULT_BATCH_TIMEOUT
     on_error: OnError = OnError()
+    group_by: list[str] | str | None = None
+    """Rows with equal keys go to one peer at a time, in order: the columns of the key, or ``module:function`` that
+    makes it. Stands on the task that reads them."""
+    lifecycle: str | None = None
+    """``module:Class``, made once for each peer that runs the task."""
     doc: str = ""
 
 
@@ -61,6 +83,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     name: str
     workflow: list[tuple[str, str]]
     catalog: list[TaskSpec]
+    routes: dict[str, Route] = {}
+    """Conditions, by the link ``from.to``; edges that are not named carry all results."""
     partitions: int = DEFAULT_PARTITIONS
     failure_limit: int = 3
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
@@ -73,6 +97,24 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             if task.name == name:
                 return task
         raise KeyError(name)
+
+    def route(self, source: str, target: str) -> Route:
+        """What goes from one task to another."""
+        return self.routes.get(f"{source}.{target}", Route())
+
+    def references(self) -> list[str]:
+        """Everything that the job names by ``module:name``, in the order of its catalog; then its conditions."""
+        found: list[str | None] = []
+        for task in self.catalog:
+            found += [task.fn, task.lifecycle, group_function(task)]
+            found.append(task.medium if task.medium and ":" in task.medium else None)
+        found += [route.where for _, route in sorted(self.routes.items())]
+        return list(dict.fromkeys(name for name in found if name))
+
+
+def group_function(task: TaskSpec) -> str | None:
+    """The ``module:function`` that makes the keys by which a task's rows are grouped; None if columns do, or nothing."""
+    return task.group_by if isinstance(task.group_by, str) else None
 
 
 def encode_spec(spec: JobSpec) -> bytes:

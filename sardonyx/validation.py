@@ -14,11 +14,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from sardonyx import edges, media, units
 from sardonyx import functions as fns
-from sardonyx import media, units
 from sardonyx.document import near
+from sardonyx.edges import located, problem
 from sardonyx.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.graph import graph_of, is_bounded, order_of
 from sardonyx.places import check_places
@@ -30,8 +32,8 @@ MAX_SPEC_BYTES = 60 * 1024
 """A spec travels in one ZooKeeper transaction with others; what is larger belongs into files or params of its own."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
-_RESERVED = ("splits", "parts", "topic")
-"""A task's own queues are called task.splits, task.parts and task.topic."""
+_RESERVED = ("splits", "parts", "topic", "dead")
+"""A task's own queues are called task.splits, task.parts, task.topic and task.dead."""
 
 
 def validate(
@@ -64,11 +66,13 @@ def problems_of(
     """Everything that is wrong with a job, in the order of its catalog; see :func:`validate`."""
     problems = [*_job(spec), *_names(spec), *_graph(spec)]
     for task in spec.catalog:
-        problems += [*_medium(spec, task), *_numbers(spec, task), *_function_named(task)]
-    problems += _shared_places(spec)
+        problems += [*_medium(spec, task), *_numbers(spec, task), *_function_named(task), *edges.problems_of_task(task)]
+    problems += [*edges.problems_of_routes(spec), *_shared_places(spec)]
     if import_functions:
+        find = partial(_find, functions or {})
         for task in spec.catalog:
-            problems += _function(task, functions or {})
+            problems += _function(task, find)
+        problems += edges.problems_of_imports(spec, find)
     return problems or [*_topics(spec), *_size(spec)]
 
 
@@ -100,7 +104,7 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
 def _names(spec: JobSpec) -> Iterator[SardonyxError]:
     for name, count in Counter(task.name for task in spec.catalog).items():
         if count > 1:
-            yield _problem(
+            yield problem(
                 "SX-JOB-DUPLICATE",
                 name,
                 f"{count} tasks have this name",
@@ -109,7 +113,7 @@ def _names(spec: JobSpec) -> Iterator[SardonyxError]:
         if not _NAME.fullmatch(name):
             yield _bad_name("a task", name)
         elif name in _RESERVED:
-            yield _problem(
+            yield problem(
                 "SX-JOB-NAME",
                 name,
                 f"a task cannot be called {name!r}",
@@ -134,7 +138,7 @@ def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
     for source, target in spec.workflow:
         for name, other, side in ((source, target, "before"), (target, source, "after")):
             if name not in types:
-                yield _problem(
+                yield problem(
                     "SX-JOB-UNKNOWN-TASK",
                     other,
                     f"there is no task {name!r} to stand {side} it{near(name, types)}",
@@ -142,23 +146,23 @@ def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
                 )
     for (source, target), count in Counter(edges).items():
         if count > 1:
-            yield _problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
+            yield problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
         if types[target] == "input":
             fix = "an input reads its medium only; make it a function task, or take the link away"
-            yield _problem("SX-JOB-EDGE", target, f"it is an input, but comes after {source!r}", fix=fix)
+            yield problem("SX-JOB-EDGE", target, f"it is an input, but comes after {source!r}", fix=fix)
         if types[source] == "output":
             fix = f"let {target!r} come after what {source!r} comes after"
-            yield _problem("SX-JOB-EDGE", source, f"it is an output, but {target!r} comes after it", fix=fix)
+            yield problem("SX-JOB-EDGE", source, f"it is an output, but {target!r} comes after it", fix=fix)
     named = {name for edge in spec.workflow for name in edge}
     mistyped = named - set(types)  # a task whose name is mistyped where it is linked is not also without a way
     for task in spec.catalog:
         if near(task.name, mistyped):
             continue
         if task.type != "input" and task.name not in {target for _, target in spec.workflow}:
-            yield _problem("SX-JOB-NO-WAY-IN", task.name, "no task comes before it", fix="say which with after=...")
+            yield problem("SX-JOB-NO-WAY-IN", task.name, "no task comes before it", fix="say which with after=...")
         if task.type != "output" and task.name not in {source for source, _ in spec.workflow}:
             fix = "let another task or an output come after it, or take it away"
-            yield _problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
+            yield problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
     try:
         unique = {task.name: task for task in reversed(spec.catalog)}
         order_of(JobSpec(name=spec.name, workflow=edges, catalog=list(unique.values())))
@@ -179,13 +183,13 @@ def _medium(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     if task.type == "function":
         if task.medium or task.options:
             fix = "make it an input or an output, or take medium and options away"
-            yield _problem("SX-JOB-MEDIUM", task.name, "it is a function task, but has a medium", fix=fix)
+            yield problem("SX-JOB-MEDIUM", task.name, "it is a function task, but has a medium", fix=fix)
         return
-    for problem in media.problems_of(task.medium, task.type, task.options):
-        yield _problem(problem.code, task.name, problem.message, cause=problem.cause, fix=problem.fix)
+    for found in media.problems_of(task.medium, task.type, task.options):
+        yield problem(found.code, task.name, found.message, cause=found.cause, fix=found.fix)
     unbounded = [other.name for other in spec.catalog if other.type == "input" and not is_bounded(other)]
     if task.type == "output" and task.options.get("mode") == "overwrite" and unbounded:
-        yield _problem(
+        yield problem(
             "SX-JOB-MODE",
             task.name,
             'it has mode "overwrite", but the job never ends',
@@ -196,7 +200,7 @@ def _medium(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
 
 def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     def wrong(message: str, fix: str, code: str = "SX-JOB-PEERS") -> SardonyxError:
-        return _problem(code, task.name, message, fix=fix)
+        return problem(code, task.name, message, fix=fix)
 
     if task.min_peers < 1:
         yield wrong(f"min_peers cannot be {task.min_peers}", "give 1 or more")
@@ -214,7 +218,7 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     try:
         units.seconds(task.batch_timeout)
     except ValueError as error:
-        yield _problem(
+        yield problem(
             "SX-JOB-UNITS",
             task.name,
             f"batch_timeout cannot be {task.batch_timeout!r}",
@@ -226,29 +230,37 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
     if task.fn is None and task.type == "function":
         fix = "give it one: fn=..., or fn: module:function"
-        yield _problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
+        yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:
         fix = "take params away, or give it a function"
-        yield _problem("SX-JOB-FUNCTION", task.name, "it has params, but no function to give them to", fix=fix)
-    problem = None if task.fn is None else fns.check_reference(task.fn)
-    if problem is not None:
-        yield _at(task, problem)
+        yield problem("SX-JOB-FUNCTION", task.name, "it has params, but no function to give them to", fix=fix)
+    wrong = None if task.fn is None else fns.check_reference(task.fn)
+    if wrong is not None:
+        yield located(task.name, wrong)
 
 
-def _function(task: TaskSpec, functions: Mapping[str, Callable[..., Any]]) -> Iterator[SardonyxError]:
+Find = Callable[[str], Callable[..., Any]]
+
+
+def _find(functions: Mapping[str, Callable[..., Any]], reference: str) -> Callable[..., Any]:
+    """What a ``module:name`` stands for: at hand, or imported."""
+    fn = functions.get(reference)
+    if fn is None:
+        return fns.import_function(reference)
+    _same(reference, fn)
+    return fn
+
+
+def _function(task: TaskSpec, find: Find) -> Iterator[SardonyxError]:
     if task.fn is None or fns.check_reference(task.fn) is not None:
         return
     try:
-        fn = functions.get(task.fn)
-        if fn is None:
-            fn = fns.import_function(task.fn)
-        else:
-            _same(task.fn, fn)
+        fn = find(task.fn)
         fns.takes(fn)
     except FunctionError as error:
-        yield _at(task, error)
+        yield located(task.name, error)
         return
-    yield from _params(task, fn)
+    yield from _params(task, fn, given_more=_lifecycle_gives(task, find))
 
 
 def _same(reference: str, fn: Callable[..., Any]) -> None:
@@ -265,13 +277,21 @@ def _same(reference: str, fn: Callable[..., Any]) -> None:
         )
 
 
-def _params(task: TaskSpec, fn: Callable[..., Any]) -> Iterator[SardonyxError]:
+def _lifecycle_gives(task: TaskSpec, find: Find) -> bool:
+    """Whether the task's lifecycle may give its function what params do not."""
+    try:
+        return task.lifecycle is not None and edges.gives_arguments(find(task.lifecycle))
+    except FunctionError:  # told where lifecycles are looked at
+        return True
+
+
+def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iterator[SardonyxError]:
     parameters = list(inspect.signature(fn).parameters.values())[1:]
     by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for name in task.params:
         if name not in by_name and not takes_any:
-            yield _problem(
+            yield problem(
                 "SX-FN-PARAMS",
                 task.name,
                 f"function {task.fn!r} has no parameter {name!r}{near(name, by_name)}",
@@ -282,10 +302,10 @@ def _params(task: TaskSpec, fn: Callable[..., Any]) -> Iterator[SardonyxError]:
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         )
-        if needed and parameter.name not in task.params:
+        if needed and parameter.name not in task.params and not given_more:
             fix = f'add params={{"{parameter.name}": ...}}, or give the parameter a default'
             message = f"function {task.fn!r} needs {parameter.name!r}, which params do not give"
-            yield _problem("SX-FN-PARAMS", task.name, message, fix=fix)
+            yield problem("SX-FN-PARAMS", task.name, message, fix=fix)
 
 
 # --- What only shows in the whole -------------------------------------------------------------------------------------
@@ -300,13 +320,13 @@ def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
         for other in outputs[:index]:
             if _within(path, media.paths_of(other.options)[0]) or _within(media.paths_of(other.options)[0], path):
                 fix = "give each output a directory of its own, not inside the other's"
-                yield _problem("SX-JOB-PATHS", task.name, f"it writes where {other.name!r} writes", cause=path, fix=fix)
+                yield problem("SX-JOB-PATHS", task.name, f"it writes where {other.name!r} writes", cause=path, fix=fix)
         for other in (task for task in on_files if task.type == "input"):
             for read in media.paths_of(other.options):
                 if _within(re.split(r"[*?\[{]", read)[0], path):
                     fix = "write to another directory"
                     message = f"it writes over what {other.name!r} reads"
-                    yield _problem("SX-JOB-PATHS", task.name, message, cause=f"{read} is in {path}", fix=fix)
+                    yield problem("SX-JOB-PATHS", task.name, message, cause=f"{read} is in {path}", fix=fix)
 
 
 def _within(path: str, folder: str) -> bool:
@@ -341,18 +361,3 @@ def _size(spec: JobSpec) -> Iterator[SardonyxError]:
             fix="move long params into a module beside the spec, or into files",
             where={"task": largest.name},
         )
-
-
-def _at(task: TaskSpec, error: SardonyxError) -> FunctionError:
-    return FunctionError(
-        error.code,
-        f"task {task.name!r}: {error.message}",
-        cause=error.cause,
-        fix=error.fix,
-        traceback=error.traceback,
-        where={"task": task.name, **error.where},
-    )
-
-
-def _problem(code: str, task: str, message: str, *, fix: str, cause: str = "") -> SardonyxError:
-    return SardonyxError(code, f"task {task!r}: {message}", cause=cause, fix=fix, where={"task": task})

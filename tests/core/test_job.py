@@ -123,7 +123,7 @@ def test_a_job_is_plain_data():
     assert (read.type, read.medium, read.fn) == ("input", "files", None)
     assert read.options == {"path": "flights.csv", "format": "csv", "header": True, "schema": "carrier string"}
     assert (clean.fn, clean.params, clean.batch_size) == (f"{__name__}:on_table", {"limit": 5}, DEFAULT_BATCH_SIZE)
-    assert (label.max_peers, label.batch_size, label.on_error) == (2, 20_000, OnError("skip"))
+    assert (label.max_peers, label.batch_size, label.on_error) == (2, 20_000, OnError(then="skip"))
     assert write.options == {"path": "out", "format": "parquet"}
     assert publish.options == {"topic": "flights-out", "format": "json", "key": "carrier"}
 
@@ -168,7 +168,7 @@ def test_values_of_the_wrong_type_are_reported_together():
     """All of them at once, each with its task."""
     job = Job("one", partitions="many")
     job.input("read", generator(1), batch_size="big", params={"day": datetime(2026, 1, 1, tzinfo=UTC)}, on_error="die")
-    job.task("clean", on_record, after="read", on_error={"retries": 3}, params={"x": float("nan"), "y": {1: 2}})
+    job.task("clean", on_record, after="read", on_error={"retries": "3"}, params={"x": float("nan"), "y": {1: 2}})
     with pytest.raises(JobInvalid) as caught:
         job.spec()
     text = str(caught.value)

@@ -37,6 +37,7 @@ DECIDE = {
 
 FRONT = {
     "sardonyx.document",
+    "sardonyx.edges",
     "sardonyx.functions",
     "sardonyx.job",
     "sardonyx.places",
