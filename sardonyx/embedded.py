@@ -16,9 +16,9 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -50,17 +50,42 @@ class Services:
     kept: bool
     """Whether the data outlives the services."""
     pids: dict[str, int]
+    """Process id of each service by its name, ``zookeeper`` and ``kafka``."""
+    doors: tuple[str, ...] = ()
+    """Further addresses of Kafka, in the order in which they were asked for; it tells clients there to come another way."""
+    _running: dict[str, _Service] = field(default_factory=dict, repr=False)
+
+    def end(self, name: str, *, kill: bool = False) -> None:
+        """Stop one of the services, with SIGKILL if ``kill``; :meth:`begin` starts it again. For tests of what happens then."""
+        child = self._running[name].child
+        if child is not None:
+            (child.kill if kill else child.stop)()
+
+    def begin(self, name: str) -> None:
+        """Start a service again that was ended: same address, same data. Returns when it serves.
+
+        Raises:
+            SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
+        """
+        service = self._running[name]
+        service.start(again=True)
+        self.pids[name] = service.pid
 
 
 @contextlib.contextmanager
 def embedded_services(
-    data_dir: Path | str | None = None, *, progress: kafka_jars.Progress | None = None
+    data_dir: Path | str | None = None,
+    *,
+    progress: kafka_jars.Progress | None = None,
+    doors: Sequence[str] = (),
 ) -> Iterator[Services]:
     """ZooKeeper and Kafka for as long as the block runs.
 
     Args:
         data_dir: where they keep their data; what is there is used again. None: a temporary directory, removed after.
         progress: told about the download of Kafka, if there is one; none given shows a bar or plain lines.
+        doors: ``host:port`` of what stands in front of Kafka, such as a proxy: for each it gets one more address of its own
+            (:attr:`Services.doors`), where it tells clients to come by that way.
 
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-EMBEDDED-DIED``,
@@ -74,7 +99,8 @@ def embedded_services(
         jars = kafka_jars.ensure_kafka(java, progress)
     with _data_directory(data_dir) as folder, contextlib.ExitStack() as stack:
         log.info("embedded services keep their data in a directory", data_dir=str(folder), kept=data_dir is not None)
-        both: tuple[_Service, ...] = (_Zookeeper(java, folder), _Kafka(java, folder, jars))
+        broker = _Kafka(java, folder, jars, doors)
+        both: tuple[_Service, ...] = (_Zookeeper(java, folder), broker)
         for service in both:
             stack.callback(service.stop)
         with ThreadPoolExecutor(len(both), thread_name_prefix="start") as pool:
@@ -83,7 +109,15 @@ def embedded_services(
         zookeeper, kafka = both
         pids = {service.name: service.pid for service in both}
         log.info("embedded services serve", zookeeper=zookeeper.address, kafka=kafka.address)
-        yield Services(zookeeper.address, kafka.address, folder, data_dir is not None, pids)
+        yield Services(
+            zookeeper=zookeeper.address,
+            kafka=kafka.address,
+            data_dir=folder,
+            kept=data_dir is not None,
+            pids=pids,
+            doors=tuple(f"127.0.0.1:{port}" for port in broker.door_ports),
+            _running={service.name: service for service in both},
+        )
         log.info("stopping embedded services", data_dir=str(folder))
 
 
@@ -117,10 +151,12 @@ class _Service(ABC):
     def serves(self) -> bool:
         """Whether it answers a real request."""
 
-    def start(self) -> None:
+    def start(self, *, again: bool = False) -> None:
+        """Start it on a free port, or ``again`` on the one that it had."""
         self.home.mkdir(parents=True, exist_ok=True)
         for _ in range(PORT_TRIES):
-            self.port = free_port()
+            if not again:
+                self.port = free_port()
             self.log_path.unlink(missing_ok=True)
             self.child = start_child(self.prepare(), name=self.name, log_path=self.log_path)
             if self._wait(self.child):
@@ -196,13 +232,26 @@ class _Zookeeper(_Service):
 class _Kafka(_Service):
     name = "kafka"
 
-    def __init__(self, java: Java, folder: Path, jars: Path) -> None:
+    def __init__(self, java: Java, folder: Path, jars: Path, doors: Sequence[str] = ()) -> None:
         super().__init__(java, folder)
         self.jars = jars
+        self.doors = list(doors)
+        self.door_ports = [free_port() for _ in doors]
 
     def prepare(self) -> list[str]:
         config = self.home / "server.properties"
-        config.write_text(_BROKER.format(port=self.port, controller=free_port(), data=self.home / "data"), "utf-8")
+        names = [f"DOOR{number}" for number in range(len(self.doors))]
+        config.write_text(
+            _BROKER.format(
+                port=self.port,
+                controller=free_port(),
+                data=self.home / "data",
+                listeners="".join(f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.door_ports, strict=True)),
+                advertised="".join(f",{n}://{door}" for n, door in zip(names, self.doors, strict=True)),
+                protocols="".join(f",{name}:PLAINTEXT" for name in names),
+            ),
+            "utf-8",
+        )
         logging = _write_log4j(self.home)
         if not (self.home / "data" / "meta.properties").exists():
             command = self._java(logging, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # it runs for a second
@@ -240,10 +289,10 @@ _BROKER = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false

@@ -32,3 +32,22 @@ def test_a_value_that_is_none_is_refused(value: str) -> None:
     """A fault test that would never strike must not pass for that reason."""
     with pytest.raises(ValueError, match=VARIABLE):
         Gates(value)
+
+
+def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> None:
+    """The first process to come to an armed point is hit, whoever it is, and no other."""
+    (tmp_path / "b").write_text("kill")
+    ran = [
+        subprocess.run(
+            [sys.executable, "-c", PASSING],
+            env={VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            check=False,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    assert [(each.stdout, each.returncode) for each in ran] == [("a", -signal.SIGKILL), ("abababab", 0)]
+    (taken,) = tmp_path.iterdir()
+    assert taken.stem == "b"
+    assert taken.suffix[1:].isdecimal()
