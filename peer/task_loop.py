@@ -143,10 +143,13 @@ class TaskLoop:
             gate("read")  # 1
             batch = self._reader.cut(self._size)  # 2
             self._clock.start()
+            gate("cut")
             if not batch.positions:  # only ends of partitions that say nothing new
                 return
             self._check(batch)  # 3
+            gate("checked")
             result = self._meanwhile(lambda: self._apply(batch))  # 4
+            gate("applied")
             self._check(batch)
             self._commit(batch, *result)  # 5, 6, 7
         except (TransactionAborted, BatchDropped, ZooKeeperAway) as reason:  # 8
@@ -155,6 +158,7 @@ class TaskLoop:
                 self._refused(reason)
                 # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
                 raise ProducerLost(str(reason)) from reason
+            gate("rewind")
             self._reader.rewind()
 
     # --- the batch -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from queues.block import record_too_large
 from queues.positions import Partition, Position
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, OutputError
+from sardonyx.gates import gate
 
 log = structlog.get_logger()
 
@@ -163,12 +164,14 @@ class TransactionalWriter:
         self._call(lambda _timeout: self._producer.begin_transaction())
         try:
             whole = all(map(self._produce, messages))
+            gate("written")
             offsets = [
                 TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
                 for partition, position in positions.items()
             ]
             metadata = group_metadata()
             self._call(lambda timeout: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
+            gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
             self._call(self._producer.commit_transaction)

@@ -6,6 +6,7 @@ from coordinator import layout
 from coordinator.outcomes import ParentMissing
 from coordinator.tree import Tree
 from sardonyx.errors import SardonyxError
+from sardonyx.gates import gate
 
 
 class VotesGone(SardonyxError):
@@ -31,6 +32,7 @@ class Votes:
         if known is not None:
             return known
         path = layout.sentinel(self._job, link)
+        gate("vote")
         try:
             self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
             elected = self._tree.read(path)
@@ -44,5 +46,6 @@ class Votes:
                 fix="nothing, if the job has ended",
                 where={"job": self._job, "link": link},
             )
+        gate("voted")
         self._leaders[link] = elected.decode()
         return self._leaders[link]

@@ -1,4 +1,4 @@
-"""A small TCP proxy that loses replies and cuts connections, for tests of what happens then."""
+"""A small TCP proxy that loses what is said, delays it and cuts connections, for tests of what happens then."""
 
 from __future__ import annotations
 
@@ -6,31 +6,45 @@ import contextlib
 import select
 import socket
 import threading
+import time
 
 
 class Proxy:
     """Stands in front of ``host:port`` on a free loopback port; :attr:`address` is where clients connect to.
 
     Args:
-        target: ``host:port``.
+        target: ``host:port``; empty until :meth:`lead_to` says it, connections are refused till then.
     """
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+    def __init__(self, target: str = "") -> None:
+        self._target = ("", 0)
+        if target:
+            self.lead_to(target)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "{}:{}".format(*self._listener.getsockname()[:2])
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._lose_replies = False
+        self._lose_requests = False
         self._refuse = False
+        self.delay = 0.0
+        """Seconds by which whatever is said arrives later."""
         self._until = b""
         """What a request holds from which on replies are lost; nothing: none does."""
         self.lost = 0
-        """Bytes of replies that were lost so far."""
+        """Bytes that were lost so far."""
         self._relays: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
+
+    def lead_to(self, target: str) -> None:
+        """From now on new connections go there."""
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+
+    def lose_requests(self) -> None:
+        """From now on what the clients say does not arrive, on new connections neither; what the server says still does."""
+        self._lose_requests = True
 
     def lose_replies(self) -> None:
         """From now on what the server says does not arrive; what the clients say still does."""
@@ -41,9 +55,10 @@ class Proxy:
         self._until = request
 
     def cut(self) -> None:
-        """End all connections. New ones work, replies included."""
+        """End all connections. New ones work, both ways and at once."""
         self._until = b""
-        self._lose_replies = False
+        self._lose_replies = self._lose_requests = False
+        self.delay = 0.0
         with self._lock:
             for end in self._open:
                 with contextlib.suppress(OSError):
@@ -102,7 +117,9 @@ class Proxy:
                         raise ConnectionResetError
                     if source is client and self._until and self._until in data:
                         self._lose_replies = True
-                    if source is server and self._lose_replies:
+                    if self.delay:
+                        time.sleep(self.delay)
+                    if self._lose_replies if source is server else self._lose_requests:
                         self.lost += len(data)
                     else:
                         (client if source is server else server).sendall(data)

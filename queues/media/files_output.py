@@ -26,6 +26,7 @@ import structlog
 
 from queues.media import disk, json_text, one_schema
 from sardonyx.errors import InternalError, OutputError
+from sardonyx.gates import gate
 
 STAGING = "_sardonyx"
 SUCCESS = "_SUCCESS"
@@ -135,6 +136,7 @@ class FilesOutput:
         self._publish(listed)  # 3. all that was committed is in place ...
         if self._overwrite:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
+        gate("in-seal")
         self._remove_staging()  # 5. what no commit lists is gone too
         aside = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
         disk.write(aside, msgspec.json.encode(done))
@@ -190,6 +192,7 @@ class FilesOutput:
             target = self._folder / entry.final
             if not disk.rename(self._staging / entry.staged, target) and not target.exists():
                 raise self._lost(entry)
+            gate("in-publish")
         if entries:
             disk.sync(self._folder)
 
