@@ -188,7 +188,7 @@ def _admin(settings: Settings) -> AdminClient:
 
 
 def _wanted_partitions(link: Link, spec: JobSpec) -> int:
-    if link.kind == "parts":
+    if link.kind in ("parts", "dead"):
         return 1
     if link.kind == "output":
         return int(link.options.get("partitions") or OUTPUT_PARTITIONS)

@@ -1,7 +1,8 @@
 """What follows from a job's spec alone: which tasks run, over which links, in which order. Pure.
 
 A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue: it is bound
-in place as the link, and the task that names it runs nowhere, unless it has a function of its own. Every task that does
+in place as the link, and the task that names it runs nowhere, unless there is something for it to do: see
+:func:`graph_of`. Every task that does
 run (a :class:`Stage`) has links as its only way in; an input task whose medium is not Kafka reads a link of its own, on
 which the list of its splits stands.
 """
@@ -13,18 +14,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.media import is_own
+from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
 
-LinkKind = Literal["internal", "splits", "parts", "input", "output"]
+LinkKind = Literal["internal", "splits", "parts", "dead", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
-task has written, in the order of their commits. input, output: a topic that belongs to the user."""
+task has written, in the order of their commits. dead: the records that a task could not work on; kept beyond the job's end.
+input, output: a topic that belongs to the user."""
 
 
 class Link(msgspec.Struct, frozen=True):
     """One queue of a job."""
 
     name: str
-    """``from.to``; ``task.splits`` and ``task.parts`` for the links of a task's own."""
+    """``from.to``; ``task.splits``, ``task.parts`` and ``task.dead`` for the links of a task's own."""
     topic: str
     kind: LinkKind
     source: str
@@ -33,11 +36,15 @@ class Link(msgspec.Struct, frozen=True):
     """The task that reads it; for an output the bound output task."""
     options: dict[str, Any] = {}
     """The medium's options, on a user's topic."""
+    route: Route = Route()
+    """What of its source's results goes over it."""
+    group_by: list[str] | str | None = None
+    """Internal: by what the task that reads it groups its rows; equal keys are in one partition."""
 
     @property
     def owned(self) -> bool:
-        """Whether the job makes this topic and deletes it at its end."""
-        return self.kind in ("internal", "splits", "parts")
+        """Whether the job makes this topic, and it goes with the job (a ``dead`` one that is not empty: when it is purged)."""
+        return self.kind in ("internal", "splits", "parts", "dead")
 
     @property
     def has_sentinels(self) -> bool:
@@ -112,8 +119,10 @@ def order_of(spec: JobSpec) -> list[str]:
 def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     """Lay a valid spec out as stages and links.
 
-    An output is bound in place only if everything in front of it runs; right behind a bound input it runs itself and
-    copies, since somebody has to.
+    A Kafka input without a function is bound in place, unless its rows must be looked at before they are dealt out: a task
+    behind it groups them, an edge out of it has a condition, or the input itself has ``on_error`` or a lifecycle. A Kafka
+    output without a function is bound in place, unless it groups or has a lifecycle; and right behind a bound input it
+    runs itself and copies, since somebody has to. Conditions into an output do not matter to it: who writes evaluates them.
     """
     order = order_of(spec)
     tasks = {task.name: task for task in spec.catalog}
@@ -123,25 +132,22 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
         ins[target].append(source)
         outs[source].append(target)
 
-    bound_in = {n for n, t in tasks.items() if t.type == "input" and t.medium == "kafka" and t.fn is None}
-    bound_out = {
-        n
-        for n, t in tasks.items()
-        if t.type == "output" and t.medium == "kafka" and t.fn is None and not bound_in.intersection(ins[n])
-    }
+    bound_in, bound_out = _bound(spec, ins, outs)
 
     def own(task: str, what: LinkKind) -> Link:
         return Link(f"{task}.{what}", f"{deployment}.{job}.{task}.{what}", what, task, task)
 
     def between(source: str, target: str) -> Link:
         name = f"{source}.{target}"
+        route = spec.route(source, target)
         if source in bound_in:
             options = tasks[source].options
             return Link(name, str(options["topic"]), "input", source, target, options)
         if target in bound_out:
             options = tasks[target].options
-            return Link(name, str(options["topic"]), "output", source, target, options)
-        return Link(name, f"{deployment}.{job}.{name}", "internal", source, target)
+            return Link(name, str(options["topic"]), "output", source, target, options, route)
+        group_by = tasks[target].group_by
+        return Link(name, f"{deployment}.{job}.{name}", "internal", source, target, route=route, group_by=group_by)
 
     def ingress(name: str) -> list[Link]:
         task = tasks[name]
@@ -153,13 +159,14 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
 
     def egress(name: str) -> list[Link]:
         task = tasks[name]
+        dead = [own(name, "dead")] if task.on_error.then == "dead_letter" else []
         if task.type != "output":
-            return [between(name, target) for target in outs[name]]
-        if task.medium == "files":
-            return [own(name, "parts")]
+            return [between(name, target) for target in outs[name]] + dead
+        if task.medium == "files" or is_own(task.medium):
+            return [own(name, "parts"), *dead]
         if task.medium == "kafka":
-            return [Link(f"{name}.topic", str(task.options["topic"]), "output", name, name, task.options)]
-        return []
+            return [Link(f"{name}.topic", str(task.options["topic"]), "output", name, name, task.options), *dead]
+        return dead
 
     stages = [Stage(tasks[name], ingress(name), egress(name)) for name in order if name not in bound_in | bound_out]
     return Graph(
@@ -168,6 +175,27 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
         bound={n: outs[n] if n in bound_in else ins[n] for n in order if n in bound_in | bound_out},
         bounded=all(is_bounded(task) for task in spec.catalog if task.type == "input"),
     )
+
+
+def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> tuple[set[str], set[str]]:
+    """The inputs and the outputs that are bound in place; see :func:`graph_of`."""
+    tasks = {task.name: task for task in spec.catalog}
+
+    def stands_still(task: TaskSpec) -> bool:
+        return task.medium == "kafka" and task.fn is None and task.lifecycle is None
+
+    def looked_at(task: TaskSpec) -> bool:
+        readers = outs[task.name]
+        routed = any(spec.route(task.name, reader) != Route() for reader in readers)
+        return routed or task.on_error != OnError() or any(tasks[reader].group_by for reader in readers)
+
+    inputs = {n for n, t in tasks.items() if t.type == "input" and stands_still(t) and not looked_at(t)}
+    outputs = {
+        n
+        for n, t in tasks.items()
+        if t.type == "output" and stands_still(t) and not t.group_by and not inputs.intersection(ins[n])
+    }
+    return inputs, outputs
 
 
 def is_bounded(task: TaskSpec) -> bool:

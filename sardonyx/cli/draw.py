@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.graph import Graph
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:
@@ -21,7 +23,7 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
     rows: list[tuple[str, str]] = []
 
     def put(name: str, lead: str, below: str) -> None:
-        rows.append((lead + name, describe(spec.task(name), bound=name in graph.bound)))
+        rows.append((lead + name, describe(spec.task(name), bound=name in graph.bound, ways_in=_ways_in(spec, name))))
         targets = sorted(outs[name], key=position.__getitem__)
         for index, target in enumerate(targets):
             last = index == len(targets) - 1
@@ -45,7 +47,18 @@ def headline(spec: JobSpec, graph: Graph) -> str:
     return f"job {spec.name}: {_count(len(spec.catalog), 'task')}, {_count(links, 'link')}; {end}"
 
 
-def describe(task: TaskSpec, *, bound: bool) -> str:
+def _ways_in(spec: JobSpec, name: str) -> list[str]:
+    """What comes to a task, where that is not simply all results of the tasks before it."""
+    found: list[str] = []
+    for source, target in spec.workflow:
+        route = spec.route(source, target)
+        if target == name and route != Route():
+            what = f"failed records of {source}" if route.of == "failed" else f"of {source}"
+            found.append(f"{what} where {route.where}" if route.where else what)
+    return found
+
+
+def describe(task: TaskSpec, *, bound: bool, ways_in: Sequence[str] = ()) -> str:
     """One task in one line: what it is, where its rows come from or go to, and what is not left at its default."""
     words: list[str] = [task.type]
     if task.medium:
@@ -53,7 +66,16 @@ def describe(task: TaskSpec, *, bound: bool) -> str:
     words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
     if task.fn:
         words.append(task.fn)
-    extra = [f"at most {task.max_peers} peers"] if task.max_peers else []
+    extra = list(ways_in)
+    if task.group_by:
+        extra.append(f"grouped by {task.group_by if isinstance(task.group_by, str) else ', '.join(task.group_by)}")
+    if task.lifecycle:
+        extra.append(f"with {task.lifecycle}")
+    if task.on_error != OnError():
+        again = f"after {task.on_error.retries} more runs, " if task.on_error.retries else ""
+        extra.append(f"on error: {again}{task.on_error.then.replace('_', ' ')}")
+    if task.max_peers:
+        extra.append(f"at most {task.max_peers} peers")
     if task.min_peers > 1:
         extra.append(f"at least {task.min_peers} peers")
     if task.consumption == "sequential":
