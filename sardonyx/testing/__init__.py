@@ -1,0 +1,24 @@
+"""For testing jobs with pytest: on rows in this process, on real services, under faults. See ``docs/testing.md``.
+
+Importing it is light: whoever only asks for a part gets only that part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sardonyx.testing.local import run_job
+    from sardonyx.testing.result import JobResult
+
+__all__ = ["JobResult", "run_job"]
+
+_LATER = {"JobResult": "sardonyx.testing.result", "run_job": "sardonyx.testing.local"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        import importlib
+
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,103 @@
+"""What a job has made of the rows that a test gave it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from coordinator.events import Counts
+from peer.work import Result
+from queues import block, media
+from queues.positions import add
+from sardonyx.errors import Failure, SardonyxError
+from sardonyx.graph import Link
+from sardonyx.spec import JobSpec
+from spark_tasks.records import to_records
+
+Row = dict[str, Any]
+
+
+class TaskResult:
+    """What came out of one task: rows in batches, counts, and why records were left out."""
+
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+        self.counts = Counts()
+        self.first_error: Failure | None = None
+        self.messages: list[tuple[bytes | None, bytes | None]] = []
+
+    @classmethod
+    def of_topic(
+        cls, link: Link, messages: list[tuple[bytes | None, bytes | None]], own: TaskResult | None
+    ) -> TaskResult:
+        """What a Kafka output has written, as whoever reads the topic finds it.
+
+        ``own`` has the counts, if the output is a task that runs.
+        """
+        result = own or cls()
+        result.messages += messages
+        decoded = media.topic_format(link.options).decode([value for _, value in result.messages])
+        result.tables = [decoded.table] if result.messages else []
+        if own is None:
+            result.counts = Counts(rows_in=len(result.messages), rows_out=len(result.messages))
+        return result
+
+    def add(self, result: Result) -> None:
+        """One more batch."""
+        self.tables += [result.table] if result.table.num_rows else []
+        self.counts = add(self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped))
+        self.first_error = self.first_error or result.first_error
+
+
+class JobResult:
+    """What came out of a job that has completed; every task can be looked at, the outputs first of all."""
+
+    def __init__(self, spec: JobSpec, tasks: dict[str, TaskResult]) -> None:
+        self._spec = spec
+        self._tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"<result of job {self._spec.name!r}: {', '.join(f'{k} {v.counts}' for k, v in self._tasks.items())}>"
+
+    def rows(self, task: str | None = None) -> list[Row]:
+        """The rows that came out of a task, as dicts, in order. No name: of the job's only output."""
+        return [row for table in self._task(task).tables for row in to_records(table)]
+
+    def table(self, task: str | None = None) -> pa.Table:
+        """The same as a table."""
+        tables = self._task(task).tables
+        return block.concat(tables) if tables else pa.table({})
+
+    def messages(self, task: str | None = None) -> list[tuple[bytes | None, bytes | None]]:
+        """Keys and values of the records that a Kafka output has written; none for another task."""
+        return list(self._task(task).messages)
+
+    def counts(self, task: str | None = None) -> Counts:
+        """Rows in, out and skipped, as ``sardonyx job show`` has them."""
+        return self._task(task).counts
+
+    def error(self, task: str | None = None) -> Failure | None:
+        """Why the first record was left out; None if none was."""
+        return self._task(task).first_error
+
+    def _task(self, name: str | None) -> TaskResult:
+        if name is None:
+            outputs = [task.name for task in self._spec.catalog if task.type == "output"]
+            if len(outputs) != 1:
+                raise _no_task(self._spec, "it has several outputs", outputs)
+            name = outputs[0]
+        found = self._tasks.get(name)
+        if found is None:
+            raise _no_task(self._spec, f"it has no task {name!r} that runs", list(self._tasks))
+        return found
+
+
+def _no_task(spec: JobSpec, cause: str, names: list[str]) -> SardonyxError:
+    return SardonyxError(
+        "SX-TEST-TASK",
+        f"which task of job {spec.name} is meant is not clear",
+        cause=cause,
+        fix=f"name one of {', '.join(names)}",
+        where={"job": spec.name},
+    )

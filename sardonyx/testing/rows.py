@@ -1,0 +1,122 @@
+"""Rows that a test gives, made into what a job's inputs would have read."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+
+from queues import block, media
+from queues.media.base import Split
+from sardonyx.errors import SardonyxError
+from sardonyx.schema import arrow_schema
+from sardonyx.spec import TaskSpec
+from spark_tasks.records import UnfitColumn, to_table
+
+Rows: TypeAlias = Sequence[Mapping[str, Any] | bytes | None] | pa.Table | pd.DataFrame
+"""Dicts, a table or a data frame; of a Kafka input also single records as bytes, None for one without a value."""
+
+_NOTHING: pa.Schema = pa.schema([])
+
+
+class GivenRows:
+    """Stands in for a bounded input: a :class:`queues.media.base.SplitInput` whose pieces carry their rows themselves."""
+
+    def __init__(self, table: pa.Table, rows: int) -> None:
+        self._table = table
+        self._rows = rows
+
+    def splits(self) -> Iterator[Split]:
+        """The rows in order, as many a piece as a batch takes."""
+        for piece in block.encode(self._table, max_rows=self._rows):
+            yield Split({"block": base64.b64encode(piece.value).decode()}, piece.rows)
+
+    def read(self, data: dict[str, Any]) -> pa.Table:
+        """The rows of one piece."""
+        return block.decode([base64.b64decode(data["block"])])
+
+    def __getstate__(self) -> dict[str, int]:
+        """What travels to Spark's workers: they are sent each piece by itself, and need no more."""
+        return {"_rows": self._rows}
+
+
+def table_of(task: TaskSpec, rows: Rows) -> pa.Table:
+    """Rows of an input task as a table; with the types of its schema, if it has one.
+
+    Raises:
+        SardonyxError: ``SX-TEST-ROWS``, a column has no one type, or they do not fit the schema.
+    """
+    if isinstance(rows, pa.Table):
+        table = rows
+    elif isinstance(rows, pd.DataFrame):
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+    else:
+        dicts = [dict(row) for row in rows if isinstance(row, Mapping)]
+        if len(dicts) < len(rows):
+            raise _unfit(task.name, "records as bytes are for inputs that read a Kafka topic")
+        try:
+            table = to_table(dicts, _NOTHING)
+        except UnfitColumn as error:
+            raise _unfit(task.name, str(error)) from error
+    schema = task.options.get("schema")
+    return table if not isinstance(schema, str) else _fitted(task.name, table, arrow_schema(schema))
+
+
+def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[bytes | None, bytes | None]]:
+    """Rows of a Kafka input as records of its topic, keys and values; those given as bytes as they are.
+
+    Raises:
+        SardonyxError: ``SX-TEST-ROWS``, the topic's format cannot hold them.
+    """
+    form = media.topic_format(options)
+
+    def encoded(table: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
+        try:
+            return list(form.encode(table))
+        except SardonyxError as error:
+            raise _unfit(task, str(error)) from error
+
+    if isinstance(rows, pa.Table):
+        return encoded(rows)
+    if isinstance(rows, pd.DataFrame):
+        return encoded(pa.Table.from_pandas(rows, preserve_index=False))
+    found: list[tuple[bytes | None, bytes | None]] = []
+    # A field that a record lacks stays missing, so only records with the same fields are encoded together.
+    for names, group in groupby(rows, key=lambda row: tuple(row) if isinstance(row, Mapping) else None):
+        if names is None:
+            found += [(None, row) for row in group if row is None or isinstance(row, bytes)]
+            continue
+        try:
+            table = to_table([dict(row) for row in group if isinstance(row, Mapping)], _NOTHING)
+        except UnfitColumn as error:
+            raise _unfit(task, str(error)) from error
+        found += encoded(table)
+    return found
+
+
+def _fitted(task: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    strange = sorted(set(table.column_names) - set(schema.names))
+    if strange:
+        raise _unfit(task, f"its schema has no column {strange[0]!r}")
+    columns = [
+        table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    try:
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise _unfit(task, f"they do not fit its schema: {error}") from error
+
+
+def _unfit(task: str, cause: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-TEST-ROWS",
+        f"the rows that are given for input {task!r} are not such as it could have read",
+        cause=cause,
+        fix="give each column one type, that of the schema where the input has one",
+        where={"task": task},
+    )

@@ -1,0 +1,31 @@
+"""The Spark session that all runs in this process share."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from pyspark.sql import SparkSession
+
+from sardonyx.config import SparkSettings
+from spark_tasks.session import is_alive, start_session, stop_session
+
+MASTER = "local[2]"
+"""Whatever the settings say: a test runs here, and two cores show what happens when a batch is cut into slices."""
+
+_lock = threading.Lock()
+
+
+def shared_session() -> SparkSession:
+    """The session of this process: the one that is active, or one that is started now and stopped with the process.
+
+    Raises:
+        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-SPARK-START``.
+    """
+    with _lock:
+        active = SparkSession.getActiveSession()
+        if active is not None and is_alive(active):
+            return active
+        started = start_session(SparkSettings(master=MASTER, conf={"spark.driver.memory": "1g"}))
+        atexit.register(stop_session, started)
+        return started

@@ -1,0 +1,142 @@
+"""``sardonyx.testing``: a job on rows in this process gives what a cluster would."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sardonyx import Job, JobFailed, SardonyxError, files, generator, kafka
+from sardonyx.testing import run_job
+
+def doubled(row: dict) -> dict:
+    return {**row, "twice": row["n"] * 2}
+
+
+def odd(table: pa.Table) -> pa.Table:
+    return table.filter(pc.equal(pc.bit_wise_and(table["n"], 1), 1))
+
+
+def counted(frame: DataFrame) -> DataFrame:
+    return frame.groupBy().count()
+
+
+def picky(row: dict) -> dict:
+    if row["n"] == 3:
+        raise ValueError("three is a bad number")
+    return row
+
+
+def same(table: pa.Table) -> pa.Table:
+    return table
+
+
+def nothing(row: dict) -> None:
+    return None
+
+
+def chain() -> Job:
+    job = Job("chain")
+    read = job.input("read", files("in/*.json", format="json", schema="n bigint, word string"))
+    twice = job.task("twice", doubled, after=read)
+    job.output("written", files("out", format="json"), after=job.task("odd", odd, after=twice))
+    return job
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession) -> None:
+    """The session of all tests, which every run finds by itself."""
+
+
+def test_rows_in_rows_out_in_the_time_of_a_spark_job(spark: SparkSession) -> None:
+    """Neither files nor services are touched; every task can be looked at; each function costs one Spark job."""
+    rows = [{"n": n, "word": None} for n in range(10)]
+    before = _spark_jobs(spark)
+    first = run_job(chain(), {"read": rows})
+    assert first.rows() == [{"n": n, "word": None, "twice": 2 * n} for n in range(1, 10, 2)]
+    assert first.rows("twice") == [{"n": n, "word": None, "twice": 2 * n} for n in range(10)]
+    assert first.table("odd").schema.field("word").type == pa.string()  # the schema's, though every value is null
+    assert (first.counts("odd").rows_in, first.counts("odd").rows_out) == (10, 5)
+    # Jobs of a session have numbers; the input's pieces are read by one of their own.
+    assert _spark_jobs(spark) == before + 3
+
+
+def test_batches_can_be_made_small() -> None:
+    """A function that takes a batch for the whole shows its mistake; nothing is lost or doubled at the edges."""
+    job = Job("edges")
+    read = job.input("read", generator(1000))
+    job.output("count", files("out", format="json"), counted, after=read)
+    job.output("all", files("all", format="json"), same, after=read)
+    rows = [{"n": n} for n in range(7)]
+    assert run_job(job, {"read": rows}).rows("count") == [{"count": 7}]
+    small = run_job(job, {"read": rows}, batch_size=3)
+    assert small.rows("count") == [{"count": 3}, {"count": 3}, {"count": 1}]
+    assert small.rows("all") == rows
+    assert run_job(job, batch_size=400).counts("all").rows_in == 1000  # nothing given: its own rows
+
+
+def test_types_and_nulls_are_those_of_real_links() -> None:
+    """What a function sees, and what comes out, has passed through blocks and formats as on a cluster."""
+    moment = dt.datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
+    rows = [{"n": 1, "at": moment, "price": Decimal("1.50"), "tags": ["a", None]}, {"n": None, "at": None}]
+    job = Job("types")
+    read = job.input("read", files("in", format="parquet"))
+    job.output("kept", files("out", format="parquet"), same, after=read)
+    job.output("topic", kafka("results", key="n"), after=job.task("pass", same, after=read))
+    result = run_job(job, {"read": rows})
+    assert result.rows("kept") == [rows[0], {"n": None, "at": None, "price": None, "tags": None}]
+    assert result.table("kept").schema.field("at").type == pa.timestamp("us", tz="UTC")
+    assert result.messages("topic")[0][0] == b"1"
+    assert result.rows("topic")[0]["at"] == "2026-02-03T04:05:06.000007Z"  # as whoever reads the topic finds it
+
+
+def test_a_topic_is_given_as_records() -> None:
+    """Rows are encoded as the topic's format has them; bytes lie on it as they are, also those that nobody can read."""
+    job = Job("topic")
+    read = job.input("read", kafka("orders", schema="n int, word string", start="earliest", end="latest"))
+    job.output("kept", files("out", format="json"), picky, after=read, on_error="skip")
+    rows = [{"n": 1, "word": "a"}, b'{"n": 2}', b"not json", {"n": 3}, None]
+    result = run_job(job, {"read": rows})
+    assert result.rows() == [{"n": 1, "word": "a"}, {"n": 2, "word": None}]
+    counts = result.counts()
+    assert (counts.rows_in, counts.rows_out, counts.skipped) == (5, 2, 3)
+    assert result.error() is not None
+
+
+def test_a_job_fails_as_on_a_cluster() -> None:
+    """With the code, the record and the user's own traceback; and what does not fit the job is told before anything runs."""
+    job = Job("bad")
+    read = job.input("read", kafka("orders", start="earliest", end="latest"))
+    job.output("kept", files("out", format="json"), picky, after=read)
+    with pytest.raises(JobFailed, match="three is a bad number") as failed:
+        run_job(job, {"read": [{"n": 3}]})
+    assert failed.value.code == "SX-FN-RAISED"
+    assert "in picky" in failed.value.traceback
+    assert failed.value.where["task"] == "kept"
+    for inputs, code in (({}, "SX-TEST-INPUT"), ({"raed": []}, "SX-TEST-INPUT"), ({"read": [{1: 2}]}, "SX-TEST-ROWS")):
+        with pytest.raises(SardonyxError) as error:
+            run_job(job, inputs)
+        assert error.value.code == code
+    with pytest.raises(SardonyxError) as error:
+        run_job(job, {"read": [{"n": 1}]}).rows("kpet")
+    assert error.value.code == "SX-TEST-TASK"
+
+
+def test_nothing_may_come_out() -> None:
+    """A function that drops everything, and an input without a row."""
+    job = Job("none")
+    read = job.input("read", files("in", format="csv"))
+    job.output("out", kafka("nothing"), after=job.task("drop", nothing, after=read))
+    for rows in ([], [{"n": 1}]):
+        result = run_job(job, {"read": rows})
+        assert result.rows() == []
+        assert result.table().num_rows == 0
+
+
+def _spark_jobs(spark: SparkSession) -> int:
+    """How many jobs the session has run so far."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
