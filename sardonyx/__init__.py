@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sardonyx.client import Client
     from sardonyx.config import Settings, load_settings
     from sardonyx.job import Job, medium
-    from sardonyx.media import blackhole, files, generator, kafka
+    from sardonyx.media import blackhole, console, files, generator, jdbc, kafka
     from sardonyx.spec import OnError
 
 __version__ = "0.1.0"
@@ -44,8 +44,10 @@ __all__ = [
     "SpecUnreadable",
     "__version__",
     "blackhole",
+    "console",
     "files",
     "generator",
+    "jdbc",
     "kafka",
     "load_settings",
     "medium",
@@ -57,8 +59,10 @@ _LATER = {  # name -> module; what needs pyarrow or more waits until it is asked
     "OnError": "sardonyx.spec",
     "Settings": "sardonyx.config",
     "blackhole": "sardonyx.media",
+    "console": "sardonyx.media",
     "files": "sardonyx.media",
     "generator": "sardonyx.media",
+    "jdbc": "sardonyx.media",
     "kafka": "sardonyx.media",
     "load_settings": "sardonyx.config",
     "medium": "sardonyx.job",

@@ -1,4 +1,4 @@
-"""What may stand at the ends of a job: how a user declares it, and what each medium accepts.
+"""What may stand at the ends of a job, and how a user declares it; what each accepts is in :mod:`sardonyx.options`.
 
 Here a medium is only a name with options, plain data in the job's spec; the code that reads and writes is in
 ``queues/media``. Options that are not given are left out of the spec, and the medium's own defaults hold.
@@ -6,21 +6,18 @@ Here a medium is only a name with options, plain data in the job's spec; the cod
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from sardonyx import units
 from sardonyx.errors import JobInvalid, SardonyxError
+from sardonyx.options import CODECS, OPTIONS, SCHEME, Option, Use, near, together
 from sardonyx.schema import arrow_schema
 
-Use = Literal["input", "output"]
 Position = str | datetime | Mapping[int, int]
 """Where in a topic: ``earliest`` (start), ``latest``, a time with its zone, or an offset for each partition."""
 
@@ -78,17 +75,29 @@ def kafka(
     end: Position | None = None,
     key: str | None = None,
     partitions: int | None = None,
+    registry: str | None = None,
+    subject: Literal["topic", "record", "topic_record"] | None = None,
+    value_schema: str | None = None,
+    register: bool | None = None,
 ) -> Medium:
     """A Kafka topic that belongs to the user, one record a message; it is read and written in place.
 
     Args:
         topic: its name. As output it is created if it is missing.
-        format: ``json`` (an object a record) or ``raw`` (the bytes).
-        schema: input, json: columns and their Spark types. Without it they are inferred.
+        format: ``json`` (an object a record), ``raw`` (the bytes), ``avro`` or ``protobuf`` (with a schema registry).
+        schema: input, all but raw: columns and their Spark types. Without it, json: they are inferred; avro and protobuf:
+            they are those of the schemas that the records were written with.
         start: input, required: ``"earliest"``, ``"latest"``, a time with its zone, or offsets by partition.
         end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets. None: it never ends.
         key: output: the column that becomes the record's key.
         partitions: output: how many the topic gets if it has to be created.
+        registry: avro and protobuf: address of the schema registry, such as ``"http://registry:8081"``. Without it the
+            setting ``kafka.schema_registry`` of whoever runs the task.
+        subject: output, avro and protobuf: what a schema is registered as: by the topic (the default), by the
+            record's name, or by both.
+        value_schema: output, avro: the schema as JSON. Without it, it follows from the types of the rows.
+        register: output, avro and protobuf: whether a schema that the registry does not have is registered; true by
+            default. False: it must be there.
     """
     return _medium("kafka", locals())
 
@@ -111,6 +120,47 @@ def generator(
     return _medium("generator", locals())
 
 
+def jdbc(
+    url: str,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    schema: str | None = None,
+    split_by: str | None = None,
+    splits: int | None = None,
+    mode: Literal["append", "upsert"] | None = None,
+    key: str | Sequence[str] | None = None,
+    user: str | None = None,
+    password_env: str | None = None,
+) -> Medium:
+    """A table of a database: PostgreSQL or SQLite. Needs ``sardonyx[jdbc]`` where peers run.
+
+    Args:
+        url: ``postgresql://host:5432/name`` or ``sqlite:////path/to/file``, with or without ``jdbc:`` in front. No
+            password in it: it would stand in ZooKeeper for all to read.
+        table: its name, with its schema in front if need be (``sales.orders``).
+        query: input, instead of table: one SELECT.
+        schema: input: columns and their Spark types, as in ``files``; may name just some of them. Without it, what the
+            database says.
+        split_by: input: the column by whose values the input is cut into pieces that are read in parallel.
+        splits: input: into how many; by default pieces of some 50,000 rows.
+        mode: output: ``append`` (the default) or ``upsert``: a row replaces the one with the same key.
+        key: output, upsert: the column or columns that tell rows apart; the table must say that they are unique.
+        user: who logs in, unless the URL says so.
+        password_env: the environment variable that holds the password, where peers and Spark workers run.
+    """
+    return _medium("jdbc", locals())
+
+
+def console(rows: int | None = None) -> Medium:
+    """An output that prints rows where the peer runs: for looking on. What is printed is not exactly once.
+
+    Args:
+        rows: how many of a batch, at most; 20 by default.
+    """
+    return _medium("console", locals())
+
+
 def blackhole() -> Medium:
     """An output that forgets what it is given: for measuring."""
     return Medium("blackhole")
@@ -130,6 +180,8 @@ def normal(medium: str, options: Mapping[str, Any]) -> dict[str, Any]:
     found = {str(key): _plain(value) for key, value in options.items()}
     if medium == "kafka":
         found.setdefault("format", "json")
+    if medium == "jdbc" and isinstance(found.get("key"), str):
+        found["key"] = [found["key"]]
     return found
 
 
@@ -139,6 +191,10 @@ def absolute(medium: str, options: Mapping[str, Any], base: Path) -> dict[str, A
     if medium == "files" and "path" in found:
         path = found["path"]
         found["path"] = [_absolute(one, base) for one in path] if isinstance(path, list) else _absolute(path, base)
+    if medium == "jdbc" and isinstance(url := found.get("url"), str):
+        scheme, mark, path = url.removeprefix("jdbc:").partition(":///")
+        if scheme == "sqlite" and mark:
+            found["url"] = f"sqlite:///{_absolute(path, base)}"
     return found
 
 
@@ -149,7 +205,7 @@ def paths_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def _absolute(path: Any, base: Path) -> Any:
-    if not isinstance(path, str) or _SCHEME.match(path) or not path:
+    if not isinstance(path, str) or SCHEME.match(path) or not path:
         return path
     return os.path.normpath(base / path)
 
@@ -166,184 +222,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- What each medium accepts -----------------------------------------------------------------------------------------
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
-class Option(msgspec.Struct, frozen=True):
-    """One option of a medium."""
-
-    type: Any
-    """What msgspec takes as a type."""
-    wanted: str
-    """What it may be, in words."""
-    required: bool = False
-    formats: tuple[str, ...] = ()
-    """The formats that know it; empty: all."""
-    required_by: tuple[str, ...] = ()
-    """The formats that cannot do without."""
-    check: Callable[[Any], str] = lambda _: ""
-    """What is wrong with a value of the right type; empty: nothing."""
-
-
-def _one_path(path: str) -> str:
-    if _SCHEME.match(path):
-        return "only paths of the file system can be read and written so far (a mounted one will do)"
-    return "" if path else "it is empty"
-
-
-def _paths(path: str | list[str]) -> str:
-    if not path:
-        return "it is empty"
-    return next(filter(None, map(_one_path, [path] if isinstance(path, str) else path)), "")
-
-
-def _topic(topic: str) -> str:
-    return "" if _TOPIC.fullmatch(topic) and topic not in (".", "..") else "Kafka has no such topic names"
-
-
-def _position(*words: str) -> Callable[[Any], str]:
-    def check(position: str | dict[str, int]) -> str:
-        if isinstance(position, dict):
-            good = position and all(key.isdecimal() and offset >= 0 for key, offset in position.items())
-            return "" if good else "offsets are numbers from 0 on, by the number of their partition"
-        if position in words:
-            return ""
-        try:
-            moment = datetime.fromisoformat(position)
-        except ValueError:
-            return "it is neither a known word nor a time"
-        return "" if moment.tzinfo else "a time needs its zone, such as Z or +01:00"
-
-    return check
-
-
-def _size(text: str | int) -> str:
-    try:
-        return "" if units.size(text) > 0 else "it must be more than nothing"
-    except ValueError as error:
-        return str(error)
-
-
-def _column(name: str) -> str:
-    return "" if name else "it is empty"
-
-
-def _character(text: str) -> str:
-    return "" if len(text.encode()) == 1 else "it must be one character that takes one byte (a tab as an actual tab)"
-
-
-def _character_or_none(text: str) -> str:
-    return _character(text) if text else ""
-
-
-def _columns(columns: dict[str, Any]) -> str:
-    """Kinds and settings of generated columns; whether the settings fit is found out when rows are made."""
-    for name, given in columns.items():
-        settings = {"kind": given} if isinstance(given, str) else given
-        kind = settings.get("kind") if isinstance(settings, dict) else None
-        if kind not in GENERATED:
-            return f"column {name!r}: its kind is one of {', '.join(GENERATED)}{_near(str(kind), list(GENERATED))}"
-        for setting in settings:
-            if setting not in ("kind", *GENERATED[kind]):
-                return f"column {name!r}: kind {kind} has {', '.join(GENERATED[kind])}, not {setting}"
-    return ""
-
-
-def _from(least: int) -> Callable[[Any], str]:
-    return lambda number: "" if number >= least else f"it must be at least {least}"
-
-
-def _words(*words: str) -> tuple[Any, str]:
-    return Literal[words], ", ".join(words[:-1]) + " or " + words[-1]
-
-
-GENERATED = {
-    "sequence": ("start", "step"),
-    "key": ("distinct", "prefix"),
-    "number": ("min", "max"),
-    "integer": ("min", "max"),
-    "boolean": ("share",),
-    "choice": ("of",),
-    "moment": ("start", "step"),
-}
-"""Kinds of columns that the generator makes, and their settings."""
-
-CODECS = {
-    "parquet": ("snappy", "zstd", "gzip", "lz4", "brotli", "none"),
-    "json": ("gzip", "bz2", "zstd", "lz4", "none"),
-    "csv": ("gzip", "bz2", "zstd", "lz4", "none"),
-}
-"""Compressions of output files, by format."""
-
-_TEXT = "a text"
-_CHARACTER = "a single character"
-_CSV = ("csv",)
-_SCHEMA = Option(str, 'columns and types, such as "carrier string, dep_delay double"')
-_OFFSETS = 'a time with its zone ("2026-01-31T08:00:00Z") or {partition: offset}'
-
-OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
-    "files": {
-        "input": {
-            "path": Option(str | list[str], "a path, a glob, or a list of them", required=True, check=_paths),
-            "format": Option(*_words("csv", "json", "parquet", "text"), required=True),
-            "schema": msgspec.structs.replace(_SCHEMA, formats=("csv", "json", "parquet"), required_by=("json",)),
-            "header": Option(bool, "true or false", formats=_CSV),
-            "sep": Option(str, _CHARACTER, formats=_CSV, check=_character),
-            "quote": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
-            "escape": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
-            "nullValue": Option(str, _TEXT, formats=_CSV),
-            "encoding": Option(str, _TEXT, formats=("csv", "json", "text")),
-            "multiLine": Option(bool, "true or false", formats=_CSV),
-            "split_size": Option(str | int, 'a size such as "4 MiB"', check=_size),
-        },
-        "output": {
-            "path": Option(str, "the path of a directory", required=True, check=_one_path),
-            "format": Option(*_words("parquet", "json", "csv"), required=True),
-            "mode": Option(*_words("error", "append", "overwrite")),
-            "header": Option(bool, "true or false", formats=_CSV),
-            "compression": Option(str, "the name of a codec that the format has"),
-        },
-    },
-    "kafka": {
-        "input": {
-            "topic": Option(str, "the name of a topic", required=True, check=_topic),
-            "format": Option(*_words("json", "raw"), required=True),
-            "schema": msgspec.structs.replace(_SCHEMA, formats=("json",)),
-            "start": Option(
-                str | dict[str, int],
-                f'"earliest", "latest", {_OFFSETS}',
-                required=True,
-                check=_position("earliest", "latest"),
-            ),
-            "end": Option(
-                str | dict[str, int],
-                f'"latest" (as it is at submission), {_OFFSETS}; without it the job never ends',
-                check=_position("latest"),
-            ),
-        },
-        "output": {
-            "topic": Option(str, "the name of a topic", required=True, check=_topic),
-            "format": Option(*_words("json", "raw"), required=True),
-            "key": Option(str, "the name of a column", check=_column),
-            "partitions": Option(int, "a number from 1 on", check=_from(1)),
-        },
-    },
-    "generator": {
-        "input": {
-            "count": Option(int, "a number of rows", required=True, check=_from(0)),
-            "seed": Option(int, "a whole number"),
-            "rate": Option(int | float, "rows a second", check=lambda rate: "" if rate > 0 else "it must be above 0"),
-            "columns": Option(dict[str, Any], "kinds (or kinds with their settings) by column", check=_columns),
-        },
-    },
-    "blackhole": {"output": {}},
-}
-"""Medium -> what it can be used as -> the options that it then has."""
-
-
 def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
     """Everything that is wrong with a medium as it stands at one end of a job; the caller adds where."""
     if is_own(medium):  # what it takes, only its class knows
@@ -351,7 +229,7 @@ def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> lis
     if medium not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]
         wrong = f"there is no medium {medium!r}" if medium else f"an {use} needs a medium"
-        return [_problem(f"{wrong}{_near(medium or '', known)}", f"an {use} can be {', '.join(known)}")]
+        return [_problem(f"{wrong}{near(medium or '', known)}", f"an {use} can be {', '.join(known)}")]
     if use not in OPTIONS[medium]:
         known = [name for name, uses in OPTIONS.items() if use in uses]
         return [_problem(f"{medium} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
@@ -362,6 +240,8 @@ def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> lis
             found += _value_problems(medium, name, option, options)
         elif option.required or options.get("format") in option.required_by:
             found.append(_problem(f"{medium} as an {use} needs {name}", f"{name} is {option.wanted}"))
+    if not found and (wrong := together(medium, use, options)):
+        found.append(_problem(*wrong))
     return found
 
 
@@ -371,7 +251,7 @@ def _unknown(medium: str, use: Use, name: str) -> SardonyxError:
     if name in OPTIONS[medium].get(other, {}):
         return _problem(f"{medium} takes {name} only as an {other}", f"leave {name} out")
     fix = f"as an {use} it has {', '.join(known)}" if known else "leave it out"
-    return _problem(f"{medium} has no option {name!r}{_near(name, known)}", fix)
+    return _problem(f"{medium} has no option {name!r}{near(name, known)}", fix)
 
 
 def _value_problems(medium: str, name: str, option: Option, options: Mapping[str, Any]) -> list[SardonyxError]:
@@ -384,7 +264,7 @@ def _value_problems(medium: str, name: str, option: Option, options: Mapping[str
         msgspec.convert(value, option.type)
     except msgspec.ValidationError:
         words = getattr(option.type, "__args__", ())
-        hint = _near(value, words) if isinstance(value, str) else ""
+        hint = near(value, words) if isinstance(value, str) else ""
         return [_problem(f"{medium}: {name} cannot be {value!r}{hint}", f"{name} is {option.wanted}")]
     if name == "schema":
         try:
@@ -397,13 +277,9 @@ def _value_problems(medium: str, name: str, option: Option, options: Mapping[str
     if name == "compression" and codecs and value not in codecs:
         wrong = f"{format_} has {', '.join(codecs)}"
     fix = f"{name} is {option.wanted}"
-    return [_problem(f"{medium}: {name} cannot be {value!r}", fix, cause=wrong)] if wrong else []
+    shown = "what it is" if option.secret else repr(value)
+    return [_problem(f"{medium}: {name} cannot be {shown}", fix, cause=wrong)] if wrong else []
 
 
 def _problem(message: str, fix: str, cause: str = "") -> SardonyxError:
     return SardonyxError("SX-JOB-MEDIUM", message, cause=cause, fix=fix)
-
-
-def _near(name: str, known: Sequence[Any]) -> str:
-    near = difflib.get_close_matches(name, [one for one in known if isinstance(one, str)], 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -28,6 +28,7 @@ DECIDE = {
     "sardonyx.errors",
     "sardonyx.graph",
     "sardonyx.media",
+    "sardonyx.options",
     "sardonyx.schema",
     "sardonyx.spec",
     "sardonyx.units",

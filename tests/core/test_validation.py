@@ -324,7 +324,7 @@ def test_what_is_declared_is_what_there_is():
     """The tables that declarations are checked against say the same as the code that runs."""
     from queues.media import files_output
     from queues.media import generator as made
-    from sardonyx.media import CODECS, GENERATED
+    from sardonyx.options import CODECS, GENERATED
 
     assert {kind: settings for kind, (_, settings) in made._KINDS.items()} == GENERATED
     assert {name: set(codecs) for name, codecs in files_output._CODECS.items()} == {
