@@ -8,12 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sardonyx.testing.cluster import Addresses, Cluster
+    from sardonyx.testing.faults import Fault, kill_at, pause_at
     from sardonyx.testing.local import run_job
     from sardonyx.testing.result import JobResult
 
-__all__ = ["JobResult", "run_job"]
+__all__ = ["Addresses", "Cluster", "Fault", "JobResult", "kill_at", "pause_at", "run_job"]
 
-_LATER = {"JobResult": "sardonyx.testing.result", "run_job": "sardonyx.testing.local"}
+_LATER = {
+    "Addresses": "sardonyx.testing.cluster",
+    "Cluster": "sardonyx.testing.cluster",
+    "Fault": "sardonyx.testing.faults",
+    "JobResult": "sardonyx.testing.result",
+    "kill_at": "sardonyx.testing.faults",
+    "pause_at": "sardonyx.testing.faults",
+    "run_job": "sardonyx.testing.local",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -86,7 +86,7 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
         return encoded(pa.Table.from_pandas(rows, preserve_index=False))
     found: list[tuple[bytes | None, bytes | None]] = []
     # A field that a record lacks stays missing, so only records with the same fields are encoded together.
-    for names, group in groupby(rows, key=lambda row: tuple(row) if isinstance(row, Mapping) else None):
+    for names, group in groupby(rows, _fields):
         if names is None:
             found += [(None, row) for row in group if row is None or isinstance(row, bytes)]
             continue
@@ -96,6 +96,10 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
             raise _unfit(task, str(error)) from error
         found += encoded(table)
     return found
+
+
+def _fields(row: object) -> tuple[Any, ...] | None:
+    return tuple(row) if isinstance(row, Mapping) else None
 
 
 def _fitted(task: str, table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from coordinator.leadership import Leadership
 from coordinator.tree import Tree
 from sardonyx.cli.app import app
 from sardonyx.config import Settings, SparkSettings, load_settings
+from sardonyx.testing import Addresses
 from tests.proxy import Proxy
 from tests.services.coordination import leadership
 
@@ -24,39 +24,20 @@ Sardonyx = Callable[..., Result]
 """Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Where the tests find ZooKeeper and Kafka."""
-
-    zookeeper: str
-    kafka: str
+@pytest.fixture(scope="session")
+def services(sardonyx_services: Addresses) -> Addresses:
+    """ZooKeeper and Kafka for the whole session: the fixture that users have too."""
+    return sardonyx_services
 
 
 @pytest.fixture(scope="session")
-def services() -> Iterator[Cluster]:
-    """ZooKeeper and Kafka for the whole session.
-
-    ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name a cluster to use; both or neither.
-    """
-    given = os.environ.get("SARDONYX_TEST_ZOOKEEPER"), os.environ.get("SARDONYX_TEST_KAFKA")
-    if given[0] and given[1]:
-        yield Cluster(given[0], given[1])
-        return
-    assert not any(given), "set both SARDONYX_TEST_ZOOKEEPER and SARDONYX_TEST_KAFKA, or none"
-    from sardonyx.embedded import embedded_services
-
-    with embedded_services() as started:
-        yield Cluster(started.zookeeper, started.kafka)
-
-
-@pytest.fixture(scope="session")
-def zookeeper(services: Cluster) -> str:
+def zookeeper(services: Addresses) -> str:
     """``host:port`` of ZooKeeper."""
     return services.zookeeper
 
 
 @pytest.fixture(scope="session")
-def kafka(services: Cluster) -> str:
+def kafka(services: Addresses) -> str:
     """``host:port`` of Kafka."""
     return services.kafka
 
@@ -70,7 +51,7 @@ def own_logging() -> Iterator[None]:
 
 
 @pytest.fixture
-def settings(services: Cluster) -> Settings:
+def settings(services: Addresses) -> Settings:
     """Settings for these services, with a deployment of their own: no test sees another's nodes, topics and groups."""
     return load_settings(
         deployment=f"t{uuid.uuid4().hex[:10]}",

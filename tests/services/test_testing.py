@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sardonyx import Job, JobFailed, SardonyxError, files, generator, kafka
 from sardonyx.testing import run_job
 
+
 def doubled(row: dict) -> dict:
     return {**row, "twice": row["n"] * 2}
 
@@ -86,12 +87,12 @@ def test_types_and_nulls_are_those_of_real_links() -> None:
     job = Job("types")
     read = job.input("read", files("in", format="parquet"))
     job.output("kept", files("out", format="parquet"), same, after=read)
-    job.output("topic", kafka("results", key="n"), after=job.task("pass", same, after=read))
+    job.output("sent", kafka("results", key="n"), after=job.task("pass", same, after=read))
     result = run_job(job, {"read": rows})
     assert result.rows("kept") == [rows[0], {"n": None, "at": None, "price": None, "tags": None}]
     assert result.table("kept").schema.field("at").type == pa.timestamp("us", tz="UTC")
-    assert result.messages("topic")[0][0] == b"1"
-    assert result.rows("topic")[0]["at"] == "2026-02-03T04:05:06.000007Z"  # as whoever reads the topic finds it
+    assert result.messages("sent")[0][0] == b"1"
+    assert result.rows("sent")[0]["at"] == "2026-02-03T04:05:06.000007Z"  # as whoever reads the topic finds it
 
 
 def test_a_topic_is_given_as_records() -> None:

@@ -1,0 +1,214 @@
+"""A deployment of its own for a test: a coordinator and peers as processes, on real ZooKeeper and Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sardonyx.client import Client
+from sardonyx.config import load_settings
+from sardonyx.errors import SardonyxError, SetupError
+from sardonyx.handle import JobHandle
+from sardonyx.job import Job
+from sardonyx.keeper import Keeper, start_child
+from sardonyx.loading import LoadedJob
+from sardonyx.testing.faults import Daemon, Fault
+from sardonyx.views import JobView
+
+_REGISTER = 90.0
+"""Seconds that a peer daemon may take to start Spark and to be seen by the coordinator."""
+_CALL = 30.0
+"""Seconds that Kafka may take to answer."""
+
+
+class Addresses(NamedTuple):
+    """Where ZooKeeper and Kafka serve: ``host:port``."""
+
+    zookeeper: str
+    kafka: str
+
+
+class Cluster(contextlib.ExitStack):
+    """One coordinator and as many peers as are asked for; leaving it stops them all.
+
+        with Cluster(services, folder) as cluster:
+            cluster.peers(1, faults=[kill_at("committed", 3)])
+            view = cluster.run(job)
+
+    Args:
+        services: where ZooKeeper and Kafka are.
+        folder: where the daemons' logs go.
+        settings: more settings for all of them, by name: ``{"peer.session_timeout": "5 s"}``.
+    """
+
+    def __init__(self, services: Addresses, folder: Path, settings: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        given = {"deployment": f"test-{uuid.uuid4().hex[:10]}", **(settings or {})}
+        addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
+        self.services = services
+        self.settings = load_settings(**{**given, **addresses})
+        self.folder = folder
+        self.daemons: list[Daemon] = []
+        self._number = itertools.count()
+        self._client_settings = {**self.settings.kafka.client(), "log_level": 0}
+        self.client = self.enter_context(Client(settings=self.settings))
+        self.coordinator()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> bool:
+        missing = [fault for daemon in self.daemons for fault in daemon.missing]
+        swallowed = super().__exit__(kind, error, where)
+        if error is None and missing:
+            raise AssertionError(f"a fault of the script has not come: {missing[0]}\n{self.logs()}")
+        return bool(swallowed)
+
+    # --- daemons -------------------------------------------------------------------------------------------------
+
+    def coordinator(self, faults: Sequence[Fault] = ()) -> Daemon:
+        """One more coordinator; one leads, the others stand by."""
+        return self._daemon("coordinator", [], faults)
+
+    def peers(self, virtual_peers: int = 2, faults: Sequence[Fault] = ()) -> Daemon:
+        """One more peer daemon with so many virtual peers; returns when they can be given work.
+
+        Args:
+            virtual_peers: how many.
+            faults: what happens to it, one after the other; after each it is started again. The cluster's end raises
+                ``AssertionError`` if one of them has not come.
+        """
+        before = len(self.client.peers())
+        daemon = self._daemon("peer", ["--virtual-peers", str(virtual_peers)], faults)
+        self._until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", _REGISTER)
+        return daemon
+
+    def logs(self, lines: int = 30) -> str:
+        """What every process said last."""
+        every = [process for daemon in self.daemons for process in daemon.processes]
+        return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in every)
+
+    def _daemon(self, name: str, arguments: list[str], faults: Sequence[Fault]) -> Daemon:
+        def start(gate: dict[str, str]) -> Keeper:
+            called = f"{name}-{next(self._number)}"
+            return start_child(
+                [sys.executable, "-m", "sardonyx", name, *arguments],
+                name=called,
+                log_path=self.folder / f"{called}.log",
+                env={**self.settings.environment(), **gate},
+            )
+
+        daemon = Daemon(start, faults)
+        self.daemons.append(daemon)
+        self.callback(daemon.stop)
+        return daemon
+
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
+        """Hand a job in, as :meth:`sardonyx.client.Client.submit`."""
+        return self.client.submit(job)
+
+    def run(self, job: Job | LoadedJob | str | os.PathLike[str], timeout: float | str = "2 min") -> JobView:
+        """Hand a job in and wait until it has completed; what it raises has the daemons' last words with it.
+
+        Raises:
+            JobFailed, Interrupted: as :meth:`sardonyx.handle.JobHandle.await_completion`.
+        """
+        handle = self.submit(job)
+        try:
+            return handle.await_completion(timeout)
+        except SardonyxError as error:
+            error.add_note(self.logs())
+            raise
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, records: Iterable[Any] = (), partitions: int = 2) -> str:
+        """Make a topic that only this cluster uses, and fill it.
+
+        Args:
+            name: the end of its name.
+            records: written in turn over the partitions: bytes as they are, all else as JSON.
+            partitions: how many.
+
+        Returns:
+            its whole name, to stand in the job.
+        """
+        topic = f"{self.settings.deployment}-{name}"
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+        for future in AdminClient(self._client_settings).create_topics([new]).values():
+            future.result(_CALL)
+        self.fill(topic, records, partitions)
+        return topic
+
+    def fill(self, topic: str, records: Iterable[Any], partitions: int = 2) -> None:
+        """Write records to a topic, in turn over its partitions; see :meth:`topic`."""
+        producer = Producer(self._client_settings)
+        for number, record in enumerate(records):
+            value = record if isinstance(record, bytes) else json.dumps(record).encode()
+            producer.produce(topic, value, partition=number % partitions)
+            producer.poll(0)
+        if producer.flush(_CALL):
+            raise self._silent(f"records for topic {topic}")
+
+    def records(self, topic: str) -> list[Any]:
+        """The JSON records of a topic that are committed, partition by partition; raw bytes where they are no JSON."""
+        config = {"group.id": f"{topic}.nobody", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer({**self._client_settings, **config, "isolation.level": "read_committed"})
+        try:
+            partitions = consumer.list_topics(topic, timeout=_CALL).topics[topic].partitions
+            found: dict[int, list[Any]] = {number: [] for number in partitions}
+            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+            ended = 0
+            while ended < len(partitions):
+                message = consumer.poll(_CALL)
+                if message is None:
+                    raise self._silent(f"topic {topic} to its end: is a transaction still open on it?")
+                if message.error() is not None:
+                    ended += 1
+                    continue
+                found[message.partition()].append(_plain(message.value()))
+            return [record for number in sorted(found) for record in found[number]]
+        finally:
+            consumer.close()
+
+    # --- underneath ----------------------------------------------------------------------------------------------
+
+    def _until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline or any(daemon.process.poll() for daemon in self.daemons):
+                raise SetupError(
+                    "SX-TEST-CLUSTER",
+                    f"waited for {what}, which did not come within {timeout:g} s or before a daemon ended",
+                    cause=f"their last lines were:\n{self.logs()}",
+                    fix="the cause stands in the lines above; `sardonyx doctor` checks what the daemons need",
+                )
+            time.sleep(0.05)
+
+    def _silent(self, what: str) -> SetupError:
+        return SetupError(
+            "SX-KAFKA-UNREACHABLE",
+            f"Kafka at {self.services.kafka} did not take or give {what} within {_CALL:g} s",
+            cause="no answer",
+            fix="look at the broker",
+        )
+
+
+def _plain(value: bytes | None) -> Any:
+    try:
+        return None if value is None else json.loads(value)
+    except ValueError:
+        return value

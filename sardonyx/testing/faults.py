@@ -1,0 +1,118 @@
+"""Faults by script: a daemon that dies or stops at a named place of its work, and goes on as a supervisor would have it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from sardonyx.gates import VARIABLE
+from sardonyx.keeper import Keeper
+
+_KILLED = 128 + signal.SIGKILL
+_TICK = 0.05
+"""Seconds between looks at a daemon."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a daemon, and where. Made by :func:`kill_at` and :func:`pause_at`."""
+
+    point: str
+    """A gate; ``docs/testing.md`` lists them."""
+    count: int
+    pause: float | None
+    """Seconds that it stands still; None: it is killed."""
+
+    def __str__(self) -> str:
+        what = "killed" if self.pause is None else f"stopped for {self.pause:g} s"
+        return f"{what} when it passes {self.point!r} for the {self.count}. time"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that arms the gate in a process that is started with it."""
+        return {VARIABLE: f"{self.point}:{self.count}:{'kill' if self.pause is None else 'stop'}"}
+
+
+def kill_at(point: str, count: int = 1) -> Fault:
+    """The daemon is killed (SIGKILL) when it passes a point for the ``count``-th time in its life, and started again.
+
+    ``kill_at("committed", 3)``: die after commit 3, before anybody can be told of it.
+    """
+    return Fault(point, count, None)
+
+
+def pause_at(point: str, seconds: float, count: int = 1) -> Fault:
+    """The daemon is stopped (SIGSTOP) there, and goes on after so many seconds, believing that it owns what it owned."""
+    return Fault(point, count, seconds)
+
+
+class Daemon:
+    """A daemon of a test's cluster, with what is to happen to it. Made by :class:`sardonyx.testing.Cluster`.
+
+    Args:
+        start: starts it, with these variables in its environment.
+        script: one fault after the other, each in a life of the daemon's own; after the last it lives on.
+    """
+
+    def __init__(self, start: Callable[[dict[str, str]], Keeper], script: Sequence[Fault] = ()) -> None:
+        self._start = start
+        self._left = list(script)
+        self._closing = threading.Event()
+        self.happened: list[Fault] = []
+        """The faults that have come so far."""
+        self.processes: list[Keeper] = [start(self._left[0].environment if self._left else {})]
+        self._watcher = threading.Thread(target=self._watch, daemon=True, name="fault script")
+        if self._left:
+            self._watcher.start()
+
+    @property
+    def missing(self) -> list[Fault]:
+        """The faults of the script that have not come yet."""
+        return list(self._left)
+
+    @property
+    def process(self) -> Keeper:
+        """The daemon as it runs now, or as it ended."""
+        return self.processes[-1]
+
+    def stop(self, grace: float = 20.0) -> None:
+        """Drain it, and kill it if it takes longer than ``grace`` seconds."""
+        self._closing.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self.process.signal(signal.SIGCONT)
+        self.process.stop(grace)
+
+    def _watch(self) -> None:
+        while self._left and not self._closing.wait(_TICK):
+            fault, process = self._left[0], self.process
+            if fault.pause is None:
+                code = process.poll()
+                if code is None:
+                    continue
+                if code != _KILLED:  # it has ended for a reason of its own: whoever waits for the fault is told
+                    return
+                self._over(fault)
+                self.processes.append(self._start(self._left[0].environment if self._left else {}))
+            elif _stands(process.pid):
+                self._closing.wait(fault.pause)
+                process.signal(signal.SIGCONT)
+                self._over(fault)
+                if self._left:  # a gate is armed when a process starts, so the next fault takes a new one
+                    process.stop()
+                    self.processes.append(self._start(self._left[0].environment))
+
+    def _over(self, fault: Fault) -> None:
+        self.happened.append(fault)
+        self._left.pop(0)
+
+
+def _stands(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

@@ -1,0 +1,67 @@
+"""Fixtures for pytest, there as soon as Sardonyx is installed. Light to import: what a fixture needs comes with the fixture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sardonyx.testing.cluster import Addresses, Cluster
+    from sardonyx.testing.result import JobResult
+
+ZOOKEEPER, KAFKA = "SARDONYX_TEST_ZOOKEEPER", "SARDONYX_TEST_KAFKA"
+PEERS = 2
+
+
+@pytest.fixture(scope="session")
+def sardonyx_job() -> Callable[..., JobResult]:
+    """:func:`sardonyx.testing.run_job`: run a job on rows, in this process."""
+    from sardonyx.testing import run_job
+
+    return run_job
+
+
+@pytest.fixture(scope="session")
+def sardonyx_services() -> Iterator[Addresses]:
+    """Real ZooKeeper and Kafka for the whole session: embedded ones.
+
+    ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name others to use; both or neither.
+    """
+    from sardonyx.embedded import embedded_services
+    from sardonyx.testing.cluster import Addresses
+
+    zookeeper, kafka = os.environ.get(ZOOKEEPER), os.environ.get(KAFKA)
+    if zookeeper and kafka:
+        yield Addresses(zookeeper, kafka)
+        return
+    if zookeeper or kafka:
+        pytest.fail(f"set both {ZOOKEEPER} and {KAFKA}, or none", pytrace=False)
+    with embedded_services() as started:
+        yield Addresses(started.zookeeper, started.kafka)
+
+
+@pytest.fixture(scope="session")
+def sardonyx_cluster(sardonyx_services: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A coordinator and two virtual peers on them, for the whole session."""
+    from sardonyx.testing import Cluster
+
+    with Cluster(sardonyx_services, tmp_path_factory.mktemp("sardonyx")) as cluster:
+        cluster.peers(PEERS)
+        yield cluster
+
+
+@pytest.fixture
+def sardonyx_clusters(sardonyx_services: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Cluster]:
+    """Makes clusters of the test's own on the same services, without peers yet: for faults, or other settings.
+
+    Each is to be used in a ``with``; arguments are settings, as for :class:`sardonyx.testing.Cluster`.
+    """
+    from sardonyx.testing import Cluster
+
+    def make(**settings: object) -> Cluster:
+        return Cluster(sardonyx_services, tmp_path_factory.mktemp("sardonyx"), settings)
+
+    return make
