@@ -167,7 +167,9 @@ class TaskLoop:
         """Results and the messages that carry them, made before the transaction begins: it stays open for the writes only."""
         result = self._work.apply(batch, self._clock)
         with self._clock("encode"):
-            messages = [message for outlet in self._work.outlets for message in outlet.messages(result.table)]
+            messages = [
+                message for outlet in self._work.outlets for message in outlet.messages(result.table, result.failed)
+            ]
         return result, messages
 
     def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:

@@ -21,6 +21,7 @@ from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
 from queues.reader import Batch
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, InternalError, SardonyxError
+from sardonyx.functions import import_function
 from sardonyx.graph import Graph, Link, Stage, graph_of
 from sardonyx.spec import decode_spec
 from spark_tasks.apply import TaskFunction
@@ -40,6 +41,8 @@ class Result:
     rows_in: int
     skipped: int
     first_error: Failure | None
+    failed: pa.Table | None = None
+    """Records that failed and that somebody takes, as rows with the columns of ``queues.outlets.FAILED``."""
 
 
 class StepClock:
@@ -207,20 +210,27 @@ def assemble(
         facts=facts,
         function=TaskFunction(spark, stage.task, code),
         spark=spark,
-        outlets=list(_outlets(settings, graph, stage, facts, peer, assignment)),
+        outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
         source=media.split_input(stage.task) if splits else None,
     )
 
 
 def _outlets(
-    settings: Settings, graph: Graph, stage: Stage, facts: dict[str, LinkFacts], peer: str, assignment: Assignment
+    settings: Settings,
+    graph: Graph,
+    stage: Stage,
+    facts: dict[str, LinkFacts],
+    peer: str,
+    assignment: Assignment,
+    code: CodeBundle | None,
 ) -> Iterator[Outlet]:
+    load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            yield TopicOutlet(link, media.topic_format(link.options))
+            yield TopicOutlet(link, media.topic_format(link.options), load)
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
-            yield LinkOutlet(link, facts[link.name].partitions, peer, assignment.slot, rows)
+            yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.task.type == "output" and stage.task.medium != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         yield MediumOutlet(media.output(stage.task, assignment.job), parts, _listing(settings, parts))

@@ -158,7 +158,7 @@ class _Run:
     def _write(self, work: Work, result: Result) -> None:
         """The results onto the links, as the transaction of a batch would have them."""
         for outlet in work.outlets:
-            for message in outlet.messages(result.table):
+            for message in outlet.messages(result.table, result.failed):
                 topic = self._topics.setdefault(message.topic, [])
                 if isinstance(message, Records):
                     topic += [_Written(key, value, [], 1) for key, value in message.records]
