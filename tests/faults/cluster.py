@@ -1,0 +1,172 @@
+"""Services, coordinators and peers of a fault run, each peer behind proxies of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from coordinator import layout
+from coordinator.leadership import EpochNote
+from sardonyx.client import Client
+from sardonyx.config import Settings, load_settings
+from sardonyx.embedded import embedded_services
+from tests.faults import processes
+from tests.faults.processes import Process
+from tests.proxy import Proxy
+from tests.waiting import until
+
+SESSION = 3.0
+"""Seconds that a session lives, with ZooKeeper and in a Kafka group."""
+TRANSACTION = 6.0
+"""Seconds after which the broker ends a transaction."""
+
+
+@dataclass
+class Seat:
+    """A place for one peer daemon or coordinator; who dies there is followed by another."""
+
+    name: str
+    spark: bool = False
+    kafka: Proxy | None = None
+    zookeeper: Proxy | None = None
+    process: Process | None = None
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the fault that is at it."""
+
+
+class Cluster(contextlib.ExitStack):
+    """Everything that runs; leaving it ends all.
+
+    Args:
+        folder: for logs and data.
+        peers: daemons, each with ``virtual`` virtual peers.
+        coordinators: how many.
+        spark: how many of the daemons run Spark.
+    """
+
+    def __init__(self, folder: Path, *, peers: int, coordinators: int, virtual: int, spark: int = 0) -> None:
+        super().__init__()
+        processes.warm()
+        self.folder = folder
+        self.gates = folder / "gates"
+        self.gates.mkdir()
+        self._number = itertools.count()
+        self._virtual = virtual
+        self._lock = threading.RLock()
+        self.started = 0
+        doors = [self.enter_context(Proxy()) for _ in range(peers)]
+        self.services = self.enter_context(embedded_services(doors=[door.address for door in doors]))
+        self.settings = self._settings(self.services.zookeeper, self.services.kafka, 30.0)
+        for door, target in zip(doors, self.services.doors, strict=True):
+            door.lead_to(target)
+        self.peers = [
+            Seat(f"peer{n}", n < spark, door, self.enter_context(Proxy(self.services.zookeeper)))
+            for n, door in enumerate(doors)
+        ]
+        self.coordinators = [Seat(f"coordinator{n}") for n in range(coordinators)]
+        self.callback(self._end)
+        self.mend()
+        self.client = self.enter_context(Client(settings=self.settings))
+        until(lambda: len(self.client.peers()) >= peers * virtual, what="all peers to be registered", timeout=120)
+
+    def _settings(self, zookeeper: str, kafka: str, session: float) -> Settings:
+        return load_settings(
+            deployment="faults",
+            zookeeper={"hosts": zookeeper, "session_timeout": session},
+            kafka={"bootstrap_servers": kafka, "reconnect.backoff.max.ms": 500},
+            peer={
+                "virtual_peers": self._virtual,
+                "session_timeout": SESSION,
+                "heartbeat": 0.3,
+                "transaction_timeout": TRANSACTION,
+            },
+            spark={"master": "local[1]"},
+            log={"format": "json", "level": "debug"},
+        )
+
+    def mend(self) -> None:
+        """Fill the seats of those that have died."""
+        with self._lock:
+            for seat in (*self.coordinators, *self.peers):
+                if seat.process is None or seat.process.gone:
+                    self._fill(seat)
+
+    def _fill(self, seat: Seat) -> None:
+        name = f"{seat.name}-{next(self._number)}"
+        zookeeper, kafka = self.services.zookeeper, self.services.kafka
+        if seat.kafka is None or seat.zookeeper is None:
+            own = self._settings(zookeeper, kafka, SESSION)
+            seat.process = processes.coordinator(name, self.folder, own, self.gates)
+        else:
+            own = self._settings(seat.zookeeper.address, seat.kafka.address, SESSION)
+            seat.process = processes.peers(name, self.folder, own, self.gates, spark=seat.spark)
+        self.started += 1
+
+    def seat_of(self, pid: int) -> Seat | None:
+        for seat in (*self.coordinators, *self.peers):
+            if seat.process is not None and seat.process.pid == pid:
+                return seat
+        return None
+
+    def leader(self) -> Seat:
+        """Whose coordinator leads, as the epoch says."""
+
+        def leading() -> Seat | None:
+            data = self.client._tree.read(layout.EPOCH)
+            pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else "0"
+            return self.seat_of(int(pid))
+
+        return until(leading, what="a coordinator that leads", timeout=60)
+
+    # Gates
+
+    def arm(self, point: str, action: str) -> None:
+        """The next process to pass that point dies (``kill``) or stops (``stop``)."""
+        aside = self.gates / f".{point}"
+        aside.write_text(action)
+        aside.rename(self.gates / point)
+
+    def disarm(self, point: str) -> bool:
+        """False: it was taken already."""
+        try:
+            (self.gates / point).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def struck(self, point: str) -> int:
+        """Whom it hit; 0 if nobody yet. Asked once more it is forgotten."""
+        for taken in self.gates.glob(f"{point}.*"):
+            taken.unlink()
+            return int(taken.suffix[1:])
+        return 0
+
+    # Logs
+
+    def lines(self, name: str) -> list[dict[str, object]]:
+        """What the process of that name has logged so far."""
+        found = []
+        for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():
+            with contextlib.suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line))
+        return found
+
+    def _end(self) -> None:
+        with self._lock:
+            for seat in (*self.peers, *self.coordinators):
+                if seat.process is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        seat.process.send(signal.SIGCONT)
+                    seat.process.end()
+
+
+def now() -> float:
+    """Seconds, by a clock that only goes forwards."""
+    return time.monotonic()

@@ -1,0 +1,282 @@
+"""One job of a fault run: what is fed into it, what a concurrent reader sees come out, and whether that is right."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
+from tests.waiting import until
+
+_QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
+
+
+class Verdict(Counter[str]):
+    """``in``, ``out``, ``lost``, ``doubled``, ``out_of_order``: records, summed over jobs."""
+
+
+class Feed:
+    """Records into the input topics of one job, up to an end that is known beforehand.
+
+    Args:
+        kafka: where.
+        topics: of :data:`PARTITIONS` partitions each.
+        end: the offset at which each partition ends for the job.
+    """
+
+    def __init__(self, kafka: str, topics: list[str], end: int) -> None:
+        self._config = {"bootstrap.servers": kafka, **_QUIET}
+        self._producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 5})
+        self.end = end
+        self.places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
+        self.sent = [0] * len(self.places)
+        """How many records each source has given so far, by its number."""
+        self._offsets = [array("q") for _ in self.places]
+
+    def give(self, source: int, count: int) -> None:
+        """So many more records of one source, fewer if it would come near its end."""
+        place, offsets = self.places[source], self._offsets[source]
+        first = self.sent[source]
+        for number in range(first, min(first + count, self.end - 20)):
+            offsets.append(-1)
+            self._produce(source, place, offsets, number)
+        self._producer.poll(0)
+
+    def _produce(self, source: int, place: TopicPartition, offsets: array[int], number: int) -> None:
+        def stands(error: KafkaError | None, message: Any) -> None:
+            assert error is None, f"the feed lost a record: {error}"
+            offsets[number] = message.offset()
+
+        key = f"{source}-{number % KEYS}"
+        value = b'{"id":%d,"key":"%s"}' % (source * SOURCE + number, key.encode())
+        while True:
+            try:
+                self._producer.produce(place.topic, value, key.encode(), place.partition, on_delivery=stands)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                self.sent[source] = number + 1
+                return
+
+    def finish(self) -> None:
+        """Fill every partition up to its end; the marks of strangers' transactions count too."""
+        consumer = Consumer({**self._config, "group.id": "nobody", "isolation.level": "read_uncommitted"})
+        try:
+            for source, place in enumerate(self.places):
+                while True:
+                    assert self._producer.flush(60) == 0, "Kafka does not take the feed"
+                    high = consumer.get_watermark_offsets(place, timeout=30)[1]
+                    if high >= self.end:
+                        break
+                    for number in range(self.sent[source], self.sent[source] + self.end - high):
+                        self._offsets[source].append(-1)
+                        self._produce(source, place, self._offsets[source], number)
+        finally:
+            consumer.close()
+
+    def expected(self) -> Iterator[int]:
+        """Ids of the records that stand before the end."""
+        for source, offsets in enumerate(self._offsets):
+            for number, offset in enumerate(offsets):
+                if 0 <= offset < self.end:
+                    yield source * SOURCE + number
+
+
+class Sight:
+    """What has come out so far; fed by one thread. Each place (a partition, or a file) is kept as it was seen.
+
+    Args:
+        shape: what is promised.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self._vias = {via: number for number, via in enumerate(shape.vias)}
+        self._ordered = shape.ordered
+        self.count = 0
+        self.through: dict[int, int] = {}
+        """By source, the latest record that was seen."""
+        self.seen: set[int] = set()
+        """Ids times copies, plus which copy."""
+        self.places: dict[Any, array[int]] = {}
+        self.wrong: list[str] = []
+        self.doubled = self.out_of_order = 0
+        self._last: dict[str, int] = {}
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        number, key = row["id"], row["key"]
+        copy = number * len(self._vias) + self._vias[row.get("via", "")]
+        if copy in self.seen:
+            self.doubled += 1
+            self.wrong.append(f"{row} came twice, the second time at {place}")
+        self.seen.add(copy)
+        self.places.setdefault(place, array("q")).append(copy)
+        source, position = divmod(number, SOURCE)
+        if self._ordered:
+            if self._last.get(key, -1) >= position:
+                self.out_of_order += 1
+                self.wrong.append(f"{row} came after {self._last[key]} of its key at {place}")
+            self._last[key] = position
+        if self.through.get(source, -1) < position:
+            self.through[source] = position
+        self.count += 1
+
+
+class Flow:
+    """A job, its feed, and a reader that looks on all the time.
+
+    Args:
+        kafka: its own address, past all proxies.
+        shape: of the job.
+        name: unique in the deployment.
+        records: how many go in, about.
+        folder: for the spec and for files.
+        seconds: how long the run is about to take.
+    """
+
+    def __init__(self, kafka: str, shape: Shape, name: str, records: int, folder: Path, seconds: float) -> None:
+        self.shape, self.name = shape, name
+        self._config: dict[str, Any] = {"bootstrap.servers": kafka, **_QUIET}
+        self.folder = folder / name
+        self.folder.mkdir()
+        topics = [f"{name}-in{number}" for number in range(shape.inputs)]
+        self._out = str(self.folder / "out") if shape.files else f"{name}-out"
+        self._make([*topics, *([] if shape.files else [self._out])])
+        sources = max(1, len(topics) * PARTITIONS)
+        end = max(records // sources, 100)
+        self._made = 0 if topics else records
+        self.feed = Feed(kafka, topics, end)
+        self.spec = self.folder / "job.py"
+        self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds))
+        self.sight = Sight(shape)
+        self._stop = threading.Event()
+        self._reader = threading.Thread(target=self._watch_files if shape.files else self._watch_topic, daemon=True)
+        self._reader.start()
+
+    def _make(self, topics: list[str]) -> None:
+        admin = AdminClient(self._config)
+        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in topics]
+        for future in admin.create_topics(new).values() if new else ():
+            future.result(30)
+
+    def step(self, share: float) -> None:
+        """Feed on, so that about ``share`` of everything has gone in; and a little in any case."""
+        feed = self.feed
+        for source, sent in enumerate(feed.sent):
+            feed.give(source, max(1, int(share * feed.end) - sent))
+
+    def check(self) -> Verdict:
+        """After the job's end: everything came out, once, and is still there as it was seen."""
+        expected = set(range(self._made)) if self._made else set(self.feed.expected())
+        copies = len(self.shape.vias)
+        wanted = {number * copies + copy for number in expected for copy in range(copies)}
+        final = Sight(self.shape)
+        for place, value in self._files() if self.shape.files else self._all():
+            final.record(place, value)
+        with contextlib.suppress(AssertionError):
+            until(lambda: self.sight.count >= final.count, what="the reader to have seen all", timeout=20)
+        self._stop.set()
+        self._reader.join()
+        gone = 0
+        for place, seen in self.sight.places.items():
+            stands = final.places.get(place, array("q"))
+            if stands[: len(seen)] != seen:
+                gone += 1
+                self.sight.wrong.append(f"what was seen at {place} is not there any more")
+        lost = wanted - final.seen
+        strange = final.seen - wanted
+        self.wrong = [*self.sight.wrong, *final.wrong]
+        self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]
+        self.wrong += [f"{copy // copies} should not be there" for copy in sorted(strange)[:10]]
+        return Verdict(
+            {
+                "in": len(expected),
+                "out": final.count,
+                "lost": len(lost) + gone,
+                "doubled": max(final.doubled, self.sight.doubled) + len(strange),
+                "out_of_order": max(final.out_of_order, self.sight.out_of_order),
+                "unseen": final.count - self.sight.count,
+            }
+        )
+
+    # What comes out
+
+    def _consumer(self) -> Consumer:
+        about = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer({**self._config, **about, "enable.partition.eof": True})
+        consumer.assign([TopicPartition(self._out, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        return consumer
+
+    def _watch_topic(self) -> None:
+        consumer = self._consumer()
+        while not self._stop.is_set():
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    self.sight.record(message.partition(), message.value())
+        consumer.close()
+
+    def _all(self) -> Iterator[tuple[int, bytes]]:
+        consumer = self._consumer()
+        ended: set[int] = set()
+        deadline = time.monotonic() + 120
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline, f"{self._out} cannot be read to its end: a transaction holds it up"
+            for message in consumer.consume(1000, 1.0):
+                if message.error() is None:
+                    ended.discard(message.partition())
+                    yield message.partition(), message.value()
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        consumer.close()
+
+    def _watch_files(self) -> None:
+        known: set[str] = set()
+        while not self._stop.wait(0.1):
+            stand = {path.name for path in Path(self._out).glob("part-*")}
+            for name in known - stand:
+                self.sight.wrong.append(f"{name} was there and is gone")
+                self.sight.doubled += 1
+            for name in sorted(stand - known):
+                for value in (Path(self._out) / name).read_bytes().splitlines():
+                    self.sight.record(name, value)
+            known |= stand
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
+        for path in sorted(Path(self._out).glob("part-*")):
+            for value in path.read_bytes().splitlines():
+                yield path.name, value
+
+
+def abandoned(kafka: str, topic: str, partition: int, alive: float) -> Callable[[], None]:
+    """A stranger writes into a transaction and is never heard of again: the broker ends it after ``alive`` seconds.
+
+    Gives a call that forgets its producer.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka,
+            **_QUIET,
+            "transactional.id": f"stranger-{topic}-{partition}-{time.monotonic_ns()}",
+            "transaction.timeout.ms": int(alive * 1000),
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b'{"id":-1,"key":"never"}', partition=partition)
+    if producer.flush(30):
+        raise KafkaException("the stranger could not write")
+    held = [producer]
+    return held.clear
+
+
+__all__ = ["Feed", "Flow", "Sight", "Verdict", "abandoned"]

@@ -1,0 +1,335 @@
+"""Jobs on real services under seeded faults: ``python -m tests.faults.harness --seed 7 --faults 40 --shape all``.
+
+The last line is one JSON object; the exit code is 1 if a record was lost, doubled or out of order. Above it stand the seed
+and each fault, so that a red run can be had again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator import layout
+from coordinator.events import ENDED, JobNote
+from tests.faults.cluster import SESSION, Cluster, now
+from tests.faults.flow import Flow, Verdict
+from tests.faults.shapes import SHAPES
+from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
+from tests.waiting import until
+
+LANES = 3
+"""Faults at a time, at most."""
+GAP = 0.4, 1.6
+"""Seconds between the beginnings of two."""
+ESTIMATE = 3.0
+"""Seconds that a fault takes in the mean; for the pace of made-up records."""
+
+
+@dataclass
+class Options:
+    """What is asked for."""
+
+    seed: int = 7
+    faults: int = 40
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    records: int = 40_000
+    peers: int = 4
+    coordinators: int = 2
+    virtual: int = 4
+    spark: int = 0
+    families: tuple[str, ...] = FAMILIES
+    lanes: int = LANES
+
+
+@dataclass
+class Fault:
+    """One that has struck."""
+
+    kind: str
+    whom: str
+    began: float
+    ended: float
+    marks: list[tuple[Flow, int, int]] = field(default_factory=list)
+    """(job, source, record): once each of these records has come out, all is going again."""
+    counts: list[tuple[Flow, int]] = field(default_factory=list)
+    commit: float | None = None
+    """Seconds from its end to the next record that came out anywhere."""
+    recovered: float | None = None
+    """Seconds from its end until from every source a record had come out that was fed after it."""
+
+
+class Run:
+    """One fault run.
+
+    Args:
+        options: what is asked for.
+        folder: for logs, data and results.
+    """
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+        self._began = now()
+        self._rng = random.Random(options.seed)
+        self.faults: list[Fault] = []
+        self.trouble: list[str] = []
+        self._lock = threading.Lock()
+        self._share = 0.0
+        self._fed = threading.Event()
+
+    def run(self) -> dict[str, Any]:
+        """Play it; gives what the last line says."""
+        options = self._options
+        verdict: Counter[str] = Verdict()
+        spark = max(options.spark, int("spark" in options.families and options.spark > 0))
+        with Cluster(
+            self._folder, peers=options.peers, coordinators=options.coordinators, virtual=options.virtual, spark=spark
+        ) as cluster:
+            self._tell("services, coordinators and peers are up")
+            number = 0
+            while not number or len(self.faults) < options.faults:
+                missing = options.faults - len(self.faults)
+                self._round(cluster, number, missing, verdict)
+                number += 1
+                if self.trouble or number > 10:
+                    break
+            zombies = self._zombie_commits(cluster)
+            starts = cluster.started
+        return self._result(verdict, zombies, starts, number)
+
+    def _round(self, cluster: Cluster, number: int, missing: int, verdict: Counter[str]) -> None:
+        """One job of each shape, begun and ended, with what is missing of the faults in between."""
+        options = self._options
+        plan = self._plan(missing)
+        seconds = max(10.0, ESTIMATE * missing)
+        records = max(options.records // len(options.shapes), 400)
+        flows = [
+            Flow(cluster.services.kafka, SHAPES[shape], f"{shape}{number}", records, self._folder, seconds)
+            for shape in options.shapes
+        ]
+        scene = Scene(cluster, flows)
+        self._share = 0.0
+        self._fed.clear()
+        helpers = [threading.Thread(target=work, args=(scene,), daemon=True) for work in (self._feed, self._look)]
+        strikes = [self._strike(scene, kind) for kind in plan["begin"]]
+        jobs = {flow: cluster.client.submit(str(flow.spec)).id for flow in flows}
+        for helper in helpers:
+            helper.start()
+        try:
+            until(lambda: all(flow.sight.count for flow in flows), what="first records of every job", timeout=60)
+            self._tell("every job is going")
+            strikes += self._faults(scene, plan["run"])
+            for strike in strikes:
+                strike.join()
+            strikes = [self._strike(scene, kind) for kind in plan["end"]]
+            self._fed.set()
+            self._tell("the last records go in")
+            for flow in flows:
+                flow.feed.finish()
+            until(lambda: all(self._ended(cluster, job) for job in jobs.values()), what="the jobs' ends", timeout=180)
+        except AssertionError as error:
+            self.trouble.append(str(error))
+        scene.ended.set()
+        for thread in (*strikes, *helpers):
+            thread.join()
+        self._stale = scene.stale
+        for flow, job in jobs.items():
+            with contextlib.suppress(Exception):
+                status = self._status(cluster, job)
+                if status is None or status.status != "completed":
+                    self.trouble.append(f"{job} is {status}")
+            found = flow.check()
+            verdict.update(found)
+            self._tell(f"{job}: {dict(found)}")
+            for wrong in flow.wrong[:20]:
+                self._tell(f"  wrong in {job}: {wrong}")
+
+    def _plan(self, count: int) -> dict[str, list[str]]:
+        """So many kinds of fault, by the phase that they strike in: each once before any comes twice, in an order of chance."""
+        options, rng = self._options, self._rng
+        possible = [
+            name
+            for name, kind in KINDS.items()
+            if kind.family in options.families
+            and (name != "kill spark" or options.spark)
+            and (name != "kill at split" or "made" in options.shapes)
+            and (kind.family != "files" or "files" in options.shapes)
+        ]
+        chosen: list[str] = []
+        while len(chosen) < count:
+            again = [name for name in possible if not chosen or KINDS[name].phase == "run"]
+            chosen += rng.sample(again, len(again))[: count - len(chosen)]
+        return {phase: [name for name in chosen if KINDS[name].phase == phase] for phase in ("begin", "run", "end")}
+
+    def _faults(self, scene: Scene, plan: list[str]) -> list[threading.Thread]:
+        strikes: list[threading.Thread] = []
+        for number, kind in enumerate(plan):
+            until(lambda: sum(s.is_alive() for s in strikes) < self._options.lanes, what="a fault's end", timeout=120)
+            self._share = 0.9 * number / len(plan)
+            strikes.append(self._strike(scene, kind))
+            scene.hold(self._rng.uniform(*GAP))
+        return strikes
+
+    def _strike(self, scene: Scene, kind: str) -> threading.Thread:
+        rng = random.Random(self._rng.random())
+
+        def strike() -> None:
+            began = now()
+            try:
+                whom = KINDS[kind].verb(scene, rng)
+            except NotNow as reason:
+                self._tell(f"{kind}: did not strike: {reason}")
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it was, the run is red
+                self.trouble.append(f"{kind}: {type(error).__name__}: {error}")
+                self._tell(self.trouble[-1])
+                return
+            fault = Fault(kind, whom, began, now())
+            if not self._fed.is_set():
+                fault.marks = [(f, source, sent) for f in scene.flows for source, sent in enumerate(f.feed.sent)]
+                fault.counts = [(flow, flow.sight.count) for flow in scene.flows]
+            with self._lock:
+                self.faults.append(fault)
+            self._tell(f"fault {len(self.faults)}: {kind}: {whom} ({fault.ended - fault.began:.1f} s)")
+
+        thread = threading.Thread(target=strike, daemon=True)
+        thread.start()
+        return thread
+
+    # Beside the faults
+
+    def _feed(self, scene: Scene) -> None:
+        while not self._fed.wait(0.1):
+            for flow in scene.flows:
+                flow.step(self._share)
+
+    def _look(self, scene: Scene) -> None:
+        """When each fault was got over; and seats that have become free for whatever reason are filled."""
+        looked = now()
+        while not scene.ended.wait(0.02):
+            with self._lock:
+                waiting = [fault for fault in self.faults if fault.recovered is None and fault.marks]
+            for fault in waiting:
+                if fault.commit is None and any(flow.sight.count > count for flow, count in fault.counts):
+                    fault.commit = now() - fault.ended
+                if all(flow.sight.through.get(source, -1) >= mark for flow, source, mark in fault.marks):
+                    fault.recovered = now() - fault.ended
+            if now() - looked > 1:
+                looked = now()
+                scene.cluster.mend()
+
+    def _status(self, cluster: Cluster, job: str) -> JobNote | None:
+        data = cluster.client._tree.read(layout.job_status(job))
+        return msgspec.json.decode(data, type=JobNote) if data else None
+
+    def _ended(self, cluster: Cluster, job: str) -> bool:
+        try:
+            status = self._status(cluster, job)
+        except Exception:  # noqa: BLE001 - ZooKeeper is down at the moment
+            return False
+        return status is not None and status.status in ENDED
+
+    # What is told
+
+    def _zombie_commits(self, cluster: Cluster) -> int:
+        """Batches that processes, stopped before a commit and past every timeout, have committed after they woke up."""
+        return 0
+
+    def _result(self, verdict: Counter[str], zombies: int, starts: int, rounds: int) -> dict[str, Any]:
+        recovered = [fault.recovered for fault in self.faults if fault.recovered is not None]
+        commits = [fault.commit for fault in self.faults if fault.commit is not None]
+        return {
+            "records_in": verdict["in"],
+            "records_out": verdict["out"],
+            "lost": verdict["lost"],
+            "doubled": verdict["doubled"],
+            "out_of_order": verdict["out_of_order"],
+            "faults": dict(sorted(Counter(fault.kind for fault in self.faults).items())),
+            "recover_s": _spread(recovered),
+            "seed": self._options.seed,
+            "next_commit_s": _spread(commits),
+            "zombie_commits": zombies,
+            "shapes": list(self._options.shapes),
+            "jobs": rounds * len(self._options.shapes),
+            "processes": starts,
+            "trouble": self.trouble,
+            "seconds": round(now() - self._began, 1),
+        }
+
+    def _tell(self, what: str) -> None:
+        sys.stderr.write(f"{now() - self._began:7.1f} s  {what}\n")
+
+
+def _spread(seconds: list[float]) -> dict[str, float | int]:
+    if not seconds:
+        return {"of": 0}
+    return {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2), "of": len(seconds)}
+
+
+def good(result: dict[str, Any]) -> bool:
+    """Whether everything is exactly as promised."""
+    wrong = ("lost", "doubled", "out_of_order", "zombie_commits")
+    return not any(result[key] for key in wrong) and not result["trouble"]
+
+
+def run(options: Options) -> dict[str, Any]:
+    """One fault run; its logs stay if it is red."""
+    folder = Path(tempfile.mkdtemp(prefix="sardonyx-faults-"))
+    sys.stderr.write(f"seed {options.seed}: {options}\nlogs: {folder}\n")
+    result = Run(options, folder).run()
+    if good(result):
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--faults", type=int, default=Options.faults)
+    parser.add_argument("--shape", default="all", help=f"all, or some of {','.join(SHAPES)}")
+    parser.add_argument("--records", type=int, default=Options.records, help="over all shapes")
+    parser.add_argument("--peers", type=int, default=Options.peers)
+    parser.add_argument("--coordinators", type=int, default=Options.coordinators)
+    parser.add_argument("--virtual", type=int, default=Options.virtual, help="virtual peers of each")
+    parser.add_argument("--spark", type=int, default=0, help="how many of the peers run Spark")
+    parser.add_argument("--kinds", default="all", help=f"all, or some of {','.join(FAMILIES)}")
+    parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time")
+    given = parser.parse_args()
+    options = Options(
+        seed=given.seed,
+        faults=given.faults,
+        shapes=tuple(SHAPES) if given.shape == "all" else tuple(given.shape.split(",")),
+        records=given.records,
+        peers=given.peers,
+        coordinators=given.coordinators,
+        virtual=given.virtual,
+        spark=given.spark,
+        families=FAMILIES if given.kinds == "all" else tuple(given.kinds.split(",")),
+        lanes=given.lanes,
+    )
+    result = run(options)
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if good(result) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+__all__ = ["SESSION", "Fault", "Options", "Run", "good", "run"]

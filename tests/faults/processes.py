@@ -1,0 +1,149 @@
+"""Peers as processes that start in a tenth of a second: the product's own daemon, loop, queues and media, without a JVM.
+
+Functions run in the peer's process instead of on Spark's workers; everything else is what ``sardonyx peer`` runs. Starting
+Spark takes twenty seconds of a processor, and a fault run kills hundreds of peers. ``spark=True`` starts real ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import peer.task_loop
+import peer.work
+import spark_tasks.apply
+import spark_tasks.read
+from coordinator.service import Coordinator
+from peer.service import PeerDaemon, SparkCraft
+from sardonyx.config import Settings, load_settings
+from sardonyx.keeper import Keeper, start_child
+from sardonyx.logs import configure_logging
+from tests.services.light import Actor, _processes
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Process(Protocol):
+    """What the harness asks of a process, however it was started."""
+
+    name: str
+    pid: int
+
+    @property
+    def gone(self) -> bool: ...
+    def send(self, number: int) -> None: ...
+    def end(self) -> None: ...
+
+
+class Quick(Actor):
+    """Forked off one that has imported everything."""
+
+    @property
+    def gone(self) -> bool:
+        return self.exit_code is not None
+
+    def end(self) -> None:
+        self.kill()
+
+
+class Real:
+    """``sardonyx peer``, as a user starts it."""
+
+    def __init__(self, name: str, keeper: Keeper) -> None:
+        self.name, self.pid, self._keeper = name, keeper.pid, keeper
+
+    @property
+    def gone(self) -> bool:
+        return self._keeper.poll() is not None
+
+    def send(self, number: int) -> None:
+        self._keeper.signal(number)
+
+    def end(self) -> None:
+        self._keeper.kill()
+
+
+def warm() -> None:
+    """Have the process that others are forked off import everything beforehand. Once, before the first is started."""
+    _processes.set_forkserver_preload([__name__, "queues.links", "queues.media.files_output", "queues.media.generator"])
+
+
+def coordinator(name: str, folder: Path, settings: Settings, gates: Path) -> Process:
+    """A coordinator, standing for election."""
+    return Quick(name, folder, _coordinate, settings, gate=str(gates))
+
+
+def peers(name: str, folder: Path, settings: Settings, gates: Path, *, spark: bool = False) -> Process:
+    """A peer daemon with as many virtual peers as the settings say."""
+    if not spark:
+        return Quick(name, folder, partial(_serve, folder), settings, gate=str(gates))
+    env = {**settings.environment(), "SARDONYX_GATE": str(gates)}
+    command = [sys.executable, "-m", "sardonyx", "peer"]
+    return Real(name, start_child(command, name=name, log_path=folder / f"{name}.log", env=env))
+
+
+# In the process
+
+
+def _coordinate() -> None:
+    _die_with_parent()
+    settings = load_settings()
+    configure_logging(settings)
+    Coordinator(settings).run()
+
+
+def _serve(folder: Path) -> None:
+    _die_with_parent()
+    settings = load_settings()
+    configure_logging(settings)
+    with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
+        daemon = PeerDaemon(settings, SparkCraft(settings, Here(), Path(cache)))
+        signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
+        daemon.run()
+    os._exit(0)  # as the daemon does: Kafka clients may take for ever to be destroyed
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Here:
+    """What of a Spark session and its context the code asks for, in this very process."""
+
+    defaultParallelism = 1  # noqa: N815 (Spark's name)
+
+    @property
+    def sparkContext(self) -> Here:  # noqa: N802 (Spark's name)
+        return self
+
+    def setJobDescription(self, _what: str) -> None:  # noqa: N802 (Spark's name)
+        pass
+
+    def addFile(self, _path: str) -> None:  # noqa: N802 (Spark's name)
+        pass
+
+    def parallelize(self, items: Iterable[Any], _slices: int) -> Items:
+        return Items(list(items))
+
+
+class Items:
+    """An RDD that is a list."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def map(self, work: Callable[[Any], Any]) -> Items:
+        return Items([work(item) for item in self._items])
+
+    def collect(self) -> list[Any]:
+        return self._items
+
+
+__all__ = ["Process", "coordinator", "peer", "peers", "spark_tasks", "warm"]

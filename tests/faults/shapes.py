@@ -1,0 +1,111 @@
+"""The jobs that fault runs run: their specs, what goes in, and what must come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PARTITIONS = 4
+"""Of every topic that goes in, and that comes out."""
+SOURCE = 100_000_000
+"""Ids of one source (a partition of an input) begin at its number times this."""
+KEYS = 16
+"""Keys of each source; no two sources share one."""
+SCHEMA = "id bigint, key string"
+
+_FUNCTIONS = """
+import pyarrow as pa
+from sardonyx import Job, files, generator, kafka
+
+def same(rows: pa.Table) -> pa.Table:
+    return rows
+
+def left(rows: pa.Table) -> pa.Table:
+    return rows.append_column("via", pa.array(["left"] * rows.num_rows, pa.string()))
+
+def right(rows: pa.Table) -> pa.Table:
+    return rows.append_column("via", pa.array(["right"] * rows.num_rows, pa.string()))
+
+def each(row: dict) -> dict:
+    return {{**row}}
+
+def source(topic: str):
+    return kafka(topic, start="earliest", end={end}, format="json", schema="{schema}")
+
+out = kafka("{out}", format="json", key="key")
+job = Job("{name}", partitions=4, failure_limit=100)
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of job.
+
+    Args:
+        name: what it is called.
+        body: the job, with the names of :data:`_FUNCTIONS`; ``IN0``, ``IN1`` are its input topics, ``OUT`` its folder.
+        inputs: how many topics go in; none, and the job makes up its records.
+        vias: what ``via`` says in the copies of each record that must come out.
+        ordered: whether order per key is promised.
+        files: whether it puts files out.
+    """
+
+    name: str
+    body: str
+    inputs: int = 1
+    vias: tuple[str, ...] = ("",)
+    ordered: bool = False
+    files: bool = False
+
+    def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
+        """The text of ``job.py``."""
+        ends = dict.fromkeys(range(PARTITIONS), end)
+        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name) + self.body
+        for number, topic in enumerate(inputs):
+            text = text.replace(f"IN{number}", repr(topic))
+        return text.replace("OUT", repr(out)).replace("MADE", str(made)).replace("RATE", f"{rate:.1f}")
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            "copy",
+            'job.output("write", out, after=job.task("copy", same, after=job.input("read", source(IN0))))\n',
+            ordered=True,
+        ),
+        Shape(
+            "chain",
+            'first = job.task("first", same, after=job.input("read", source(IN0)))\n'
+            'second = job.task("second", each, after=first)\n'
+            'job.output("write", out, after=job.task("third", same, after=second))\n',
+        ),
+        Shape(
+            "diamond",
+            'both = [job.input("read", source(IN0)), job.input("also", source(IN1))]\n'
+            'union = job.task("union", same, after=both)\n'
+            'sides = [job.task("left", left, after=union), job.task("right", right, after=union)]\n'
+            'job.output("write", out, after=job.task("join", same, after=sides))\n',
+            inputs=2,
+            vias=("left", "right"),
+        ),
+        Shape(
+            "files",
+            'work = job.task("work", same, after=job.input("read", source(IN0)))\n'
+            'job.output("write", files(OUT, format="json"), after=work)\n',
+            files=True,
+        ),
+        Shape(
+            "made",
+            'columns = {"id": "sequence", "key": {"kind": "key", "distinct": 50}}\n'
+            'made = job.input("make", generator(MADE, rate=RATE, columns=columns))\n'
+            'job.output("write", out, after=job.task("work", same, after=made))\n',
+            inputs=0,
+        ),
+        Shape(
+            "grouped",
+            'work = job.task("work", same, after=job.input("read", source(IN0)))\n'
+            'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"]))\n',
+            ordered=True,
+        ),
+    )
+}

@@ -1,0 +1,317 @@
+"""Every fault that a run can bring about, by name: at a gate in the code, or done to a process, a service or a connection."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import psutil
+from kazoo.client import KazooClient
+
+from coordinator import layout
+from coordinator.events import PulseNote
+from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
+from tests.faults.flow import Flow, abandoned
+from tests.waiting import until
+
+PATIENCE = 20.0
+"""Seconds that an armed gate waits for somebody to pass it."""
+
+
+class NotNow(Exception):
+    """The fault could not strike: nobody was there to be hit."""
+
+
+@dataclass
+class Scene:
+    """What a fault is done to.
+
+    Args:
+        cluster: all processes.
+        flows: the jobs that run.
+        ended: set when they have all ended.
+    """
+
+    cluster: Cluster
+    flows: list[Flow]
+    ended: threading.Event = field(default_factory=threading.Event)
+    services: threading.Lock = field(default_factory=threading.Lock)
+    """One service at a time is down."""
+    stale: list[tuple[str, float, str]] = field(default_factory=list)
+    """(process, when it woke up, where it had stopped) of all that were stopped past every timeout, before their commit."""
+
+    def hold(self, seconds: float) -> None:
+        """Let things take their course for so long."""
+        threading.Event().wait(seconds)
+
+    @contextmanager
+    def seat(self, rng: random.Random, *, spark: bool | None = None) -> Iterator[Seat]:
+        """A peer that nothing else is being done to."""
+        wanted = [seat for seat in self.cluster.peers if spark is None or seat.spark == spark]
+        rng.shuffle(wanted)
+        taken = until(lambda: next((seat for seat in wanted if seat.busy.acquire(blocking=False)), None), what="a seat")
+        try:
+            yield taken
+        finally:
+            taken.busy.release()
+
+
+Verb = Callable[[Scene, random.Random], str]
+"""Brings the fault about, returns when it is over, and says whom it hit."""
+
+
+class Kind(NamedTuple):
+    """One kind of fault."""
+
+    family: str
+    """What KINDS names."""
+    phase: str
+    """``begin``, ``run`` or ``end``: when in the life of a job it can strike."""
+    verb: Verb
+
+
+# Processes
+
+
+def _past(rng: random.Random) -> float:
+    """Seconds of a pause: past the sessions, and half the time past the transaction's life, too."""
+    return rng.choice([SESSION + 1.5, TRANSACTION + 1.5])
+
+
+def _at_gate(point: str, action: str) -> Verb:
+    def verb(scene: Scene, rng: random.Random) -> str:
+        cluster = scene.cluster
+        cluster.arm(point, action)
+        deadline = now() + PATIENCE
+        pid = 0
+        while not pid:
+            pid = cluster.struck(point)
+            if not pid and (now() > deadline or scene.ended.is_set()) and cluster.disarm(point):
+                raise NotNow(f"nobody came by {point}")
+            scene.hold(0.02)
+        seat = cluster.seat_of(pid)
+        assert seat is not None, f"process {pid} was hit at {point} and is none of ours"
+        assert seat.process is not None
+        name = seat.process.name
+        if action == "kill":
+            until(
+                lambda: seat.process is None or seat.process.pid != pid or seat.process.gone, what=f"the end of {name}"
+            )
+            cluster.mend()
+        else:
+            scene.hold(_past(rng))
+            scene.stale.append((name, now(), point))
+            os.kill(pid, signal.SIGCONT)
+        return name
+
+    return verb
+
+
+def _kill_peer(scene: Scene, rng: random.Random) -> str:
+    with scene.seat(rng) as seat:
+        return _kill(scene, seat)
+
+
+def _kill_leader(scene: Scene, _rng: random.Random) -> str:
+    return _kill(scene, scene.cluster.leader())
+
+
+def _kill(scene: Scene, seat: Seat) -> str:
+    process = seat.process
+    assert process is not None
+    process.send(signal.SIGKILL)
+    until(lambda: process.gone, what=f"the end of {process.name}")
+    scene.cluster.mend()
+    return process.name
+
+
+def _stop_peer(scene: Scene, rng: random.Random) -> str:
+    with scene.seat(rng) as seat:
+        return _stop(scene, seat, _past(rng))
+
+
+def _stop_leader(scene: Scene, rng: random.Random) -> str:
+    return _stop(scene, scene.cluster.leader(), SESSION + 1.5)
+
+
+def _stop(scene: Scene, seat: Seat, seconds: float) -> str:
+    process = seat.process
+    assert process is not None
+    if process.gone:
+        raise NotNow(f"{process.name} has just died of something else")
+    process.send(signal.SIGSTOP)
+    scene.hold(seconds)
+    process.send(signal.SIGCONT)
+    return process.name
+
+
+def _kill_spark(scene: Scene, rng: random.Random) -> str:
+    with scene.seat(rng, spark=True) as seat:
+        assert seat.process is not None
+        below = psutil.Process(seat.process.pid).children(recursive=True)
+        machine = next((child for child in below if child.name() == "java"), None)
+        if machine is None:
+            raise NotNow("Spark is just starting")
+        machine.kill()
+        return seat.process.name
+
+
+def _rebalance(scene: Scene, rng: random.Random) -> str:
+    """One leaves after its batch, another comes: partitions move twice while the others work."""
+    with scene.seat(rng) as seat:
+        process = seat.process
+        assert process is not None
+        process.send(signal.SIGTERM)
+        try:
+            until(lambda: process.gone, what=f"{process.name} to leave", timeout=TRANSACTION + 20)
+        finally:
+            scene.cluster.mend()
+        return process.name
+
+
+# Sessions
+
+
+def password_of(session: int) -> bytes:
+    """The password that ZooKeeper gave a session: what Java's generator makes of the id and a constant of its server."""
+    mask, state = (1 << 48) - 1, session ^ 0xB3415C00
+    state = (state ^ 0x5DEECE66D) & mask
+    password = b""
+    while len(password) < 16:
+        state = (state * 0x5DEECE66D + 0xB) & mask
+        password += (state >> 16).to_bytes(4, "little")
+    return password
+
+
+def _expire(scene: Scene, session: int) -> None:
+    client_id = session, password_of(session)
+    double = KazooClient(hosts=scene.cluster.services.zookeeper, client_id=client_id)
+    double.start(15)
+    double.stop()
+    double.close()
+
+
+def _expire_peer(scene: Scene, rng: random.Random) -> str:
+    with scene.seat(rng) as seat:
+        assert seat.process is not None
+        tree = scene.cluster.client._tree
+        for peer in tree.children(layout.PULSE):
+            data, stat = tree.client.get(tree.path(layout.pulse(peer)))
+            if msgspec.json.decode(data, type=PulseNote).pid == seat.process.pid:
+                _expire(scene, stat.ephemeralOwner)
+                return seat.process.name
+        raise NotNow(f"{seat.process.name} has no session")
+
+
+def _expire_leader(scene: Scene, _rng: random.Random) -> str:
+    tree = scene.cluster.client._tree
+    seat = scene.cluster.leader()
+    assert seat.process is not None
+    first = min(tree.children(layout.ELECTION), key=lambda node: node[-10:])
+    _, stat = tree.client.get(tree.path(f"{layout.ELECTION}/{first}"))
+    _expire(scene, stat.ephemeralOwner)
+    return seat.process.name
+
+
+# Services
+
+
+def _again(service: str, *, kill: bool) -> Verb:
+    def verb(scene: Scene, _rng: random.Random) -> str:
+        with scene.services:
+            scene.cluster.services.end(service, kill=kill)
+            scene.cluster.services.begin(service)
+        return service
+
+    return verb
+
+
+# Connections
+
+
+def _connection(to: str, how: str) -> Verb:
+    def verb(scene: Scene, rng: random.Random) -> str:
+        with scene.seat(rng) as seat:
+            assert seat.process is not None
+            proxy = seat.kafka if to == "kafka" else seat.zookeeper
+            assert proxy is not None
+            if how == "refused":
+                proxy.refuse()
+            elif how == "delayed":
+                proxy.delay = 0.2
+            elif how == "deaf":
+                proxy.lose_replies()
+            elif how in ("mute", "timed-out"):
+                proxy.lose_requests()
+            if how != "cut":
+                scene.hold(TRANSACTION + 1.5 if how == "timed-out" else rng.choice([1.0, SESSION + 1.5]))
+            proxy.accept_again()
+            proxy.cut()
+            return seat.process.name
+
+    return verb
+
+
+# Strangers
+
+
+def _zombie(scene: Scene, rng: random.Random) -> str:
+    """Somebody upstream leaves a transaction open: readers wait for its end, and never see what is in it."""
+    flows = [flow for flow in scene.flows if flow.feed.places]
+    if not flows:
+        raise NotNow("no job reads a topic")
+    place = rng.choice(rng.choice(flows).feed.places)
+    with scene.services:
+        forget = abandoned(scene.cluster.services.kafka, place.topic, place.partition, SESSION)
+    scene.hold(SESSION + 1.0)  # the broker looks twice a second
+    forget()
+    return f"{place.topic}[{place.partition}]"
+
+
+RUNNING = ("read", "cut", "checked", "applied", "begin", "written", "positions", "committed")
+"""Gates of the eight steps; the last, going back to the committed positions, is ``rewind``."""
+ENDING = ("vote", "voted", "exhausted", "seal", "sealed", "complete", "completed")
+"""Gates that are passed when a task ends."""
+
+
+def _kinds() -> dict[str, Kind]:
+    kinds = {f"kill at {point}": Kind("sigkill", "run", _at_gate(point, "kill")) for point in (*RUNNING, "rewind")}
+    kinds |= {f"stop at {point}": Kind("sigstop", "run", _at_gate(point, "stop")) for point in RUNNING}
+    kinds |= {f"kill at {point}": Kind("sigkill", "end", _at_gate(point, "kill")) for point in ENDING}
+    kinds |= {f"stop at {point}": Kind("sigstop", "end", _at_gate(point, "stop")) for point in ("seal", "sealed")}
+    kinds |= {
+        "kill at split": Kind("sigkill", "begin", _at_gate("split", "kill")),
+        "kill in publish": Kind("files", "run", _at_gate("in-publish", "kill")),
+        "kill in seal of files": Kind("files", "end", _at_gate("in-seal", "kill")),
+        "kill peer": Kind("sigkill", "run", _kill_peer),
+        "stop peer": Kind("sigstop", "run", _stop_peer),
+        "kill leader": Kind("leader", "run", _kill_leader),
+        "stop leader": Kind("leader", "run", _stop_leader),
+        "expire peer": Kind("session", "run", _expire_peer),
+        "expire leader": Kind("session", "run", _expire_leader),
+        "restart zookeeper": Kind("zookeeper", "run", _again("zookeeper", kill=False)),
+        "kill zookeeper": Kind("zookeeper", "run", _again("zookeeper", kill=True)),
+        "restart kafka": Kind("kafka", "run", _again("kafka", kill=False)),
+        "kill kafka": Kind("kafka", "run", _again("kafka", kill=True)),
+        "transaction times out": Kind("transaction", "run", _connection("kafka", "timed-out")),
+        "rebalance": Kind("rebalance", "run", _rebalance),
+        "kill spark": Kind("spark", "run", _kill_spark),
+        "zombie upstream": Kind("zombie", "run", _zombie),
+    }
+    for to in ("kafka", "zookeeper"):
+        for how in ("cut", "refused", "delayed", "deaf", "mute"):
+            kinds[f"{to} {how}"] = Kind("network", "run", _connection(to, how))
+    return kinds
+
+
+KINDS = _kinds()
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
+
+__all__ = ["FAMILIES", "KINDS", "Kind", "NotNow", "Scene", "password_of"]
