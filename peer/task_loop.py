@@ -13,6 +13,9 @@ A batch goes through eight steps, here and in :meth:`TaskLoop.step`:
 8. a retriable error: the call is repeated; an abortable one: back to the committed positions, read again; anything
    else: a new producer and a new consumer, which learn from the broker what was committed.
 
+An output that keeps positions itself (a database) takes rows and positions in one transaction of its own between 5 and 6;
+then what it holds counts, whatever becomes of Kafka's transaction: :mod:`queues.media.jdbc_output`.
+
 What must be durable first: splits before what is read from them; staged files before the transaction that lists them; the
 drained positions before "seal?"; the sentinels before "complete!".
 """
@@ -35,8 +38,9 @@ from peer.aside import Aside
 from peer.grant import Grant, GrantGone
 from peer.work import Result, StepClock, Work
 from queues.links import read_all
-from queues.media.base import Split
+from queues.media.base import PositionsMoved, Split
 from queues.outlets import sentinel_message
+from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
 from queues.reader import DUE_HEADER, ROWS_HEADER, Batch, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
@@ -100,6 +104,7 @@ class TaskLoop:
         self._started = time.monotonic()
         self._clock = StepClock()
         self._aside = Aside(f"batch-{work.peer}", work.begin)
+        self._store = next((outlet for outlet in work.outlets if isinstance(outlet, PositionedOutlet)), None)
         self._reader: Reader
         self._writer: TransactionalWriter
 
@@ -112,7 +117,7 @@ class TaskLoop:
                     while not self._over:
                         self.step()
                 except (ProducerLost, ReaderLost, SetupError) as reason:
-                    if isinstance(reason, SetupError) and reason.code != "SX-KAFKA-UNREACHABLE":
+                    if isinstance(reason, SetupError) and not self._waits_for(reason):
                         raise
                     self._close()  # or its partitions would wait with us
                     self._rebuild(reason)
@@ -152,14 +157,16 @@ class TaskLoop:
             gate("applied")
             self._check(batch)
             self._commit(batch, *result)  # 5, 6, 7
-        except (TransactionAborted, BatchDropped, ZooKeeperAway) as reason:  # 8
+        except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
                 self._refused(reason)
                 # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
                 raise ProducerLost(str(reason)) from reason
             gate("rewind")
-            self._reader.rewind()
+            if self._store is not None:
+                self._store.abandon()
+            self._reader.recover()
 
     # --- the batch -----------------------------------------------------------------------------------------------
 
@@ -182,7 +189,10 @@ class TaskLoop:
         positions = self._positions(batch, result)
         gate("begin")  # 5
         with self._clock("write"):
-            self._write([*messages, *displaced], positions)  # 5, 6, 7
+            outgoing = [*batch.owed, *messages, *displaced]
+            if self._store is not None:
+                self._commit_elsewhere(self._store, batch, positions, outgoing)
+            self._write(outgoing, positions)  # 5, 6, 7
         gate("committed")
         if result.rows_in:
             with self._clock("publish"):
@@ -194,6 +204,20 @@ class TaskLoop:
         if result.skipped and result.first_error:
             error = result.first_error
             log.warning("records skipped", records=result.skipped, first=f"{error.code}: {error.message}")
+
+    def _commit_elsewhere(
+        self,
+        store: PositionedOutlet,
+        batch: Batch,
+        positions: dict[Partition, Position],
+        outgoing: Sequence[Outgoing | Records],
+    ) -> None:
+        """Rows, positions and what is still to be said in Kafka, in the output's own transaction."""
+        self._meanwhile(lambda: store.begin(batch.started, positions, outgoing))
+        self._check(batch)
+        gate("store")
+        store.commit()
+        gate("stored")
 
     def _write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
         """One transaction. When it is through, earlier troubles are over."""
@@ -347,13 +371,21 @@ class TaskLoop:
         self._writer = TransactionalWriter(work.settings, work.transactional_id)
         self._writer.open()
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
-        self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size)
+        recover = None if self._store is None else self._store.recover
+        self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size, recover)
 
     def _close(self) -> None:
         reader = self.__dict__.pop("_reader", None)
         if reader is not None:
             reader.close()
         self.__dict__.pop("_writer", None)
+        if self._store is not None:
+            self._store.abandon()
+
+    def _waits_for(self, away: SetupError) -> bool:
+        """Whether what cannot be reached is known to have been there, so that it is waited for."""
+        known = self._store is not None and self._store.reached
+        return away.code == "SX-KAFKA-UNREACHABLE" or (known and away.code == "SX-DATABASE-UNREACHABLE")
 
     def _refused(self, reason: TransactionAborted) -> None:
         """Kafka does not take the batch, for a reason that will not pass by itself: a few times may be chance."""
@@ -372,8 +404,10 @@ class TaskLoop:
         self._grant.check()
         try:
             reach_kafka(self._work.settings)
+            if self._store is not None:
+                self._store.reach()
         except SetupError as away:
-            log.warning("waits for Kafka", reason=away.message)
+            log.warning("waits for what it writes to", reason=away.message)
             self._grant.pause(1.0)
             return
         now = time.monotonic()

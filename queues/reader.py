@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from confluent_kafka import (
@@ -28,7 +28,7 @@ from confluent_kafka import (
 
 from coordinator.events import LinkFacts
 from queues.positions import Partition, Position
-from queues.transaction import CLIENT_LOG
+from queues.transaction import CLIENT_LOG, Outgoing
 from sardonyx.config import Settings
 from sardonyx.graph import Link
 from sentinel.rules import PartitionView
@@ -77,6 +77,18 @@ class Batch:
     """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
     incarnations: dict[Partition, int] = field(default_factory=dict)
     """Which assignment of the partition it was read under."""
+    started: dict[Partition, int | None] = field(default_factory=dict)
+    """For each of ``positions``, the committed offset that the batch goes on from; None: nothing was ever committed."""
+    owed: list[Outgoing] = field(default_factory=list)
+    """What an earlier batch had still to say, of which only the output's own transaction is committed."""
+
+
+class Recovered(NamedTuple):
+    """Where a partition stands in an output that keeps positions itself, which is where reading begins."""
+
+    position: Position
+    owed: list[Outgoing]
+    """What is still to be written with the next commit, if Kafka's own position is another one."""
 
 
 @dataclass(slots=True)
@@ -111,6 +123,9 @@ class _Held:
     """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
     """A record behind the bound end came: no more are asked for."""
+    behind: bool = False
+    """Kafka's own position is not ``committed``, which comes from elsewhere: it is to be brought up with the next commit."""
+    owed: list[Outgoing] = field(default_factory=list)
 
 
 class Reader:
@@ -122,6 +137,8 @@ class Reader:
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
         batch_rows: what a message of unknown size counts for.
+        recover: of an output that keeps positions itself: where partitions stand there, given what Kafka has just said of
+            them. Asked whenever partitions come, and by :meth:`recover`.
     """
 
     def __init__(
@@ -131,10 +148,12 @@ class Reader:
         links: Mapping[str, tuple[Link, LinkFacts]],
         elect: Callable[[str, str], str],
         batch_rows: int,
+        recover: Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Recovered]] | None = None,
     ) -> None:
         self._links = {link.topic: (link, facts) for link, facts in links.values()}
         self._elect = elect
         self._batch_rows = batch_rows
+        self._recover = recover
         self._held: dict[Partition, _Held] = {}
         self._buffer: deque[_Piece] = deque()
         self._rows = 0
@@ -213,8 +232,13 @@ class Reader:
                 batch.displaced[partition] = uuid
             if partition in batch.rows or uuid is not None or self._to_commit(held):
                 counts = held.committed.counts if held.committed else Position(0).counts
-                batch.positions[partition] = Position(held.view.position, counts, held.view.drained)
+                position = Position(held.view.position, counts, held.view.drained)
+                if held.behind and held.committed and position == held.committed._replace(drained=None):
+                    position = held.committed  # or what is owed could not be told from what was said
+                batch.positions[partition] = position
                 batch.incarnations[partition] = held.incarnation
+                batch.started[partition] = held.committed.offset if held.committed else None
+                batch.owed += held.owed
         return batch
 
     def holds(self, batch: Batch) -> bool:
@@ -228,7 +252,19 @@ class Reader:
         """The transaction with these positions is committed."""
         for partition, position in positions.items():
             if partition in self._held:
-                self._held[partition].committed = position
+                held = self._held[partition]
+                held.committed, held.behind, held.owed = position, False, []
+
+    def recover(self) -> None:
+        """Learn anew what is committed, where the output keeps positions itself, then :meth:`rewind`.
+
+        Raises:
+            ReaderLost: the broker did not answer; whatever the output raises.
+        """
+        if self._recover is not None and self._held:
+            for partition, held in self._asked([TopicPartition(p.topic, p.number) for p in self._held]).items():
+                self._held[partition].committed, self._held[partition].behind, self._held[partition].owed = held
+        self.rewind()
 
     def rewind(self) -> None:
         """Forget everything since the last commit and read it again."""
@@ -406,9 +442,9 @@ class Reader:
             batch.rows[partition] = batch.rows.get(partition, 0) + piece.rows
 
     def _to_commit(self, held: _Held) -> bool:
-        """Whether the partition was found drained and that is not committed yet."""
+        """Whether Kafka's position is to be brought up, or the partition was found drained and that is not committed yet."""
         drained = held.view.drained
-        return drained is not None and (held.committed is None or held.committed.drained != drained)
+        return held.behind or (drained is not None and (held.committed is None or held.committed.drained != drained))
 
     def _fresh_view(self, partition: Partition, held: _Held) -> PartitionView:
         _, facts = self._links[partition.topic]
@@ -441,11 +477,26 @@ class Reader:
             found.append((Partition(item.topic, item.partition), position))
         return found
 
+    def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, tuple[Position | None, bool, list[Outgoing]]]:
+        """What is committed of each partition, whether Kafka's own position is another one, and what is owed there.
+
+        Kafka is asked first: once it has answered, whoever held a partition before can move it only in the output, and
+        will be found to have done so by the compare-and-set of our next batch.
+        """
+        told = dict(self._ask_committed(wanted)) if wanted else {}
+        kept = self._recover(told) if self._recover is not None and told else {}
+        return {
+            partition: (kept[partition].position, kept[partition].position != position, kept[partition].owed)
+            if partition in kept
+            else (position, False, [])
+            for partition, position in told.items()
+        }
+
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._closing:  # what was on its way when we left; a closing consumer is told no positions
             return
         starts: list[TopicPartition] = []
-        for partition, position in self._ask_committed(partitions) if partitions else ():
+        for partition, (position, behind, owed) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
             self._incarnation += 1
             held = _Held(
@@ -454,6 +505,8 @@ class Reader:
                 incarnation=self._incarnation,
                 # A partition that was added to a user's topic since: all of it, or nothing if the input is bounded.
                 started=facts.start[partition.number] if facts.start and partition.number < facts.partitions else 0,
+                behind=behind,
+                owed=owed,
             )
             held.view = self._fresh_view(partition, held)
             self._held[partition] = held

@@ -7,12 +7,13 @@ visible what a committed transaction lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
+from queues.positions import Partition, Position
 from sardonyx.errors import Failure
 
 
@@ -60,6 +61,72 @@ class Output(Protocol):
         """The task has ended; ``entries`` are all that were ever committed.
 
         Publish what is left, remove what no commit lists. Idempotent.
+        """
+        ...
+
+
+class Kept(NamedTuple):
+    """What an output with positions of its own holds for a partition."""
+
+    position: Position
+    owed: bytes | None
+    """What the Kafka transaction of the batch that got there had to say, until it is known to have said it."""
+
+
+class PositionsMoved(Exception):
+    """A partition does not stand where the batch began: somebody else has committed it. Nothing was written."""
+
+
+@runtime_checkable
+class PositionedOutput(Protocol):
+    """An output that takes rows and the task's positions in ONE transaction of its own, such as a database.
+
+    Where it holds a position, that is where reading begins, whatever Kafka says; see ``docs/media.md`` for the order of
+    the two commits and why nothing is lost or doubled between them. Used by one batch at a time, not always on the same
+    thread.
+    """
+
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Kept]:
+        """What is held for those of these partitions that it knows of."""
+        ...
+
+    def begin(
+        self,
+        table: pa.Table,
+        started: Mapping[Partition, int | None],
+        positions: Mapping[Partition, Position],
+        owed: bytes | None,
+    ) -> None:
+        """A transaction with these rows, and these positions in place of those that the batch began at; not committed.
+
+        Args:
+            table: the rows; may have none.
+            started: for each partition of ``positions``, the offset that must be held for it; None: nothing may be.
+            positions: what is to be held.
+            owed: to be kept until the next batch of these partitions.
+
+        Raises:
+            PositionsMoved: something else is held.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Commit what was begun. If this raises, only :meth:`positions` tells whether it did."""
+        ...
+
+    def abandon(self) -> None:
+        """Roll back what was begun, if anything was; from any thread, also while :meth:`begin` is at it."""
+        ...
+
+    def seal(self) -> None:
+        """The task has ended, and all its rows are committed. Idempotent."""
+        ...
+
+    def reach(self) -> None:
+        """Return if it answers.
+
+        Raises:
+            SetupError: it does not.
         """
         ...
 
