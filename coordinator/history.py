@@ -14,6 +14,8 @@ from coordinator import layout
 from coordinator import log as journal
 from coordinator.decide import decide
 from coordinator.events import FORMAT, AnyEvent, JobSubmitted
+from coordinator.incidents import Incident, Past
+from coordinator.incidents import incidents as told
 from coordinator.log_file import EntryLine, Header, Mask, lines_of
 from coordinator.replay import Decided, Finding, Replay, Stand, Verdict, Verifier, missing_entry
 from coordinator.state import State, decode_state, new_state
@@ -69,6 +71,30 @@ def decided(tree: Tree, first: int, last: int | None = None) -> Iterator[Decided
         step = replay.step(n, event)
         if n >= first:
             yield step
+
+
+def incidents(tree: Tree, job: str) -> list[Incident]:
+    """What went wrong with a job, from its submission, or from the oldest entry that is kept, to its end. Reads and replays
+    that stretch of the log; a job that is forgotten, or that nobody has taken in yet, has no incidents.
+    """
+    while True:
+        known = present(tree).jobs.get(job)
+        if known is None:
+            return []
+        first = max(known.number, kept(tree).first)
+        try:
+            return told(job, _past(tree, first))
+        except SardonyxError as error:
+            if error.code != "SX-LOG-COMPACTED":  # it was cut off in front while we read
+                raise
+
+
+def _past(tree: Tree, first: int) -> Iterator[Past]:
+    replay = Replay(_base(tree, first - 1))
+    for n, entry in journal.read_entries(tree, replay.state.n + 1):
+        step = replay.step(n, entry.event)
+        if n >= first:
+            yield Past(step, entry.leader)
 
 
 def stand(tree: Tree) -> Stand:

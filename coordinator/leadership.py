@@ -58,6 +58,8 @@ class Leadership:
         self.epoch = note.epoch
         self.version = version
         """The version of ``/epoch`` that every write checks."""
+        self.unheard_of = note.leader
+        """Who leads, until the log has it: it goes with the first entry that is appended."""
 
     @property
     def deadline(self) -> float:

@@ -49,10 +49,13 @@ log = structlog.get_logger()
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One entry of the log. ``request``: the uuid of the inbox node that it came in by, if it did."""
+    """One entry of the log."""
 
     event: AnyEvent
     request: str = ""
+    """The uuid of the inbox node that it came in by, if it did."""
+    leader: str = ""
+    """On the first entry that a leadership appends: who leads from here on, as ``host:pid``. No decision depends on it."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,9 +123,10 @@ def appending(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> 
     succeeded, so the log has no hole wherever it breaks off.
     """
     under_way: tuple[int, Callable[[], None]] | None = None
-    for last, operations in _transactions(first, intakes):
+    for last, operations in _transactions(first, intakes, leader=leadership.unheard_of):
         if under_way is not None:
             under_way[1]()
+            leadership.unheard_of = ""
             gate("after-append")
         before = under_way
         gate("before-append")
@@ -131,15 +135,16 @@ def appending(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> 
             yield before[0]
     if under_way is not None:
         under_way[1]()
+        leadership.unheard_of = ""
         gate("after-append")
         yield under_way[0]
 
 
-def _transactions(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, list[Operation]]]:
+def _transactions(first: int, intakes: Sequence[Intake], leader: str) -> Iterator[tuple[int, list[Operation]]]:
     """What is appended at a time, and the number of the last entry in it."""
     operations: list[Operation] = []
     filled, last = 0, first - 1
-    for reached, batch in _batches_of(first, intakes):
+    for reached, batch in _batches_of(first, intakes, leader):
         size = sum(map(weight, batch))
         if operations and filled + size > PIECE:
             yield last, operations
@@ -151,13 +156,13 @@ def _transactions(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, 
         yield last, operations
 
 
-def _batches_of(first: int, intakes: Sequence[Intake]) -> Iterator[tuple[int, list[Operation]]]:
+def _batches_of(first: int, intakes: Sequence[Intake], leader: str) -> Iterator[tuple[int, list[Operation]]]:
     """Per batch: its last number, and the node that holds it with the removals of its requests, which stay together."""
     batch: list[msgspec.Raw] = []
     removals: list[Operation] = []
     filled = 0
     for n, intake in enumerate(intakes, first):
-        data = _encoder.encode(Entry(intake.event, intake.request))
+        data = _encoder.encode(Entry(intake.event, intake.request, leader if n == first else ""))
         if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
             raise InternalError(
                 "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"

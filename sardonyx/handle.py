@@ -18,6 +18,7 @@ from sardonyx.units import seconds
 from sardonyx.views import JobView, Why, waiting_for
 
 if TYPE_CHECKING:
+    from coordinator.incidents import Incident
     from coordinator.tree import Tree
     from sardonyx.client import Client
 
@@ -148,6 +149,15 @@ class JobHandle:
     def explain(self, *, look: bool = True) -> Why:
         """Why the job does not run, or that it does; see :meth:`sardonyx.client.Client.explain`."""
         return self._client.explain(self.id, look=look)
+
+    def incidents(self) -> list[Incident]:
+        """What went wrong with the job up to now, in order, and how it went on: from the coordinator's log.
+
+        Reads that log from the job's submission on, which takes a moment for a job that runs for months.
+        """
+        from coordinator import history
+
+        return history.incidents(self._tree, self.id)
 
     def waiting(self, view: JobView) -> str | None:
         """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""

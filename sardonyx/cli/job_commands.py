@@ -15,6 +15,7 @@ from sardonyx.errors import Interrupted, JobFailed, SardonyxError
 from sardonyx.units import seconds
 
 if TYPE_CHECKING:
+    from coordinator.incidents import Incident
     from sardonyx.client import Client, JobHandle
     from sardonyx.spec import JobSpec
     from sardonyx.views import JobView, Why
@@ -25,6 +26,8 @@ Spec = Annotated[
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, e.g. "60 s".')]
 
+MOST_INCIDENTS = 20
+"""Incidents that `job show` tells people of."""
 KILL_PATIENCE = 15.0
 """Seconds that `job kill` waits for the coordinator to say that it is done."""
 
@@ -103,23 +106,41 @@ def list_jobs(call: Call) -> None:
 
 
 def show(call: Call, job: JobId) -> None:
-    """One job: its status, its tasks, their rows, and in a line what it waits for; `job explain` says more."""
+    """One job: its status, its tasks, their rows, what went wrong and how it went on; `job explain` says what it waits for."""
+    from sardonyx.cli.story import incident_line
     from sardonyx.cli.tables import job_headline, tasks_table
+    from sardonyx.cli.words import clock
 
-    with call.client() as client:
+    with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
         view = handle.status()
         waits = None if view.ended else handle.explain(look=False).in_short
+        incidents = _incidents(call, handle)
     if call.json:
-        call.put_json({**report.as_data(view), "why": waits})
+        call.put_json({**report.as_data(view), "why": waits, "incidents": incidents})
         return
     call.console.print(job_headline(view))
     if waits:
         call.console.print(waits, style="yellow", markup=False)
     call.console.print(tasks_table(view.tasks))
+    if incidents:
+        call.put("what happened")
+    if len(incidents) > MOST_INCIDENTS:
+        call.put(f"  the last {MOST_INCIDENTS} of {len(incidents):,}; --json gives all")
+    for incident in incidents[-MOST_INCIDENTS:]:
+        call.put(f"  {clock(incident.at)}  {incident_line(incident, ended=view.ended)}")
     if view.error is not None:
         call.put("")
         call.put(report.error_text(JobFailed.from_failure(view.error)))
+
+
+def _incidents(call: Call, handle: JobHandle) -> list[Incident]:
+    """What went wrong with a job; none, and a word about it, where the log cannot be read."""
+    try:
+        return handle.incidents()
+    except SardonyxError as error:
+        call.say(f"what happened to it cannot be told: {error.code}: {error.message}")
+        return []
 
 
 def explain(call: Call, job: JobId) -> None:

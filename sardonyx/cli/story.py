@@ -26,9 +26,11 @@ from coordinator.events import (
     TaskNote,
     kind_of,
 )
+from coordinator.incidents import Incident
 from coordinator.layout import job_status, job_task, peer_state
 from coordinator.replay import Change, Decided, concerned_peers, place_of
 from sardonyx.cli.words import failure_words, rows, summary
+from sardonyx.units import duration
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -259,3 +261,51 @@ def eviction(decided: Decided) -> Eviction:
         else:
             lines.append(f"nobody is on its task {task} until a peer is free")
     return Eviction(peer, state, task, lines)
+
+
+# What went wrong with a job
+
+
+def incident_line(incident: Incident, *, ended: bool) -> str:
+    """An incident and how it went on, in one line. ``ended``: whether the job has ended by now."""
+    if incident.kind == "coordinator":
+        return f"coordinator {incident.leader} took over"
+    words = [f"peer {incident.peer} {_mishap(incident)}"]
+    if incident.fatal:
+        words.append("the job failed of it")
+    elif incident.by:
+        again = "resumed" if not incident.others else "taken up again"
+        went_on = f"{_went_on(incident)}, its place " if incident.others else f"task {incident.task} "
+        words.append(f"{went_on}{again} by {incident.by} after {duration(incident.after or 0.0)}{_rest(incident)}")
+    elif incident.others:
+        words.append(_went_on(incident))
+    elif ended:
+        words.append(f"nobody took its place on task {incident.task} before the job ended")
+    else:
+        words.append(f"nobody has taken its place on task {incident.task} yet")
+    return ", ".join(words)
+
+
+def _mishap(incident: Incident) -> str:
+    error = failure_words(incident.error) if incident.error is not None else ""
+    match incident.kind:
+        case "died":
+            return "died"
+        case "left":
+            return "left"
+        case "evicted":
+            return "was taken out by a user"
+        case "unanswered":
+            return f"did not answer the offer of task {incident.task}"
+        case "declined":
+            return f"could not run task {incident.task} ({error})"
+    count = "" if incident.fatal or not incident.failures else f", failure {incident.failures}"
+    return f"gave task {incident.task} up ({error}{count})"
+
+
+def _went_on(incident: Incident) -> str:
+    return f"task {incident.task} went on with {', '.join(incident.others)}"
+
+
+def _rest(incident: Incident) -> str:
+    return "" if incident.rested is None else f" ({duration(incident.rested)} of them at rest)"

@@ -18,6 +18,7 @@ DECIDE = {
     "coordinator.decide",
     "coordinator.events",
     "coordinator.explain",
+    "coordinator.incidents",
     "coordinator.layout",
     "coordinator.machine",
     "coordinator.replay",

@@ -1,0 +1,164 @@
+"""What went wrong with a job, and how it went on, is told from the log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from history_maker import History
+
+from coordinator.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    Completed,
+    Declined,
+    Evicted,
+    Exhausted,
+    JobKilled,
+    JobSubmitted,
+    Left,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    PeerDied,
+    Rested,
+    TaskFailed,
+)
+from coordinator.incidents import Incident, Past, incidents
+from coordinator.replay import Replay
+from coordinator.state import new_state
+from sardonyx.cli.story import incident_line
+from sardonyx.errors import Failure
+from sardonyx.spec import JobSpec, TaskSpec
+
+SPEC = JobSpec(
+    name="j",
+    workflow=[("read", "write")],
+    catalog=[
+        TaskSpec(name="read", type="input", medium="generator", options={"count": 10}),
+        TaskSpec(name="write", type="output", medium="blackhole"),
+    ],
+)
+ALONE = msgspec.structs.replace(
+    SPEC, catalog=[msgspec.structs.replace(task, consumption="sequential") for task in SPEC.catalog]
+)
+LINKS = {"read.splits": LinkFacts(2), "read.write": LinkFacts(2)}
+ERROR = Failure("SX-TEST", "something broke\nand more")
+BEGIN: list[AnyEvent] = [
+    PeerBorn(at=10.0, peer="a"),
+    JobSubmitted(at=11.0, job="j-1", spec=SPEC),
+    LinksCreated(at=12.0, job="j-1", links=LINKS),  # entry 3 offers read to a
+    Acked(at=13.0, peer="a", assignment=3),
+]
+
+
+def told(*events: AnyEvent, leaders: Mapping[int, str] | None = None) -> list[Incident]:
+    past = Replay(new_state("test")).steps(enumerate(events, 1))
+    return incidents("j-1", [Past(decided, (leaders or {}).get(decided.n, "")) for decided in past])
+
+
+def lines(*events: AnyEvent, ended: bool = False, leaders: Mapping[int, str] | None = None) -> list[str]:
+    return [incident_line(incident, ended=ended) for incident in told(*events, leaders=leaders)]
+
+
+def test_a_peer_died_and_another_resumed_its_task() -> None:
+    """Who, which task, and how long it was without anybody: from the news of the death to the word that it is taken."""
+    events = [*BEGIN, PeerDied(at=20.0, peer="a"), PeerBorn(at=20.5, peer="b"), Acked(at=21.2, peer="b", assignment=6)]
+    (incident,) = told(*events)
+    assert (incident.n, incident.at, incident.kind, incident.task, incident.by) == (5, 20.0, "died", "read", "b")
+    assert incident.after == pytest.approx(1.2)
+    assert lines(*events) == ["peer a died, task read resumed by b after 1.2 s"]
+
+
+def test_nobody_is_there_to_take_over() -> None:
+    """That it still waits is told, and later that the job ended so."""
+    assert lines(*BEGIN, PeerDied(at=20.0, peer="a")) == ["peer a died, nobody has taken its place on task read yet"]
+    killed = [*BEGIN, PeerDied(at=20.0, peer="a"), JobKilled(at=21.0, job="j-1"), PeerBorn(at=22.0, peer="b")]
+    assert lines(*killed, ended=True) == ["peer a died, nobody took its place on task read before the job ended"]
+
+
+def test_others_went_on() -> None:
+    """A task that several peers are on is never without anybody; who comes to fill the place is told too."""
+    events: list[AnyEvent] = [*(PeerBorn(at=9.0, peer=peer) for peer in "abcd"), *BEGIN[1:3]]
+    events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
+    events += [PeerDied(at=15.0, peer="a")]
+    assert lines(*events) == ["peer a died, task read went on with c"]
+    events += [PeerBorn(at=16.0, peer="e"), Acked(at=17.0, peer="e", assignment=12)]
+    assert lines(*events) == ["peer a died, task read went on with c, its place taken up again by e after 2.0 s"]
+    events += [Left(at=18.0, peer="c")]
+    assert lines(*events)[1] == "peer c left, task read went on with e"
+
+
+def test_how_else_a_peer_comes_off_its_task() -> None:
+    """Taken out by a user, silent about an offer, unable to run it."""
+    begin = [*BEGIN[:1], JobSubmitted(at=11.0, job="j-1", spec=ALONE), *BEGIN[2:3]]
+    spare = PeerBorn(at=14.0, peer="b")
+    assert lines(*begin, BEGIN[3], spare, Evicted(at=15.0, peer="a"), Acked(at=15.4, peer="b", assignment=6)) == [
+        "peer a was taken out by a user, task read resumed by b after 0.4 s"
+    ]
+    assert lines(*begin, spare, AckTimedOut(at=15.0, peer="a", assignment=3), Acked(at=16, peer="b", assignment=5)) == [
+        "peer a did not answer the offer of task read, task read resumed by b after 1.0 s"
+    ]
+    declined = [*begin, spare, Declined(at=15.0, peer="a", assignment=3, error=ERROR)]
+    (incident,) = told(*declined)
+    assert incident.error == ERROR
+    assert lines(*declined) == [
+        "peer a could not run task read (SX-TEST: something broke), nobody has taken its place on task read yet"
+    ]
+
+
+def test_failures_with_their_rest() -> None:
+    """A task that failed rests, longer each time; when it is begun again is told, and what failed the job for good."""
+    events = [
+        *BEGIN,
+        TaskFailed(at=14.0, peer="a", assignment=3, error=ERROR),
+        Rested(at=14.5, job="j-1", task="read", failures=1),  # entry 6 offers it again
+        Acked(at=14.7, peer="a", assignment=6),
+    ]
+    (incident,) = told(*events)
+    assert (incident.failures, incident.rested) == (1, pytest.approx(0.5))
+    (line,) = lines(*events)
+    assert line.startswith(
+        "peer a gave task read up (SX-TEST: something broke, failure 1), task read resumed by a after"
+    )
+    assert line.endswith("after 0.7 s (0.5 s of them at rest)")
+    events.append(TaskFailed(at=15.0, peer="a", assignment=6, error=ERROR, fatal=True))
+    assert lines(*events)[1] == "peer a gave task read up (SX-TEST: something broke), the job failed of it"
+
+
+def test_coordinators_that_took_over() -> None:
+    """One that led before the job came is none of its story, nor is one that came after its end."""
+    sealed: list[AnyEvent] = [
+        *BEGIN,
+        Exhausted(at=14.0, peer="a", assignment=3),
+        Completed(at=15.0, peer="a", assignment=3),
+        Acked(at=16.0, peer="a", assignment=6),
+        Exhausted(at=17.0, peer="a", assignment=6),
+        Completed(at=18.0, peer="a", assignment=6),
+        PeerDied(at=19.0, peer="a"),
+    ]
+    leaders = {1: "h:1", 5: "h:2", 10: "h:3"}
+    assert lines(*sealed, leaders=leaders, ended=True) == ["coordinator h:2 took over"]
+
+
+def test_answers_that_came_too_late_are_no_incident() -> None:
+    """A peer that gives up what it has not any more; a job that ends with everybody at work."""
+    late = TaskFailed(at=15.0, peer="a", assignment=2, error=ERROR)
+    assert told(*BEGIN, late, JobKilled(at=16.0, job="j-1"), PeerDied(at=17.0, peer="a")) == []
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_there_are_words_for_every_incident(number: int, seed: int) -> None:
+    """Over random histories, every job's story can be told, and no incident lies outside of the job's life."""
+    history = History(random.Random(f"{seed}/incidents/{number}"))
+    history.unkind(200)
+    past = [Past(decided) for decided in Replay(new_state("test")).steps(history.world.log)]
+    for each in [step.decided.event for step in past]:
+        if isinstance(each, JobSubmitted):
+            for incident in incidents(each.job, past):
+                assert incident_line(incident, ended=True)
+                assert incident.after is None or incident.by
+                assert incident.peer != "" or incident.kind == "coordinator"
