@@ -16,13 +16,15 @@ from coordinator import layout
 from coordinator.events import Assignment, LinkFacts, LinksNote
 from coordinator.tree import Tree
 from queues import block, links, media
-from queues.media.base import Split, SplitInput
+from queues.media.base import PositionedOutput, Split, SplitInput
 from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
+from queues.positioned import PositionedOutlet
 from queues.reader import Batch
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, InternalError, SardonyxError
 from sardonyx.functions import import_function
 from sardonyx.graph import Graph, Link, Stage, graph_of
+from sardonyx.media import is_own
 from sardonyx.spec import decode_spec
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
@@ -211,7 +213,7 @@ def assemble(
         function=TaskFunction(spark, stage.task, code),
         spark=spark,
         outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
-        source=media.split_input(stage.task) if splits else None,
+        source=_source(spark, stage, code) if splits else None,
     )
 
 
@@ -233,7 +235,20 @@ def _outlets(
             yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.task.type == "output" and stage.task.medium != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
-        yield MediumOutlet(media.output(stage.task, assignment.job), parts, _listing(settings, parts))
+        made = media.output(stage.task, assignment.job, settings.deployment, load)
+        if isinstance(made, PositionedOutput):
+            yield PositionedOutlet(made)
+        else:
+            yield MediumOutlet(made, parts, _listing(settings, parts))
+
+
+def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:
+    """The medium that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
+    if code is None:
+        return media.split_input(stage.task)
+    if is_own(stage.task.medium):
+        code.ship(spark)
+    return media.split_input(stage.task, code.load)
 
 
 def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
