@@ -115,12 +115,13 @@ def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[by
     plain = _plain(column)
     if kinds.is_null(plain.type):
         return np.zeros(len(plain), np.int64), [_value(None)]
+    encode = _encoder(plain.type)
     encoded = plain.dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # of no chunk
         return np.zeros(0, np.int64), []
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), _column(encoded.dictionary)
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), _each(encoded.dictionary, encode)
 
 
 _SIMPLER: list[tuple[Callable[[pa.DataType], bool], pa.DataType]] = [
@@ -150,11 +151,16 @@ def _storage(column: Column) -> Column:
     return column.storage
 
 
-def _column(values: pa.Array) -> list[bytes]:
+def _encoder(kind: pa.DataType) -> Callable[[pa.Array], list[bytes]]:
+    """What gives the canonical bytes of the values of such a type, nulls apart."""
+    for is_kind, encode in _KINDS:
+        if is_kind(kind):
+            return encode
+    raise _no_key(str(kind))
+
+
+def _each(values: pa.Array, encode: Callable[[pa.Array], list[bytes]]) -> list[bytes]:
     """Canonical bytes of the values of an array, one by one."""
-    encode = next((encode for is_kind, encode in _KINDS if is_kind(values.type)), None)
-    if encode is None:
-        raise _no_key(str(values.type))
     if not values.null_count:
         return encode(values)
     nulls = values.is_null().to_numpy(zero_copy_only=False)

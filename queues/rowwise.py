@@ -91,7 +91,7 @@ class RowFunction:
         Raises:
             FunctionError: ``SX-FN-RESULT``, it is something else, or there are more or fewer.
         """
-        if isinstance(answer, np.ndarray | list | tuple) or type(answer).__module__.startswith("pandas."):
+        if isinstance(answer, np.ndarray | list | tuple) or type(answer).__module__.partition(".")[0] == "pandas":
             try:
                 answer = pa.array(answer, from_pandas=True)
             except (pa.ArrowException, ValueError, TypeError) as error:
