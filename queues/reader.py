@@ -163,13 +163,15 @@ class Reader:
         self._incarnation = 0
         peer = settings.peer
         self._transaction_timeout = peer.transaction_timeout
+        # A key's partition has the same number on every link: one reader must hold them all, which only "range" gives.
+        self._together = len(links) > 1 and any(link.group_by for link, _ in links.values())
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 100,
                 "queued.max.messages.kbytes": 32_768,
                 **settings.kafka.client(),
                 "group.id": group,
-                "partition.assignment.strategy": "cooperative-sticky",
+                "partition.assignment.strategy": "range" if self._together else "cooperative-sticky",
                 "session.timeout.ms": int(peer.session_timeout * 1000),
                 "heartbeat.interval.ms": int(peer.heartbeat * 1000),
                 "max.poll.interval.ms": 600_000,
@@ -511,7 +513,7 @@ class Reader:
             held.view = self._fresh_view(partition, held)
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
-        consumer.incremental_assign(starts)
+        (consumer.assign if self._together else consumer.incremental_assign)(starts)
         # What was held already stays as it is, and so must the new ones be. Said either way: the client remembers that a
         # partition was suspended when it went, and would never give anything of it when it comes back.
         if self._paused:
@@ -530,7 +532,10 @@ class Reader:
             self._first_row_at = None
         if not consumer.assignment():
             return
-        consumer.incremental_unassign(partitions)
+        if self._together:
+            consumer.unassign()
+        else:
+            consumer.incremental_unassign(partitions)
         log.debug("partitions went", partitions=[f"{p.topic}[{p.number}]" for p in gone])
 
 
