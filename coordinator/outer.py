@@ -64,6 +64,8 @@ class KafkaLinks:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._counted: dict[str, dict[str, Counts]] = {}
+        """By job, what was counted by attempts to remove its links that did not get to their end."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         from queues.links import create_links
@@ -71,9 +73,13 @@ class KafkaLinks:
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
 
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
-        from queues.links import delete_links
+        from queues.links import delete_links, last_counts
 
-        return delete_links(self._settings, graph_of(spec, self._settings.deployment, job), job)
+        graph = graph_of(spec, self._settings.deployment, job)
+        # What was counted first counts: by the next attempt the positions may be gone.
+        self._counted[job] = last_counts(self._settings, graph, job) | self._counted.get(job, {})
+        delete_links(self._settings, graph, job)
+        return self._counted.pop(job)
 
 
 class OuterWorker:

@@ -82,13 +82,24 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
 
-def delete_links(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
-    """Remove the job's topics and groups. Returns the last counts of each stage, read before they go.
+def last_counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    """What :func:`counts` tells of the stages whose group stands, to be asked before the links are removed: the positions of
+    one that is gone are gone with it, and are not the same as none.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    standing = _groups(_admin(settings), settings)
+    found = counts(settings, graph, job)
+    return {s.name: found[s.name] for s in graph.stages if s.group(settings.deployment, job) in standing}
+
+
+def delete_links(settings: Settings, graph: Graph, job: str) -> None:
+    """Remove the job's topics and groups.
 
     Raises:
         SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
     """
-    counted = counts(settings, graph, job)
     admin = _admin(settings)
     groups = [stage.group(settings.deployment, job) for stage in graph.stages]
     deadline = time.monotonic() + _CALL
@@ -106,7 +117,6 @@ def delete_links(settings: Settings, graph: Graph, job: str) -> dict[str, Counts
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _refused(settings, f"delete topic {topic}", error)
         gate("in-delete-links")
-    return counted
 
 
 def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
@@ -318,6 +328,17 @@ def _ask_committed(consumer: Consumer, places: list[TopicPartition]) -> list[Top
         reason: KafkaError = error.args[0]
         return reason
     return next((item.error for item in answer if item.error is not None), answer)
+
+
+def _groups(admin: AdminClient, settings: Settings) -> set[str]:
+    """Every consumer group that there is: also one that nobody is in, as long as it has positions."""
+    try:
+        listed = _within(settings, admin.list_consumer_groups(request_timeout=_CALL))
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    if listed.errors:
+        raise _unreachable(settings, str(listed.errors[0]))
+    return {group.group_id for group in listed.valid}
 
 
 def _within(settings: Settings, future: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import layout, log
 from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, JobSubmitted, Left, Set
-from coordinator.leadership import Leadership
+from coordinator.leadership import Leadership, identity
 from coordinator.log import Entry, Intake
 from coordinator.operations import ENTRY_LIMIT, SetIf, weight
 from coordinator.outcomes import Deposed
@@ -117,12 +117,16 @@ def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, tree: 
 
 
 def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, tree: Tree) -> None:
-    """The bytes in ZooKeeper can be read by people and tools."""
+    """The bytes in ZooKeeper can be read by people and tools; the first of each leadership says whose it is."""
     log.append(leader, 1, [Intake(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
     assert msgspec.json.decode(tree.read(layout.log_batch(1)) or b"") == {
         "format": FORMAT,
         "entries": [
-            {"event": {"kind": "ack-timed-out", "at": 1.0, "peer": "p", "assignment": 1}, "request": "0f1e"},
+            {
+                "event": {"kind": "ack-timed-out", "at": 1.0, "peer": "p", "assignment": 1},
+                "request": "0f1e",
+                "leader": identity(),
+            },
             {"event": {"kind": "ack-timed-out", "at": 2.0, "peer": "p2", "assignment": 2}},
         ],
     }
@@ -138,6 +142,7 @@ def submission(size: int) -> Intake:
 def test_batches_at_the_limit(leader: Leadership, tree: Tree) -> None:
     """Entries that just fit share a node; one byte more and they do not; a larger one stands alone, between the others."""
     half = log.BATCH // 2
+    leader.unheard_of = ""  # the first entry would be longer by it
     log.append(leader, 1, [submission(half - 1), submission(half)])
     log.append(leader, 3, [submission(half), submission(half + 1)])
     log.append(leader, 5, [*events(5, 5), submission(2 * ENTRY_LIMIT), *events(7, 7)])
