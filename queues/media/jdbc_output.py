@@ -19,18 +19,17 @@ sealed tasks go when a later job seals, a week after their own seal.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import structlog
 
-from queues.media import database
+from queues.media import database, json_text
 from queues.media.base import Kept, PositionsMoved
 from queues.media.database import Address, explained
 from queues.positions import Partition, Position
@@ -194,6 +193,9 @@ class JdbcOutput:
 
         if not table.num_rows:
             return
+        if not self._address.is_sqlite and not self._keys:
+            self._copy(connection, table)
+            return
         place = sa.table(self._name, *map(sa.column, table.column_names), schema=self._schema)
         statement: Any = sa.insert(place)
         if self._keys:
@@ -204,9 +206,27 @@ class JdbcOutput:
                 if rest
                 else insert.on_conflict_do_nothing(index_elements=self._keys)
             )
-        columns = [_values(table[name], self._address.is_sqlite) for name in table.column_names]
+        columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
         names = table.column_names
         connection.execute(statement, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+
+    def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
+        """PostgreSQL's own way for many rows. All are made ready first: a transaction holds a lock, and should be short."""
+        quote = connection.dialect.identifier_preparer.quote
+        place = ".".join(quote(part) for part in (self._schema, self._name) if part is not None)
+        sink = pa.BufferOutputStream()
+        columns = {name: _copied(table[name], name) for name in table.column_names}
+        pacsv.write_csv(pa.table(columns), sink, pacsv.WriteOptions(include_header=False))
+        driver: Any = connection.connection.driver_connection
+        statement = f"COPY {place} ({', '.join(map(quote, table.column_names))}) FROM STDIN (FORMAT csv)"
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(sink.getvalue().to_pybytes())
+        except driver.Error as error:  # in the words that those of other statements come in
+            from sqlalchemy.exc import DBAPIError
+
+            lost = bool(driver.closed)
+            raise DBAPIError.instance(statement, {}, error, driver.Error, connection_invalidated=lost) from error
 
     def _make_table(self, schema: pa.Schema) -> None:
         """The output table, if it is missing, with the columns of the first rows that come."""
@@ -215,7 +235,7 @@ class JdbcOutput:
         self._prepare()
         if self._made or not len(schema):
             return
-        _twice(schema)
+        json_text.check_names(schema.names)
         engine = self._address.engine()
         if not sa.inspect(engine).has_table(self._name, schema=self._schema):
             columns = [
@@ -272,21 +292,27 @@ def _create(engine: sa.Engine, table: sa.Table) -> None:
             raise
 
 
-def _twice(schema: pa.Schema) -> None:
-    if len(set(schema.names)) < len(schema.names):
-        raise OutputError(
-            "SX-OUTPUT-SCHEMA",
-            f"two columns of one name cannot go into a table: {', '.join(schema.names)}",
-            fix="rename one of them in the task before",
+def _copied(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A column as COPY takes it from CSV: what is nested as JSON, bytes in hexadecimal."""
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return _nested(column, name)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.chunked_array(
+            [[None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]], pa.string()
         )
+    return column
 
 
-def _values(column: pa.ChunkedArray, is_sqlite: bool) -> list[Any]:
+def _nested(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([json_text.texts(chunk, name) for chunk in column.chunks], pa.string())
+
+
+def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]:
     """Values as the drivers take them. Nested ones go as JSON; SQLite takes no decimals, dates and moments but as text."""
     kind = column.type
     if pa.types.is_nested(kind):
-        texts = (msgspec.to_builtins(value, str_keys=True) for value in column.to_pylist(maps_as_pydicts="strict"))
-        return [None if value is None else json.dumps(value, ensure_ascii=False) for value in texts]
+        return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)
     found: list[Any] = column.to_pylist()
