@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -23,6 +22,7 @@ from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
+from sardonyx.scratch import scratch
 from sardonyx.signals import heard
 
 if TYPE_CHECKING:
@@ -190,10 +190,10 @@ def main(settings: Settings) -> NoReturn:
     from spark_tasks.session import start_session, stop_session
 
     check_reachable(settings)
-    # Spark before the first pulse: a peer that is offered a task must be able to answer at once.
-    spark = start_session(settings.spark)
-    with tempfile.TemporaryDirectory(prefix="sardonyx-code-") as code_cache:
-        daemon = PeerDaemon(settings, SparkCraft(settings, spark, Path(code_cache)))
+    with scratch("sardonyx-peer-") as folder:
+        # Spark before the first pulse: a peer that is offered a task must be able to answer at once.
+        spark = start_session(settings.spark, folder)
+        daemon = PeerDaemon(settings, SparkCraft(settings, spark, folder / "code"))
 
         def on_signal(_number: int) -> None:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)
