@@ -15,29 +15,43 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
+from pyspark import InheritableThread
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sardonyx.errors import Failure, FunctionError
 from sardonyx.functions import import_function, takes
 from sardonyx.spec import TaskSpec
+from sardonyx.units import seconds
 from spark_tasks.blocks import from_bytes, on_workers, to_bytes
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
-from spark_tasks.failures import function_raised, spark_lost, wrong_result
+from spark_tasks.failures import Bad, spark_lost, wrong_result
+from spark_tasks.search import DataFault, search
 from spark_tasks.session import is_alive
-from spark_tasks.worker import USER_ERRORS, DataFault, Plan, checked, halving, joined, run
+from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
 
 SMALLEST_SLICE = 2_000
 """Rows below which a slice is not worth a Spark task of its own (about 10 ms)."""
 
-MOST_SKIPPED = 100
-"""Records of one batch that a DataFrame function may have skipped: each costs about log2(batch) Spark jobs to find, and
-where it is a UDF that raises, also a new worker process."""
+SEARCHES = 4
+"""Spark jobs at a time in the search for the rows that a DataFrame function raises for. Most of such a job's time is
+planning, of which Spark does several at a time."""
+
+MOST_APART = 10_000
+"""Rows of one batch that a DataFrame function may raise for: each costs about a dozen Spark jobs to find, and where it is a
+UDF that raises, also new worker processes. One that raises for everything shall not be tried for hours."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for this batch any more."""
 
 
 class Applied(NamedTuple):
@@ -45,10 +59,18 @@ class Applied(NamedTuple):
 
     table: pa.Table | None
     """None if no row came out, so that not even the columns are known."""
-    skipped: int = 0
-    """Records left out because the function raised for them."""
-    first_error: Failure | None = None
-    """Why the first of them was left out."""
+    bad: Sequence[Bad] = ()
+    """The records that the function raises for, in order; they are not in ``table``."""
+
+    @property
+    def skipped(self) -> int:
+        """How many they are."""
+        return len(self.bad)
+
+    @property
+    def first_error(self) -> Failure | None:
+        """Why the first of them is bad."""
+        return self.bad[0].failure if self.bad else None
 
 
 class TaskFunction:
@@ -58,55 +80,172 @@ class TaskFunction:
         spark: the session, which may be shared by many.
         task: as in the job's spec; without ``fn`` batches pass unchanged.
         code: the job's code bundle, if it has one.
+        apart: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION`` or ``SX-FN-PARAMS``.
     """
 
-    def __init__(self, spark: SparkSession, task: TaskSpec, code: CodeBundle | None) -> None:
+    def __init__(
+        self, spark: SparkSession, task: TaskSpec, code: CodeBundle | None, *, apart: bool | None = None
+    ) -> None:
         self._spark = spark
         self._task = task
         self._fn: Any = None
         self._cores: int = spark.sparkContext.defaultParallelism
         self._known: dict[str, pa.DataType] = {}
+        self._apart = task.on_error.then != "fail" if apart is None else apart
+        self._abandoned = threading.Event()
+        self._objects: dict[str, Any] = {}
         if task.fn is None:
             return
         self._fn = code.load(task.fn) if code is not None else import_function(task.fn)
         self._takes = takes(self._fn)
-        _check_params(task, self._fn)
+        _check_params(task, self._fn, task.params, whole=task.lifecycle is None)
         self._plan = Plan(
             task=task.name,
             fn=task.fn,
             bundle=None if code is None else code.package,
             takes=self._takes,
             params=task.params,
-            skip=task.on_error.then == "skip",
         )
         if code is not None:
             code.ship(spark)
 
+    def give(self, more: Mapping[str, Any]) -> None:
+        """Further keyword arguments for the function, from its lifecycle.
+
+        Raises:
+            FunctionError: ``SX-FN-PARAMS``, the function does not take them, or they cannot travel to a Spark worker.
+        """
+        if self._fn is None:
+            return
+        params = {**self._task.params, **more}
+        _check_params(self._task, self._fn, params, whole=True)
+        if self._takes == "dataframe":
+            self._objects = dict(more)
+        else:
+            self._plan = msgspec.structs.replace(self._plan, params=_plain(self._task, params))
+
+    def abandon(self) -> None:
+        """End a wait between two attempts, from any thread; :meth:`apply` raises :class:`Abandoned`."""
+        self._abandoned.set()
+
     def apply(self, table: pa.Table) -> Applied:
         """The function's result for one batch.
+
+        A batch that raises is run again as often as the task's ``on_error`` says, with a pause before each that doubles; in
+        the last run the records are found that it raises for, if they are to be.
 
         Raises:
             FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-FN-INPUT``: the function and this batch cannot go on.
             SetupError: ``SX-SPARK-LOST``, it is not the function's fault; the batch may be tried again.
+            Abandoned: see :meth:`abandon`.
         """
         if self._fn is None:
             return Applied(table)
         if self._takes == "dataframe":
-            most = MOST_SKIPPED
-            tables, skipped, first = halving(table, self._dataframe, skip=self._plan.skip, most=most)
+            tables, bad = self._as_dataframe(table)
+        elif self._takes == "record":
+            tables, bad = self._by_record(table)
         else:
-            what = f"task {self._task.name}"
-            done = on_workers(
-                self._spark, what, partial(run, self._plan), [to_bytes(part) for part in self._cut(table)]
-            )
-            tables = [from_bytes(part.data) for part in done]
-            skipped = sum(part.skipped for part in done)
-            first = next((part.first for part in done if part.first is not None), None)
+            tables, bad = self._in_slices(table)
         result = self._settled(joined(self._plan.task, self._plan.fn, tables))
-        return Applied(result if result.num_columns else None, skipped, first)
+        return Applied(result if result.num_columns else None, bad)
+
+    # --- again, and then apart -----------------------------------------------------------------------------------
+
+    def _again(self) -> Iterator[int]:
+        """The numbers of the attempts, from 1; waits before each but the first."""
+        on_error = self._task.on_error
+        pause = seconds(on_error.backoff)
+        for attempt in range(1, on_error.retries + 2):
+            if attempt > 1:
+                if self._abandoned.wait(pause):
+                    raise Abandoned
+                pause *= 2
+            yield attempt
+
+    def _last(self, attempt: int) -> bool:
+        return attempt > self._task.on_error.retries
+
+    def _run(self, work: Any, slices: list[Slice]) -> list[Any]:
+        return on_workers(self._spark, f"task {self._task.name}", partial(work, self._plan), slices)
+
+    def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
+        """For functions of Arrow or pandas tables: slices that raise are run again, and then halved where they run."""
+        parts = self._cut(table)
+        data = [to_bytes(part) for part in parts]
+        done: dict[int, Done] = {}
+        for attempt in self._again():
+            apart = self._apart and self._last(attempt)
+            left = [n for n in range(len(data)) if n not in done or done[n].fault is not None]
+            if not left:
+                break
+            done |= dict(zip(left, self._run(run, [Slice(data[n], apart, attempt - 1) for n in left]), strict=True))
+        _refuse(done.values())
+        starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
+        bad = [
+            msgspec.structs.replace(each, index=start + each.index)
+            for start, n in zip(starts, range(len(parts)), strict=False)
+            for each in done[n].bad
+        ]
+        return [from_bytes(done[n].data) for n in range(len(parts))], bad
+
+    def _by_record(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
+        """For functions of one record: only the records that raised are run again, and what they give stands in its place."""
+        parts = self._cut(table)
+        apart = self._apart or bool(self._task.on_error.retries)
+        done = self._run(run, [Slice(to_bytes(part), apart) for part in parts])
+        _refuse(done)
+        starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
+        found = [
+            (part, start, bad) for part, start in zip(range(len(parts)), starts, strict=False) for bad in done[part].bad
+        ]
+        given: dict[int, Done] = {n: Done(bad=[each]) for n, (_, _, each) in enumerate(found)}
+        rows = [start + each.index for _, start, each in found]
+        for attempt in self._again():
+            left = [n for n, one in given.items() if one.bad]
+            if attempt == 1 or not left:
+                continue
+            item = Slice(to_bytes(table.take(pa.array([rows[n] for n in left]))), True, attempt - 1)
+            given |= dict(zip(left, self._run(run_each, [item])[0], strict=True))
+        bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in given if given[n].bad]
+        if bad and not self._apart:
+            raise _error_of(bad[0])
+        saved = {rows[n]: from_bytes(one.data) for n, one in given.items() if not one.bad}
+        tables = [
+            piece for part, start in zip(done, _starts(parts), strict=True) for piece in _spliced(part, start, saved)
+        ]
+        return tables, bad
+
+    def _as_dataframe(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
+        """For functions of a DataFrame: the whole batch is run again, and then halved by Spark jobs, some at a time."""
+        fault: DataFault | None = None
+        raised = 0
+        for _ in self._again():
+            try:
+                return [self._dataframe(table)], []
+            except DataFault as error:
+                fault = error
+                raised += 1
+        assert fault is not None  # noqa: S101 (for the type checker: there is at least one attempt)
+        if not self._apart:
+            raise fault.error from fault.__cause__
+        many = _Many(MOST_APART)
+
+        def part(start: int, stop: int) -> pa.Table:
+            if self._abandoned.is_set():
+                raise Abandoned
+            try:
+                return self._dataframe(table.slice(start, stop - start))
+            except DataFault as error:
+                if stop - start == 1:
+                    many.count(error)
+                raise
+
+        found = search(table.num_rows, part, raised=raised, thread=InheritableThread, threads=SEARCHES)
+        return found.results, list(map(bad_of, found.bad))
 
     def _cut(self, table: pa.Table) -> list[pa.Table]:
         """Even slices, as many as Spark has cores."""
@@ -120,7 +259,7 @@ class TaskFunction:
         given = to_spark(self._spark, plan.task, plan.fn, self._cut(table))
         try:
             self._spark.sparkContext.setJobDescription(f"task {plan.task}")
-            result = self._fn(given, **plan.params)
+            result = self._fn(given, **plan.params, **self._objects)
             if isinstance(result, DataFrame):
                 return checked(plan.task, plan.fn, result.toArrow())
         except FunctionError:
@@ -129,10 +268,10 @@ class TaskFunction:
             lost = spark_lost(error, is_alive(self._spark))
             if lost is not None:
                 raise lost from error
-            raised = function_raised(plan.task, plan.fn, error)
+            fault = fault_of(plan, error, table)
             if isinstance(error, AnalysisException):  # a missing column is missing in every half of the batch too
-                raise raised from error
-            raise DataFault(raised) from error
+                raise fault.error from error
+            raise fault from error
         kind = "None" if result is None else f"{type(result).__module__}.{type(result).__qualname__}"
         raise wrong_result(
             plan.task, plan.fn, f"it takes a pyspark.sql.DataFrame and gave {kind}", "return a pyspark.sql.DataFrame"
@@ -150,10 +289,88 @@ class TaskFunction:
         return table
 
 
-def _check_params(task: TaskSpec, fn: Any) -> None:
-    """Raised once here, a wrong parameter is not raised for every record, and skipped for every record."""
+class _Many:
+    """Counts rows that stand alone and raise, and makes an end of it where they are too many."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._most = most
+
+    def count(self, fault: DataFault) -> None:
+        self._left -= 1
+        if self._left < 0:
+            error = fault.error
+            raise FunctionError(
+                error.code,
+                error.message,
+                cause=f"it raises for more than {self._most:,} records of one batch, each of which costs several Spark jobs",
+                fix="let the function handle such rows itself (try_cast, try_divide, where), or take records one at a "
+                "time (dict)",
+                traceback=error.traceback,
+                where=error.where,
+            )
+
+
+def _starts(parts: list[pa.Table]) -> list[int]:
+    """The first row of each part."""
+    return list(itertools.accumulate((part.num_rows for part in parts[:-1]), initial=0))
+
+
+def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
+    """The results of a slice, with those of records that raised at first and then did not where they belong."""
+    table = from_bytes(done.data)
+    before = 0
+    for each, place in zip(done.bad, done.places, strict=True):
+        if start + each.index in saved:
+            yield table.slice(before, place - before)
+            yield saved[start + each.index]
+            before = place
+    yield table.slice(before)
+
+
+def _refuse(done: Iterable[Done]) -> None:
+    """Raise what the first slice raised as a whole, if any did."""
+    fault = next((part.fault for part in done if part.fault is not None), None)
+    if fault is not None:
+        raise _error_of(fault)
+
+
+def _error_of(bad: Bad) -> FunctionError:
+    failure = bad.failure
+    return FunctionError(
+        failure.code,
+        failure.message,
+        cause=failure.cause,
+        fix=failure.fix,
+        traceback=failure.traceback,
+        where=failure.where,
+    )
+
+
+def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
+    """The same, if Spark's workers can be given it."""
     try:
-        inspect.signature(fn).bind(None, **task.params)
+        msgspec.json.encode(params)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise FunctionError(
+            "SX-FN-PARAMS",
+            f"what the lifecycle of task {task.name} gives its function cannot travel to a Spark worker",
+            cause=str(error),
+            fix="give plain data (text, numbers, lists, dicts), or let the function take a pyspark.sql.DataFrame: it "
+            "runs beside the lifecycle and gets any object",
+            where={"task": task.name, "lifecycle": str(task.lifecycle)},
+        ) from error
+    return params
+
+
+def _check_params(task: TaskSpec, fn: Any, params: Mapping[str, Any], *, whole: bool) -> None:
+    """Raised once here, a wrong parameter is not raised for every record, and skipped for every record.
+
+    ``whole``: these are all; otherwise the lifecycle gives more.
+    """
+    try:
+        signature = inspect.signature(fn)
+        (signature.bind if whole else signature.bind_partial)(None, **params)
     except TypeError as error:
         raise FunctionError(
             "SX-FN-PARAMS",

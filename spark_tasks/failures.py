@@ -13,7 +13,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import FunctionError, SetupError
+import msgspec
+
+from sardonyx.errors import Failure, FunctionError, SetupError
 
 RAISED = "SX-FN-RAISED"
 _MESSAGE_LIMIT = 500
@@ -22,6 +24,19 @@ _HERE = str(Path(__file__).parent)
 _ZIP = re.compile(r'File "[^"]*[0-9a-f]{64}\.zip/')
 _PACKAGE = re.compile(r"\b_sx_[0-9a-f]{16}\.")
 _LAST_LINE = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """A record that a task's function raises for."""
+
+    index: int
+    """Of its row in the batch."""
+    error: str
+    """Class of what was raised, as the user's code names it."""
+    attempts: int
+    """Runs that it was in and that raised; 1 for a record that could not even be read."""
+    failure: Failure
+    """What is shown of it; the traceback is of bounded length."""
 
 
 def _machinery() -> tuple[str, ...]:
@@ -78,7 +93,25 @@ def bounded(text: str, limit: int = _MESSAGE_LIMIT) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
-def function_raised(task: str, fn: str, error: BaseException, record: object = None) -> FunctionError:
+class FunctionRaised(FunctionError):
+    """``SX-FN-RAISED``: what a user's function raised.
+
+    Args:
+        kind: class of what it raised, as the user's code names it.
+        message: and the others: as those of every error.
+    """
+
+    def __init__(self, kind: str, message: str, *, cause: str, fix: str, traceback: str, where: dict[str, str]) -> None:
+        super().__init__(RAISED, message, cause=cause, fix=fix, traceback=traceback, where=where)
+        self.kind = kind
+
+
+def error_class(error: FunctionError) -> str:
+    """The class of what a user's function raised; our own error's where it gave something wrong."""
+    return error.kind if isinstance(error, FunctionRaised) else type(error).__name__
+
+
+def function_raised(task: str, fn: str, error: BaseException, record: object = None) -> FunctionRaised:
     """``SX-FN-RAISED`` for what a user's function raised.
 
     Args:
@@ -89,8 +122,8 @@ def function_raised(task: str, fn: str, error: BaseException, record: object = N
     """
     kind, message, trace = _said(error)
     name = fn.partition(":")[2]
-    return FunctionError(
-        RAISED,
+    return FunctionRaised(
+        kind,
         f"function {name} of task {task} raised {bounded(f'{kind}: {message}' if message else kind)}",
         cause="" if record is None else f"the record was {bounded(_record_repr.repr(record), 1_000)}",
         fix="mend the function, or set on_error to skip to leave such records out",

@@ -13,12 +13,13 @@ import msgspec
 import pandas as pd
 import pyarrow as pa
 
-from sardonyx.errors import Failure, FunctionError
+from sardonyx.errors import FunctionError
 from sardonyx.functions import Takes, import_function
 from spark_tasks.blocks import from_bytes, to_bytes
 from spark_tasks.code import in_worker
-from spark_tasks.failures import function_raised, wrong_result
+from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.records import Record, UnfitColumn, to_records, to_table
+from spark_tasks.search import Alone, DataFault, search
 
 USER_ERRORS = (Exception, SystemExit)
 """What a user's function may raise: a ``sys.exit()`` in it must not end the worker or the peer."""
@@ -33,102 +34,71 @@ class Plan(msgspec.Struct, frozen=True):
     """Package of the code bundle that ``fn`` is in."""
     takes: Takes
     params: dict[str, Any]
-    skip: bool
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Rows for one worker, and how to go about them."""
+
+    data: bytes
+    """An Arrow IPC stream."""
+    apart: bool
+    """Whether to find the rows that the function raises for. If not, the first error is all that comes back."""
+    raised: int = 0
+    """How often these rows were run before, and raised."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What came of a slice: an Arrow IPC stream, how many rows were left out, and why the first of them."""
+    """What came of a slice."""
 
-    data: bytes
-    skipped: int = 0
-    first: Failure | None = None
-
-
-class DataFault(Exception):
-    """A user's function raised for rows that other rows may be saved from; holds the error to report."""
-
-    def __init__(self, error: FunctionError) -> None:
-        super().__init__(error.message)
-        self.error = error
+    data: bytes = b""
+    """Its results, an Arrow IPC stream."""
+    bad: list[Bad] = []
+    """Rows that stand alone and raise, by their index in the slice."""
+    places: list[int] = []
+    """Of functions that take records, for each bad row: how many rows of the results come before it."""
+    fault: Bad | None = None
+    """The slice as a whole raised, and there are no results; the index says nothing."""
 
 
-def run(plan: Plan, data: bytes) -> Done:
+def run(plan: Plan, given: Slice) -> Done:
     """Apply a function that takes tables or records to one slice.
 
     Raises:
-        FunctionError: ``SX-FN-RAISED`` (only if nothing may be skipped), ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
+        FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    call = _function(plan.bundle, plan.fn)
-    if plan.params:
-        call = functools.partial(call, **plan.params)
-    table = from_bytes(data)
+    call, table = _call(plan), from_bytes(given.data)
     if plan.takes == "record":
-        return _records(plan, call, table)
-    apply = _arrow if plan.takes == "arrow" else _pandas
-    tables, skipped, first = halving(table, functools.partial(apply, plan, call), skip=plan.skip)
-    return Done(to_bytes(joined(plan.task, plan.fn, tables)), skipped, first)
+        return _records(plan, call, table, given)
+    apply = functools.partial(_arrow if plan.takes == "arrow" else _pandas, plan, call)
+    try:
+        return Done(to_bytes(apply(table)))
+    except DataFault as fault:
+        if not given.apart:
+            return Done(fault=bad_of(Alone(0, fault, given.raised + 1)))
+    found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=given.raised + 1)
+    return Done(to_bytes(joined(plan.task, plan.fn, found.results)), list(map(bad_of, found.bad)))
+
+
+def run_each(plan: Plan, given: Slice) -> list[Done]:
+    """Apply a function that takes records to each record by itself. Raises as :func:`run`."""
+    call, table = _call(plan), from_bytes(given.data)
+    return [_records(plan, call, table.slice(n, 1), given) for n in range(table.num_rows)]
+
+
+def bad_of(alone: Alone) -> Bad:
+    """A row that was found, as it travels."""
+    index, fault, attempts = alone
+    return Bad(index, error_class(fault.error), attempts, fault.error.to_failure())
+
+
+def _call(plan: Plan) -> Callable[..., Any]:
+    call = _function(plan.bundle, plan.fn)
+    return functools.partial(call, **plan.params) if plan.params else call
 
 
 @functools.lru_cache(maxsize=256)
 def _function(bundle: str | None, fn: str) -> Callable[..., Any]:
     return in_worker(bundle).load(fn) if bundle else import_function(fn)
-
-
-def halving(
-    table: pa.Table, apply: Callable[[pa.Table], pa.Table], *, skip: bool, most: int | None = None
-) -> tuple[list[pa.Table], int, Failure | None]:
-    """Apply to a whole table; if rows may be skipped and it raises, to its halves, until the bad rows stand alone.
-
-    One bad row costs about log2(rows) runs more. Results are in the order of the rows.
-
-    Args:
-        table: what ``apply`` gets; with no rows there is nothing to skip, and an error gives an empty result.
-        apply: raises :class:`DataFault` if cutting may help.
-        skip: whether rows may be left out.
-        most: more bad rows than this are raised as the first one's error.
-
-    Returns:
-        the results, the number of rows left out, and the first one's failure.
-    """
-    if not skip:
-        try:
-            return [apply(table)], 0, None
-        except DataFault as fault:
-            raise fault.error from fault.__cause__
-    search = _Search(apply, most)
-    search.within(table)
-    return search.results, search.skipped, search.first.to_failure() if search.first else None
-
-
-class _Search:
-    """The search for the rows that a function raises for."""
-
-    def __init__(self, apply: Callable[[pa.Table], pa.Table], most: int | None) -> None:
-        self._apply = apply
-        self._most = most
-        self.results: list[pa.Table] = []
-        self.skipped = 0
-        self.first: FunctionError | None = None
-
-    def within(self, part: pa.Table, *, surely_bad: bool = False) -> None:
-        if not surely_bad or part.num_rows <= 1:
-            try:
-                self.results.append(self._apply(part))
-                return
-            except DataFault as fault:
-                if part.num_rows <= 1:
-                    self._leave_out(part.num_rows, fault)
-                    return
-        half = part.num_rows // 2
-        before = self.skipped
-        self.within(part.slice(0, half))
-        self.within(part.slice(half), surely_bad=self.skipped == before)  # it was not the first half
-
-    def _leave_out(self, rows: int, fault: DataFault) -> None:
-        self.first = self.first or fault.error
-        self.skipped += rows
-        if self._most is not None and self.skipped > self._most:
-            raise _too_many(self.first, self._most) from fault.__cause__
 
 
 def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
@@ -149,17 +119,6 @@ def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
             f"parts of one batch have different types in one column: {error}",
             "make the function give each column one type, whatever the rows are",
         ) from error
-
-
-def _too_many(first: FunctionError, most: int) -> FunctionError:
-    return FunctionError(
-        first.code,
-        first.message,
-        cause=f"more than {most} records of one batch had to be skipped, each of which costs several Spark jobs",
-        fix="let the function handle such rows itself (try_cast, try_divide, where), or take records one at a time (dict)",
-        traceback=first.traceback,
-        where=first.where,
-    )
 
 
 def _arrow(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
@@ -191,8 +150,13 @@ def _guarded(plan: Plan, call: Callable[..., Any], given: object, table: pa.Tabl
     try:
         return call(given)
     except USER_ERRORS as error:
-        record = table.to_pylist()[0] if table.num_rows == 1 else None
-        raise DataFault(function_raised(plan.task, plan.fn, error, record)) from error
+        raise fault_of(plan, error, table) from error
+
+
+def fault_of(plan: Plan, error: BaseException, table: pa.Table) -> DataFault:
+    """What a function of tables raised, as what the search for the bad rows goes by."""
+    record = table.to_pylist()[0] if table.num_rows == 1 else None
+    return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record))
 
 
 def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
@@ -210,10 +174,10 @@ def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(table.columns, schema=plain) if table.num_columns else table
 
 
-def _records(plan: Plan, call: Callable[..., Any], table: pa.Table) -> Done:
+def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, given: Slice) -> Done:
     results: list[Record] = []
-    skipped = 0
-    first: FunctionError | None = None
+    bad: list[Bad] = []
+    places: list[int] = []
     for index, record in enumerate(to_records(table)):
         try:
             result = call(record)
@@ -223,17 +187,17 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table) -> Done:
                 results += list(_several(plan, result))  # all of them or none: it may raise half-way
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
-            if not plan.skip:
-                raise problem from error
-            first = first or problem
-            skipped += 1
+            bad.append(Bad(index, error_class(problem), given.raised + 1, problem.to_failure()))
+            places.append(len(results))
+            if not given.apart:
+                return Done(fault=bad[0])
     try:
         back = to_table(results, table.schema)
     except UnfitColumn as error:
         raise wrong_result(
             plan.task, plan.fn, str(error), "give each field the same type in every record, and None where it has none"
         ) from error
-    return Done(to_bytes(back), skipped, first.to_failure() if first else None)
+    return Done(to_bytes(back), bad, places)
 
 
 def _several(plan: Plan, result: object) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sardonyx.bundle import build
 from sardonyx.errors import FunctionError, SetupError
 from sardonyx.spec import OnError, TaskSpec
-from spark_tasks.apply import MOST_SKIPPED, Applied, TaskFunction
+from spark_tasks.apply import MOST_APART, Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
@@ -429,8 +429,8 @@ def test_a_dataframe_function_that_raises_for_everything_is_not_halved_for_hours
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past a number of skipped records in one batch, each of which costs Spark jobs, the job fails and says why."""
-    monkeypatch.setattr("spark_tasks.apply.MOST_SKIPPED", 2)
-    assert MOST_SKIPPED > 2
+    monkeypatch.setattr("spark_tasks.apply.MOST_APART", 2)
+    assert MOST_APART > 2
     error = run.fails("df_python", ids(6), skip=True)
     assert error.code == "SX-FN-RAISED"
     assert "more than 2 records" in error.cause
