@@ -35,6 +35,7 @@ from coordinator import layout
 from coordinator import log as journal
 from coordinator.decide import decide
 from coordinator.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
+from coordinator.fences import Slot
 from coordinator.service import Coordinator
 from coordinator.state import State, new_state
 from coordinator.tree import Tree
@@ -78,6 +79,9 @@ class WideLinks:
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         del job, spec
         return {}
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        pass
 
 
 @dataclass

@@ -45,6 +45,7 @@ from coordinator.events import (
     encode_event,
     kind_of,
 )
+from coordinator.fences import Slot
 from coordinator.leader import Leader
 from coordinator.leadership import Candidacy, Leadership
 from coordinator.operations import chunked
@@ -90,6 +91,9 @@ class Links:
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         del job, spec
         return {}
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        pass
 
 
 class Crowd:

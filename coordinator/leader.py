@@ -29,6 +29,7 @@ from coordinator.events import (
     Create,
     Delete,
     DeletePulse,
+    Evicted,
     Exhausted,
     JobPurged,
     JobSubmitted,
@@ -39,9 +40,11 @@ from coordinator.events import (
     PeerBorn,
     PeerDied,
     Set,
+    TaskFailed,
     TreeEffect,
     kind_of,
 )
+from coordinator.fences import Fences, Slot
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
@@ -65,6 +68,9 @@ with the state: at ten thousand peers it is one every eight thousand."""
 
 RECALLED = 20_000
 """Entries before the snapshot that a new leader reads for their requests."""
+
+_LEAVING = (PeerDied, Evicted, TaskFailed)
+"""Events by which a slot may be left with something open on Kafka."""
 
 _EVERYDAY = (Acked, Exhausted, Completed)
 """Events that are logged for debugging only: there are many, and they say nothing that is out of the ordinary."""
@@ -104,6 +110,7 @@ class Leader:
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._late = late
         self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
+        self._fences = Fences(outer, self._vacant, settings.peer.transaction_timeout, self._clockwork)
         self._timers = Timers(
             ack_timeout=settings.coordinator.ack_timeout,
             revoke_grace=settings.coordinator.revoke_grace,
@@ -142,6 +149,7 @@ class Leader:
     def close(self) -> None:
         """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
         self._worker.close()
+        self._fences.close()
         for name in sorted(self._worker.begun):
             job = self.state.jobs.get(name)
             if job is not None and job.links == "none":  # made perhaps, and nobody has heard of it
@@ -162,7 +170,8 @@ class Leader:
             self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
         reached = journal.read_checkpoint(self._tree)
-        touched = self._replay(reached)
+        left: dict[Slot, int] = {}
+        touched = self._replay(reached, left)
         repaired = self._repair(touched) if self.state.n > reached else 0
         log.info(
             "took over",
@@ -176,9 +185,13 @@ class Leader:
         )
         for effect in unfinished(self.state):
             self._begin(self.state.n, effect)
+        self._fence(left)
 
-    def _replay(self, reached: int) -> set[str]:
-        """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree."""
+    def _replay(self, reached: int, left: dict[Slot, int]) -> set[str]:
+        """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree, and adds to
+        ``left`` the slots that were left so lately that something may still be open there.
+        """
+        lately = self._clockwork.wall() - self._settings.peer.transaction_timeout
         touched: set[str] = set()
         # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
         start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.begins(self._tree)))
@@ -188,6 +201,9 @@ class Leader:
                 continue
             if n != self.state.n + 1:
                 raise _lost(self.state.n + 1)
+            slot = self._slot(entry.event)
+            if slot is not None and entry.event.at > lately:
+                left[slot] = n
             effects = decide(self.state, n, entry.event)
             if n > reached:
                 touched |= {effect.path for effect in effects if isinstance(effect, TreeEffect)}
@@ -241,9 +257,13 @@ class Leader:
         told = log.bind()  # once: what is bound anew for each line costs more than a decision
         many = _many(intakes)
         merged, outer = Merged(), list[tuple[int, OuterEffect]]()
+        left: dict[Slot, int] = {}
         waiting = iter(intakes)
         for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
             for n, intake in zip(range(self.state.n + 1, appended + 1), waiting, strict=False):
+                slot = self._slot(intake.event)
+                if slot is not None:
+                    left[slot] = n
                 effects = decide(self.state, n, intake.event)
                 self._tell(told, n, intake.event, many)
                 if effects and not isinstance(effects[-1], TreeEffect):  # these come last
@@ -260,6 +280,7 @@ class Leader:
         self._applied()
         for n, effect in outer:
             self._begin(n, effect)
+        self._fence(left)
         if many:
             kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
             log.info("decided many alike", last=self.state.n, **kinds)
@@ -293,6 +314,27 @@ class Leader:
             job = self.state.jobs.get(effect.job)
             if job is not None:  # otherwise it was forgotten within this batch, its links being gone
                 self._worker.submit(n, effect, job.spec)
+
+    def _slot(self, event: AnyEvent) -> Slot | None:
+        """To be asked before the decision: the slot that the event's peer is at work on, if he may be about to leave it."""
+        if not isinstance(event, _LEAVING):
+            return None
+        peer = self.state.peers.get(event.peer)
+        if peer is None or peer.assignment is None or peer.state == "acking":  # who has not begun has nothing open
+            return None
+        return Slot(peer.assignment.job, peer.assignment.task, peer.assignment.slot)
+
+    def _fence(self, left: dict[Slot, int]) -> None:
+        """End what may be open in slots that nobody has been given meanwhile: whoever is does it himself, by beginning."""
+        for slot, n in left.items():
+            job = self.state.jobs.get(slot.job)
+            if job is not None and self._vacant(slot):
+                self._fences.left(n, slot, job.spec)
+
+    def _vacant(self, slot: Slot) -> bool:
+        """From any thread."""
+        job = self.state.jobs.get(slot.job)
+        return job is None or slot.number not in list(job.tasks[slot.task].peers.values())
 
     def _outer_done(self, event: AnyEvent) -> None:
         """In a thread of the worker."""

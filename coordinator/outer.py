@@ -26,6 +26,7 @@ from coordinator.events import (
     LinksFailed,
     encode_event,
 )
+from coordinator.fences import Slot
 from coordinator.operations import ENTRY_LIMIT
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
@@ -46,7 +47,9 @@ log = structlog.get_logger()
 
 
 class OuterEffects(Protocol):
-    """Makes and removes a job's links. Both may be called again with the same result, at any time, from any thread."""
+    """Makes and removes a job's links, and fences its slots. All may be called again with the same result, at any time, from
+    any thread.
+    """
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         """The facts of each link.
@@ -57,6 +60,9 @@ class OuterEffects(Protocol):
 
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         """Last row counts by task. Whatever it raises, it is tried again."""
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
 
 
 class KafkaLinks:
@@ -80,6 +86,13 @@ class KafkaLinks:
         self._counted[job] = last_counts(self._settings, graph, job) | self._counted.get(job, {})
         delete_links(self._settings, graph, job)
         return self._counted.pop(job)
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        from queues.transaction import TransactionalWriter
+
+        deployment = self._settings.deployment
+        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
+        TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number)).open()
 
 
 class OuterWorker:

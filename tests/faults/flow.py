@@ -168,6 +168,7 @@ class Flow:
         new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in topics]
         for future in admin.create_topics(new).values() if new else ():
             future.result(30)
+        until(lambda: set(topics) <= set(admin.list_topics(timeout=10).topics), what="the topics to be known")
 
     def step(self, share: float) -> None:
         """Feed on, so that about ``share`` of everything has gone in; and a little in any case."""

@@ -24,6 +24,7 @@ from coordinator.events import (
     PeerNote,
     PulseNote,
 )
+from coordinator.fences import Slot
 from coordinator.leadership import Candidacy, Leadership
 from coordinator.service import Coordinator
 from coordinator.state import check, project
@@ -56,6 +57,9 @@ class FakeLinks:
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         self.asked.append(("delete", job))
         return {}
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        self.asked.append(("fence", "/".join(map(str, slot))))
 
 
 class FakePeer:

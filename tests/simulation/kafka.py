@@ -15,6 +15,7 @@ import msgspec
 
 from coordinator import layout
 from coordinator.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
+from coordinator.fences import Slot
 from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.tree import Tree
 from peer.grant import Grant, GrantGone
@@ -110,6 +111,12 @@ class SimKafka:
             self.topics.pop(job, None)
         return counts
 
+    def fence(self, clockwork: SimClockwork, slot: Slot) -> None:
+        """From the outside; whoever holds the slot by now is fenced like whoever held it."""
+        clockwork.sleep(self.sim.rng.random() * 0.05)
+        self._fail_now_and_then()
+        self.epochs[slot] = self.epochs.get(slot, 0) + 1
+
     def _fail_now_and_then(self) -> None:
         chance = self.sim.rng.random()
         if chance < self.failing:
@@ -179,6 +186,9 @@ class SimLinks:
 
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
         return self.kafka.delete(self.clockwork, job, spec)
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        self.kafka.fence(self.clockwork, slot)
 
 
 @dataclass
