@@ -1,0 +1,292 @@
+"""What every medium must keep to: suites for pytest that a medium of your own is put through, as ours are.
+
+Subclass one, say how your medium is made and what it should hold, and let pytest collect it::
+
+    class TestOrders(InputSuite):
+        def make(self):
+            return Orders(path="orders.bin")
+
+        def expected(self):
+            return [{"id": 1}, {"id": 2}]
+
+Pytest's fixtures may be used by an autouse fixture of the subclass. Nothing here needs a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from queues.media.base import Output, PositionedOutput, PositionsMoved, Split, SplitInput
+from queues.media.own import OwnInput
+from queues.positions import Partition, Position
+
+Rows = list[dict[str, Any]]
+
+LARGEST_SPLIT = 16_384
+"""Bytes: a split travels as one message, and thousands of them in one transaction."""
+
+ROWS = [{"id": number, "text": None if number % 5 == 0 else f"text {number}"} for number in range(40)]
+"""What the suites of outputs write."""
+
+
+class InputSuite:
+    """For an input: ``splits`` and ``read``. Override :meth:`make` and :meth:`expected`."""
+
+    ordered = True
+    """Whether the order of the rows within a split is promised."""
+
+    def make(self) -> Any:
+        """The medium, made anew on the same data."""
+        raise NotImplementedError
+
+    def expected(self) -> Rows:
+        """Every row that there is, in any order."""
+        raise NotImplementedError
+
+    def test_the_splits_together_are_everything(self) -> None:
+        """Every row is in one split and in no other."""
+        medium = self._medium()
+        _same(_bag(_rows(medium.read(split.data) for split in self._splits())), _bag(self.expected()), "all splits")
+
+    def test_a_split_reads_the_same_every_time(self) -> None:
+        """Whoever reads a piece again, in whatever order and on an object of its own, gets the same rows."""
+        splits = self._splits()
+        first = [self._seen(self._medium().read(split.data)) for split in splits]
+        again = [self._seen(self._medium().read(split.data)) for split in reversed(splits)]
+        for split, one, other in zip(splits, first, reversed(again), strict=True):
+            _same(other, one, f"split {split.data}")
+
+    def test_the_same_splits_are_listed_every_time(self) -> None:
+        """Listing is done by whoever comes first, and again if that one dies over it."""
+        _same(self._splits(), self._splits(), "the list of splits")
+
+    def test_a_split_is_small_plain_data(self) -> None:
+        """It survives the way over a topic as JSON, and is small enough for it."""
+        for split in self._splits():
+            text = json.dumps(split.data)
+            _same(json.loads(text), split.data, "a split after its way through JSON")
+            _check(len(text) <= LARGEST_SPLIT, f"a split of {len(text)} bytes; the most is {LARGEST_SPLIT}")
+
+    def test_sizes_that_are_told_are_true(self) -> None:
+        """A split may say how many rows it holds; then it holds so many."""
+        medium = self._medium()
+        for split in self._splits():
+            if split.rows is not None:
+                _same(medium.read(split.data).num_rows, split.rows, f"rows of split {split.data}")
+
+    def test_all_splits_have_the_same_columns(self) -> None:
+        """Types do not depend on what a split happens to hold."""
+        medium = self._medium()
+        schemas = {str(medium.read(split.data).schema) for split in self._splits()}
+        _check(len(schemas) <= 1, "splits of different columns:\n" + "\n\n".join(sorted(schemas)))
+
+    def test_it_travels_to_workers(self) -> None:
+        """Pickled and unpickled, it reads the same."""
+        for split in self._splits()[:2]:
+            copy = pickle.loads(pickle.dumps(self._medium()))  # noqa: S301 - just made here
+            _same(self._seen(copy.read(split.data)), self._seen(self._medium().read(split.data)), "a copy's rows")
+
+    def _medium(self) -> SplitInput:
+        made = self.make()
+        return made if type(made).__module__.startswith("queues.media.") else OwnInput(type(made).__name__, made)
+
+    def _splits(self) -> list[Split]:
+        return list(self._medium().splits())
+
+    def _seen(self, table: pa.Table) -> Any:
+        return table.to_pylist() if self.ordered else _bag(table.to_pylist())
+
+
+class OutputSuite:
+    """For an output: ``stage``, ``publish``, ``seal``. Override :meth:`make` and :meth:`visible`."""
+
+    published = True
+    """Whether rows are visible as soon as they are published; False: only when the task is sealed."""
+    forgets = False
+    """Whether it keeps nothing at all."""
+
+    def make(self) -> Output:
+        """The medium of one task of one job, made anew: a successor's, too."""
+        raise NotImplementedError
+
+    def visible(self) -> Iterable[dict[str, Any]]:
+        """The rows that a reader of the medium sees now."""
+        raise NotImplementedError
+
+    def test_what_is_staged_is_invisible(self) -> None:
+        """Nobody sees rows of a transaction that is not committed."""
+        self.make().stage(_table(ROWS))
+        self._sees([])
+
+    def test_what_is_published_is_visible_once(self) -> None:
+        """However often it is published, by whomever."""
+        first = self.make()
+        entries = first.stage(_table(ROWS))
+        first.publish(entries)
+        first.publish(entries)
+        self.make().publish(entries)
+        self._sees(ROWS if self.published else [])
+        self.make().seal(entries)
+        self._sees(ROWS)
+
+    def test_a_seal_publishes_what_nobody_did(self) -> None:
+        """A peer may die between its commit and the publishing."""
+        entries = [*self.make().stage(_table(ROWS[:10])), *self.make().stage(_table(ROWS[10:]))]
+        self.make().seal(entries)
+        self._sees(ROWS)
+
+    def test_a_seal_removes_what_was_never_committed(self) -> None:
+        """Rows of a batch that was dropped are gone, and those that were committed stand."""
+        entries = self.make().stage(_table(ROWS[:10]))
+        self.make().stage(_table(ROWS[10:]))
+        self.make().seal(entries)
+        self._sees(ROWS[:10])
+
+    def test_a_seal_can_be_done_again(self) -> None:
+        """By one who does not know that it was done."""
+        entries = self.make().stage(_table(ROWS))
+        for _ in range(3):
+            self.make().seal(entries)
+        self._sees(ROWS)
+
+    def test_a_task_without_rows_can_be_sealed(self) -> None:
+        """Then there is nothing to see, and nothing goes wrong."""
+        self.make().seal([])
+        self._sees([])
+
+    def test_entries_are_bytes_and_small(self) -> None:
+        """They are the messages of the transaction that commits the batch."""
+        for entry in self.make().stage(_table(ROWS)):
+            _check(isinstance(entry, bytes), f"an entry is bytes, not {type(entry).__name__}")
+            _check(len(entry) <= LARGEST_SPLIT, f"an entry of {len(entry)} bytes; the most is {LARGEST_SPLIT}")
+
+    def _sees(self, rows: Rows) -> None:
+        _same(_bag(self.visible()), _bag([] if self.forgets else rows), "what a reader sees")
+
+
+class PositionedOutputSuite:
+    """For an output that keeps positions itself. Override :meth:`make` and :meth:`visible`."""
+
+    here = Partition("link", 0)
+    there = Partition("link", 1)
+
+    def make(self) -> PositionedOutput:
+        """The medium of one task of one job, made anew: a successor's or a rival's, too."""
+        raise NotImplementedError
+
+    def visible(self) -> Iterable[dict[str, Any]]:
+        """The rows that a reader of the medium sees now."""
+        raise NotImplementedError
+
+    def test_rows_and_positions_come_together(self) -> None:
+        """Neither is there before the commit, both are after it, and a successor is told the position."""
+        output = self.make()
+        _same(self._held(), {}, "positions before anything was committed")
+        output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, b"owed")
+        output.commit()
+        self._sees(ROWS)
+        held = self.make().positions([self.here, self.there])
+        _same(set(held), {self.here}, "partitions with a position")
+        _same((held[self.here].position, held[self.here].owed), (Position(7), b"owed"), "what is held")
+
+    def test_what_is_abandoned_leaves_no_trace(self) -> None:
+        """Neither rows nor positions; and the batch can be begun again."""
+        output = self.make()
+        output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, None)
+        output.abandon()
+        output.abandon()
+        self._sees([])
+        _same(self._held(), {}, "positions after a rollback")
+        output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, None)
+        output.commit()
+        self._sees(ROWS)
+
+    def test_a_batch_that_began_elsewhere_is_refused(self) -> None:
+        """Of two who did the same batch only one counts, and the other writes nothing, wherever it thinks that it stands."""
+        self._commit(ROWS[:10], None, 7)
+        for started in (None, 3, 8):
+            self._is_refused(started)
+        self._commit(ROWS[10:], 7, 9)
+        self._is_refused(7)
+        self._sees(ROWS)
+
+    def test_one_partition_that_moved_refuses_the_whole_batch(self) -> None:
+        """Half a batch is never written."""
+        self._commit(ROWS, None, 7)
+        late = self.make()
+        try:
+            late.begin(
+                _table(ROWS), {self.here: 7, self.there: 2}, {self.here: Position(8), self.there: Position(3)}, None
+            )
+        except PositionsMoved:
+            late.abandon()
+        else:
+            raise AssertionError("a batch was taken of which one partition had moved")
+        self._sees(ROWS)
+        _same(self._held(), {self.here: Position(7)}, "positions")
+
+    def test_a_batch_without_rows_moves_positions(self) -> None:
+        """Everything in it was left out; and what was owed before is not owed any more."""
+        self._commit(ROWS, None, 7)
+        output = self.make()
+        output.begin(pa.table({}), {self.here: 7}, {self.here: Position(9, drained="end")}, None)
+        output.commit()
+        held = self.make().positions([self.here])[self.here]
+        _same((held.position, held.owed), (Position(9, drained="end"), None), "what is held")
+
+    def test_who_wakes_up_behind_the_seal_is_refused(self) -> None:
+        """Also one who was stopped in the very first batch."""
+        self._commit(ROWS, None, 7)
+        self.make().seal()
+        self.make().seal()
+        self._is_refused(None)
+        self._is_refused(3)
+        self._sees(ROWS)
+
+    def _commit(self, rows: Rows, started: int | None, end: int) -> None:
+        output = self.make()
+        output.begin(_table(rows), {self.here: started}, {self.here: Position(end)}, None)
+        output.commit()
+
+    def _is_refused(self, started: int | None) -> None:
+        late = self.make()
+        try:
+            late.begin(_table(ROWS), {self.here: started}, {self.here: Position(99)}, None)
+            late.commit()
+        except PositionsMoved:
+            late.abandon()
+        else:
+            raise AssertionError(f"a batch was taken that began at {started}")
+
+    def _held(self) -> dict[Partition, Position]:
+        return {partition: kept.position for partition, kept in self.make().positions([self.here, self.there]).items()}
+
+    def _sees(self, rows: Rows) -> None:
+        _same(_bag(self.visible()), _bag(rows), "what a reader sees")
+
+
+def _rows(tables: Iterable[pa.Table]) -> Rows:
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def _bag(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Rows without their order, in a form that can be compared."""
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def _table(rows: Rows) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), ("text", pa.string())]))
+
+
+def _same(found: Any, wanted: Any, what: str) -> None:
+    _check(found == wanted, f"{what}: found {found!r}, not {wanted!r}")
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
