@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -32,7 +33,7 @@ from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.gates import gate
-from sardonyx.graph import graph_of
+from sardonyx.graph import Graph, graph_of
 from sardonyx.spec import JobSpec
 
 THREADS = 4
@@ -84,8 +85,26 @@ class KafkaLinks:
         graph = graph_of(spec, self._settings.deployment, job)
         # What was counted first counts: by the next attempt the positions may be gone.
         self._counted[job] = last_counts(self._settings, graph, job) | self._counted.get(job, {})
-        delete_links(self._settings, graph, job)
+        delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
         return self._counted.pop(job)
+
+    def _settle_files(self, graph: Graph, job: str) -> None:
+        """Put in order what the file outputs of a job that was ended early had written aside, in folders that are seen from
+        here: all of them on one machine, those that are mounted on several.
+        """
+        for stage in graph.stages:
+            parts = next((link for link in stage.egress if link.kind == "parts"), None)
+            if parts is None or not Path(str(stage.task.options["path"])).is_dir():
+                continue
+            from queues.links import read_all
+            from queues.media.files_output import FilesOutput
+
+            output = FilesOutput(stage.task.options, job, stage.name)
+            try:
+                if output.unsettled:
+                    output.settle(read_all(self._settings, parts.topic))
+            except SardonyxError as error:  # the topics must go all the same
+                log.warning("files of an ended job stay written aside", job=job, task=stage.name, reason=str(error))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         from queues.transaction import TransactionalWriter

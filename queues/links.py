@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -94,8 +94,14 @@ def last_counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]
     return {s.name: found[s.name] for s in graph.stages if s.group(settings.deployment, job) in standing}
 
 
-def delete_links(settings: Settings, graph: Graph, job: str) -> None:
-    """Remove the job's topics and groups.
+def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
+    """Remove the job's groups and topics.
+
+    Args:
+        settings: where Kafka is.
+        graph: the job's.
+        job: its id.
+        settle: called when every peer has left the groups, so that nobody commits any more, and the topics still stand.
 
     Raises:
         SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
@@ -111,6 +117,7 @@ def delete_links(settings: Settings, graph: Graph, job: str) -> None:
         if groups:  # its members are on their way out
             time.sleep(0.2)
     gate("in-delete-links")
+    settle()
     topics = sorted({link.topic for link in graph.links if link.owned})
     for topic, future in (admin.delete_topics(topics) if topics else {}).items():
         error = _error_of(future)

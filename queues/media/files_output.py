@@ -116,6 +116,18 @@ class FilesOutput:
         if not self._overwrite:
             self._publish([_entry(data) for data in entries])
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything of this task is still written aside."""
+        return self._staging.exists()
+
+    def settle(self, entries: Sequence[bytes]) -> None:
+        """The job was ended, and nobody works on it any more: what was committed is in place, all else that was written aside
+        is gone. Without a seal there is no ``_SUCCESS``, and with ``overwrite`` what was there stays.
+        """
+        self.publish(entries)
+        self._remove_staging()
+
     def seal(self, entries: Sequence[bytes]) -> None:
         """The folder becomes the complete result of all entries: see the steps in the body.
 

@@ -49,7 +49,7 @@ class Cluster(contextlib.ExitStack):
 
     Args:
         services: where ZooKeeper and Kafka are.
-        folder: where the daemons' logs go.
+        folder: where the daemons' logs and temporary files go.
         settings: more settings for all of them, by name: ``{"peer.session_timeout": "5 s"}``.
     """
 
@@ -61,6 +61,9 @@ class Cluster(contextlib.ExitStack):
         self.settings = load_settings(**{**given, **addresses})
         self.folder = folder
         self.daemons: list[Daemon] = []
+        self.temporary = folder / "tmp"
+        """``TMPDIR`` of the daemons: what one that is killed leaves behind does not outlive the test's own folder."""
+        self.temporary.mkdir()
         self._number = itertools.count()
         self._client_settings = {**self.settings.kafka.client(), "log_level": 0}
         self.client = self.enter_context(Client(settings=self.settings))
@@ -106,7 +109,7 @@ class Cluster(contextlib.ExitStack):
                 [sys.executable, "-m", "sardonyx", name, *arguments],
                 name=called,
                 log_path=self.folder / f"{called}.log",
-                env={**self.settings.environment(), **gate},
+                env={**self.settings.environment(), "TMPDIR": str(self.temporary), **gate},
             )
 
         daemon = Daemon(start, faults)
@@ -148,7 +151,8 @@ class Cluster(contextlib.ExitStack):
         """
         topic = f"{self.settings.deployment}-{name}"
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
-        for future in AdminClient(self._client_settings).create_topics([new]).values():
+        admin = AdminClient(self._client_settings)  # by a name: forgotten, it would end its own request
+        for future in admin.create_topics([new]).values():
             future.result(_CALL)
         self.fill(topic, records, partitions)
         return topic

@@ -60,6 +60,20 @@ def test_nothing_is_seen_before_it_is_published(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("_", "."))) == ["_SUCCESS"]
 
 
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_job_that_is_ended_early_leaves_nothing_aside(tmp_path, mode):
+    """What was committed and could not be published any more is in place; with ``overwrite`` what was there stays."""
+    before = out(tmp_path, "job-0").stage(rows(7))
+    out(tmp_path, "job-0").seal(before)
+    committed = out(tmp_path, mode=mode).stage(rows(1))
+    out(tmp_path, mode=mode).stage(rows(9))  # its transaction was aborted
+    assert out(tmp_path, mode=mode).unsettled
+    out(tmp_path, mode=mode).settle(committed)
+    assert not out(tmp_path, mode=mode).unsettled
+    assert numbers(tmp_path) == ([1, 7] if mode == "append" else [7])
+    assert not (tmp_path / "_sardonyx").exists()
+
+
 def test_publishing_again_changes_nothing(tmp_path):
     """By the same peer or by a successor, before the seal and after it."""
     entries = out(tmp_path).stage(rows(1)) + out(tmp_path).stage(rows(2))
