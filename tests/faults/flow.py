@@ -176,8 +176,12 @@ class Flow:
         for source, sent in enumerate(feed.sent):
             feed.give(source, max(1, int(share * feed.end) - sent))
 
-    def check(self) -> Verdict:
-        """After the job's end: everything came out, once, and is still there as it was seen."""
+    def check(self, *, whole: bool = True) -> Verdict:
+        """After the job's end: everything came out, once, and is still there as it was seen.
+
+        Args:
+            whole: whether the job is complete; if not, nothing can be said of what is missing.
+        """
         expected = set(range(self._made)) if self._made else set(self.feed.expected())
         copies = len(self.shape.vias)
         wanted = {number * copies + copy for number in expected for copy in range(copies)}
@@ -194,7 +198,7 @@ class Flow:
             if stands[: len(seen)] != seen:
                 gone += 1
                 self.sight.wrong.append(f"what was seen at {place} is not there any more")
-        lost = wanted - final.seen
+        lost = wanted - final.seen if whole else set[int]()
         strange = final.seen - wanted
         self.wrong = [*self.sight.wrong, *final.wrong]
         self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]

@@ -7,7 +7,6 @@ and each fault, so that a red run can be had again.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import statistics
@@ -16,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from typing import Any
 import msgspec
 
 from coordinator import layout
-from coordinator.events import ENDED, JobNote
+from coordinator.events import JobNote
+from coordinator.outcomes import ZooKeeperAway
 from tests.faults.cluster import SESSION, Cluster, now
 from tests.faults.flow import Flow, Verdict
 from tests.faults.shapes import SHAPES
@@ -52,6 +53,10 @@ class Options:
     spark: int = 0
     families: tuple[str, ...] = FAMILIES
     lanes: int = LANES
+
+
+class Broken(Exception):
+    """A job has failed, which none may."""
 
 
 @dataclass
@@ -129,7 +134,9 @@ class Run:
         for helper in helpers:
             helper.start()
         try:
-            until(lambda: all(flow.sight.count for flow in flows), what="first records of every job", timeout=60)
+            self._until(
+                cluster, jobs, lambda: all(flow.sight.count for flow in flows), "first records of every job", 90
+            )
             self._tell("every job is going")
             strikes += self._faults(scene, plan["run"])
             for strike in strikes:
@@ -139,19 +146,16 @@ class Run:
             self._tell("the last records go in")
             for flow in flows:
                 flow.feed.finish()
-            until(lambda: all(self._ended(cluster, job) for job in jobs.values()), what="the jobs' ends", timeout=180)
-        except AssertionError as error:
+            self._until(cluster, jobs, lambda: self._all_completed(cluster, jobs), "the jobs' ends", 180)
+        except (AssertionError, Broken) as error:
+            self._tell(f"trouble: {error}")
             self.trouble.append(str(error))
         scene.ended.set()
         for thread in (*strikes, *helpers):
             thread.join()
         self._stale = scene.stale
         for flow, job in jobs.items():
-            with contextlib.suppress(Exception):
-                status = self._status(cluster, job)
-                if status is None or status.status != "completed":
-                    self.trouble.append(f"{job} is {status}")
-            found = flow.check()
+            found = flow.check(whole=not self.trouble)
             verdict.update(found)
             self._tell(f"{job}: {dict(found)}")
             for wrong in flow.wrong[:20]:
@@ -231,16 +235,31 @@ class Run:
                 looked = now()
                 scene.cluster.mend()
 
-    def _status(self, cluster: Cluster, job: str) -> JobNote | None:
-        data = cluster.client._tree.read(layout.job_status(job))
-        return msgspec.json.decode(data, type=JobNote) if data else None
+    def _until(
+        self, cluster: Cluster, jobs: dict[Flow, str], condition: Callable[[], bool], what: str, timeout: float
+    ) -> None:
+        """Wait, unless a job fails."""
 
-    def _ended(self, cluster: Cluster, job: str) -> bool:
+        def looked() -> bool:
+            for job in jobs.values():
+                self._status(cluster, job)
+            return condition()
+
+        until(looked, what=what, timeout=timeout)
+
+    def _all_completed(self, cluster: Cluster, jobs: dict[Flow, str]) -> bool:
+        return all(self._status(cluster, job) == "completed" for job in jobs.values())
+
+    def _status(self, cluster: Cluster, job: str) -> str:
+        """Raises Broken if the job has failed."""
         try:
-            status = self._status(cluster, job)
-        except Exception:  # noqa: BLE001 - ZooKeeper is down at the moment
-            return False
-        return status is not None and status.status in ENDED
+            data = cluster.client._tree.read(layout.job_status(job))
+        except ZooKeeperAway:
+            return ""
+        note = msgspec.json.decode(data, type=JobNote) if data else None
+        if note is not None and note.status == "failed":
+            raise Broken(f"{job} has failed: {note.error}")
+        return note.status if note else ""
 
     # What is told
 
