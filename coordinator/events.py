@@ -15,7 +15,7 @@ import msgspec
 from sardonyx.errors import Failure
 from sardonyx.spec import JobSpec
 
-FORMAT = 2
+FORMAT = 3
 """Version of the wire form. A log or snapshot of another version is refused, never misread."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
@@ -37,11 +37,12 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rows that a task has read, written and left out, as committed with its positions."""
+    """Rows that a task has read, written and left out, as committed with its positions. ``dead``: left out, and kept."""
 
     rows_in: int = 0
     rows_out: int = 0
     skipped: int = 0
+    dead: int = 0
 
 
 class Event(

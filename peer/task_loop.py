@@ -68,6 +68,9 @@ _REBUILDS = 5
 _HEARD_SOON = 10.0
 """Seconds within which a peer hears that its job has ended."""
 
+_STOPPED_WITHIN = 8.0
+"""Seconds that a task's lifecycle may take to stop before its peer goes on without waiting; it is stopped all the same."""
+
 _FORGOTTEN = 60.0
 """Seconds without trouble after which earlier ones count no more; an input may be quiet for days."""
 
@@ -111,6 +114,7 @@ class TaskLoop:
     def run(self) -> None:
         """Work until the grant is gone or drained. Reports a failure to the coordinator; raises nothing of the task's."""
         try:
+            self._start_hooks()
             while not self._over:
                 try:
                     self._open()
@@ -133,8 +137,9 @@ class TaskLoop:
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
             self._fail(error, fatal=False)
         finally:
-            self._aside.close()
             self._work.abandon()
+            self._stop_hooks()
+            self._aside.close()
 
     def step(self) -> None:
         """One batch, by the steps above; returns too when there is nothing to do for a moment."""
@@ -177,7 +182,7 @@ class TaskLoop:
             messages = [
                 message for outlet in self._work.outlets for message in outlet.messages(result.table, result.failed)
             ]
-        return result, messages
+        return result, [*messages, *result.letters]
 
     def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
         stage = self._work.stage
@@ -201,9 +206,12 @@ class TaskLoop:
             log.debug(
                 "batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows, **self._clock.milliseconds()
             )
-        if result.skipped and result.first_error:
-            error = result.first_error
-            log.warning("records skipped", records=result.skipped, first=f"{error.code}: {error.message}")
+        if result.first_error:
+            error, dead = result.first_error, len(result.letters)
+            log.warning("records failed", skipped=result.skipped, dead=dead, first=f"{error.code}: {error.message}")
+        hooks = self._work.hooks
+        if hooks is not None and result.rows_in and hooks.hears_of_commits:
+            self._meanwhile(lambda: hooks.after_batch(result.table.num_rows))
 
     def _commit_elsewhere(
         self,
@@ -237,7 +245,7 @@ class TaskLoop:
         if batch.rows:
             first = next(iter(batch.rows))
             rest = result.rows_in if estimated != result.rows_in else 0
-            made = Counts(rest, result.table.num_rows, result.skipped)
+            made = Counts(rest, result.table.num_rows, result.skipped, len(result.letters))
             positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
         return positions
 
@@ -353,13 +361,35 @@ class TaskLoop:
         self._tree.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
         gate("completed")
         self._sealed = True
-        log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped)
+        log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead)
 
     def _seal_outlets(self) -> None:
         for outlet in self._work.outlets:
             outlet.sealed()
 
     # --- opening, closing, failing -------------------------------------------------------------------------------
+
+    def _start_hooks(self) -> None:
+        """Start the task's lifecycle, on the thread that its function runs on, before anything is read."""
+        hooks = self._work.hooks
+        if hooks is None:
+            return
+        started = self._aside.submit(lambda: self._work.function.give(hooks.start()))
+        while not started.done():
+            self._grant.check()
+            self._grant.pause(_TICK)
+        started.result()
+        gate("started")
+
+    def _stop_hooks(self) -> None:
+        """Stop it, behind whatever that thread still does; what never ends by itself is not waited for for ever."""
+        hooks = self._work.hooks
+        if hooks is None:
+            return
+        try:
+            self._aside.submit(hooks.stop).result(_STOPPED_WITHIN)
+        except TimeoutError:
+            log.warning("the lifecycle cannot be stopped before its task's function returns", seconds=_STOPPED_WITHIN)
 
     @property
     def _over(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -15,20 +15,23 @@ import pyarrow as pa
 from coordinator import layout
 from coordinator.events import Assignment, LinkFacts, LinksNote
 from coordinator.tree import Tree
-from queues import block, links, media
+from peer.failed import Failed, Origins, error_of, sort_out, takes_failed, unfit, unread
+from peer.lifecycle import Context, Hooks
+from queues import block, dead_letters, links, media
 from queues.media.base import PositionedOutput, Split, SplitInput
 from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
 from queues.positioned import PositionedOutlet
 from queues.reader import Batch
+from queues.transaction import Outgoing
 from sardonyx.config import Settings
-from sardonyx.errors import Failure, InternalError, SardonyxError
+from sardonyx.errors import Failure, InternalError
 from sardonyx.functions import import_function
 from sardonyx.graph import Graph, Link, Stage, graph_of
 from sardonyx.media import is_own
 from sardonyx.spec import decode_spec
-from spark_tasks.apply import TaskFunction
+from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
-from spark_tasks.read import read_splits
+from spark_tasks.read import joined_splits, read_splits
 from spark_tasks.session import cancel_group, enter_group
 
 if TYPE_CHECKING:
@@ -41,10 +44,22 @@ class Result:
 
     table: pa.Table
     rows_in: int
-    skipped: int
-    first_error: Failure | None
+    skipped: int = 0
+    first_error: Failure | None = None
+    """Of the records that are left out or become dead letters."""
     failed: pa.Table | None = None
     """Records that failed and that somebody takes, as rows with the columns of ``queues.outlets.FAILED``."""
+    letters: Sequence[Outgoing] = ()
+    """Dead letters, for the batch's transaction."""
+
+
+@dataclass
+class _Rows:
+    """A batch's messages as rows."""
+
+    table: pa.Table
+    origins: Origins
+    unread: list[Failed]
 
 
 class StepClock:
@@ -86,6 +101,10 @@ class Work:
     outlets: list[Outlet]
     source: SplitInput | None
     """The medium of an input task that reads splits."""
+    apart: bool = False
+    """Whether records that fail are found one by one; otherwise the first of them ends the job."""
+    hooks: Hooks | None = None
+    """The task's lifecycle."""
 
     @property
     def group(self) -> str:
@@ -101,6 +120,7 @@ class Work:
 
     def abandon(self) -> None:
         """End what Spark still does for this task: nobody waits for it, and others need the cores."""
+        self.function.abandon()
         cancel_group(self.spark, self._spark_group)
 
     @property
@@ -115,62 +135,100 @@ class Work:
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
         with clock("decode"):
-            table, skipped, first_error = self._rows(batch)
-        rows_in = table.num_rows + skipped
-        if not table.num_rows:
-            return Result(table, rows_in, skipped, first_error)
-        with clock("function"):
-            applied = self.function.apply(table)
-        out = applied.table if applied.table is not None else table.slice(0, 0)
-        return Result(out, rows_in, skipped + applied.skipped, first_error or applied.first_error)
+            rows = self._rows(batch)
+        rows_in = rows.table.num_rows + len(rows.unread)
+        applied = Applied(rows.table)
+        if rows.table.num_rows:
+            if self.hooks is not None:
+                self.hooks.before_batch(rows_in)
+            with clock("function"):
+                applied = self.function.apply(rows.table)
+        out = applied.table if applied.table is not None else rows.table.slice(0, 0)
+        failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
+        ways = sort_out(self.stage, self.outlets, failed)
+        return Result(out, rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
 
-    def _rows(self, batch: Batch) -> tuple[pa.Table, int, Failure | None]:
-        """The rows of a batch's messages, how many could not be read, and why the first of them."""
+    def _rows(self, batch: Batch) -> _Rows:
+        """The rows of a batch's messages, where each came from, and the messages that could not be read.
+
+        Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and nobody takes them.
+        """
         tables: list[pa.Table] = []
-        skipped, first_error = 0, None
+        origins, failed = Origins(), list[Failed]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
             if not messages:
                 continue
-            values = [message.value() for message in messages]
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
-                datas = [msgspec.json.decode(value, type=Split).data for value in values]
-                tables.append(read_splits(self.spark, self.source, datas))
+                datas = [msgspec.json.decode(message.value(), type=Split).data for message in messages]
+                pieces = read_splits(self.spark, self.source, datas)
+                origins.add(messages, [piece.num_rows for piece in pieces])
+                tables.append(joined_splits(pieces))
             elif link.kind == "internal":
-                tables.append(block.decode(values))
+                blocks = [block.decode([message.value()]) for message in messages]
+                origins.add(messages, [piece.num_rows for piece in blocks])
+                tables.append(block.concat(blocks))
             else:
-                decoded = media.topic_format(link.options).decode(values)
-                tables.append(decoded.table)
-                if decoded.bad:
-                    index, first_error = decoded.bad[0]
-                    skipped += len(decoded.bad)
-                    self._refuse_unless_skipping(messages[index], first_error)
-        table = block.concat(tables) if tables else pa.table({})
-        return table, skipped, first_error
-
-    def _refuse_unless_skipping(self, message: object, failure: Failure) -> None:
-        if self.stage.task.on_error.then == "skip":
-            return
-        where = {
-            "topic": message.topic(),  # type: ignore[attr-defined]
-            "partition": message.partition(),  # type: ignore[attr-defined]
-            "offset": message.offset(),  # type: ignore[attr-defined]
-        }
-        raise undecodable(failure, where)
+                read = _letters(link, messages) if _holds_letters(link) else _records(link, messages)
+                origins.add(read.messages, None)
+                tables.append(read.table)
+                failed += read.unread
+        if failed and not self.apart:
+            raise error_of(failed[0])
+        return _Rows(block.concat(tables) if tables else pa.table({}), origins, failed)
 
 
-def undecodable(failure: Failure, where: dict[str, object]) -> SardonyxError:
-    """The error for a record of a user's topic that cannot be read."""
-    from sardonyx.errors import InputError
+@dataclass
+class _Read:
+    """Records of a user's topic."""
 
-    return InputError(
-        failure.code,
-        failure.message,
-        cause=failure.cause,
-        fix=failure.fix or 'correct the topic, or set on_error="skip" on the tasks that read it',
-        where=where,
-    )
+    table: pa.Table
+    messages: Sequence[Any]
+    """One for each row."""
+    unread: list[Failed]
+
+
+def _records(link: Link, messages: Sequence[Any]) -> _Read:
+    decoded = media.topic_format(link.options).decode([message.value() for message in messages])
+    if not decoded.bad:
+        return _Read(decoded.table, messages, [])
+    unreadable = dict(decoded.bad)
+    good = [message for index, message in enumerate(messages) if index not in unreadable]
+    return _Read(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
+
+
+def _holds_letters(link: Link) -> bool:
+    return link.options.get("format") == dead_letters.FORMAT
+
+
+def _letters(link: Link, messages: Sequence[Any]) -> _Read:
+    """Dead letters as the rows that they hold; what could not be read before is tried anew, by the format of its topic."""
+    formats = {
+        topic: media.topic_format(options) for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
+    }
+    tables: list[pa.Table] = []
+    good: list[Any] = []
+    bad: list[Failed] = []
+    for message in messages:
+        letter = dead_letters.told(message)
+        if letter is None:  # somebody else's message, on a topic of ours
+            bad.append(unread(message, dead_letters.NO_LETTER))
+            continue
+        value = message.value()
+        if letter.kind == "row":
+            tables.append(block.decode([value]))
+        elif letter.origin.topic in formats:
+            decoded = formats[letter.origin.topic].decode([value])
+            bad += [unread(message, failure) for _, failure in decoded.bad]
+            if decoded.bad:
+                continue
+            tables.append(decoded.table)
+        else:
+            bad.append(unread(message, letter.failure))
+            continue
+        good.append(message)
+    return _Read(block.concat(tables) if tables else pa.table({}), good, bad)
 
 
 def prepare(
@@ -204,16 +262,21 @@ def assemble(
     """
     stage = graph.stage(assignment.task)
     splits = any(link.kind == "splits" for link in stage.ingress)
+    apart = stage.task.on_error.then != "fail" or takes_failed(stage)
+    load = import_function if code is None else code.load
+    context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     return Work(
         settings=settings,
         peer=peer,
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=TaskFunction(spark, stage.task, code),
+        function=TaskFunction(spark, stage.task, code, apart=apart),
         spark=spark,
         outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
+        apart=apart,
+        hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
     )
 
 

@@ -26,6 +26,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_in: int = msgspec.field(name="in", default=0)
     rows_out: int = msgspec.field(name="out", default=0)
     skipped: int = 0
+    dead: int = 0
     drained: str | None = None
 
 
@@ -39,7 +40,8 @@ class Position(NamedTuple):
     def metadata(self) -> str:
         """The text that Kafka keeps beside the offset (about 60 bytes; brokers take 4,096)."""
         counts = self.counts
-        return msgspec.json.encode(_Metadata(counts.rows_in, counts.rows_out, counts.skipped, self.drained)).decode()
+        held = _Metadata(counts.rows_in, counts.rows_out, counts.skipped, counts.dead, self.drained)
+        return msgspec.json.encode(held).decode()
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
@@ -48,11 +50,16 @@ class Position(NamedTuple):
             held = msgspec.json.decode(metadata or "{}", type=_Metadata)
         except msgspec.DecodeError:
             held = _Metadata()
-        return cls(offset, Counts(held.rows_in, held.rows_out, held.skipped), held.drained)
+        return cls(offset, Counts(held.rows_in, held.rows_out, held.skipped, held.dead), held.drained)
 
 
 def add(one: Counts, other: Counts) -> Counts:
-    return Counts(one.rows_in + other.rows_in, one.rows_out + other.rows_out, one.skipped + other.skipped)
+    return Counts(
+        one.rows_in + other.rows_in,
+        one.rows_out + other.rows_out,
+        one.skipped + other.skipped,
+        one.dead + other.dead,
+    )
 
 
 def total(positions: Iterable[Position | None]) -> Counts:

@@ -32,6 +32,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     rows_out: int | None = None
     skipped: int | None = None
     """Rows left out because its function raised on them."""
+    dead: int | None = None
+    """Rows left out likewise, and kept as dead letters."""
     failures: int = 0
     """How often it failed and was begun again."""
     bound: bool = False
@@ -202,6 +204,7 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
         rows_in=counts.rows_in if counts else None,
         rows_out=counts.rows_out if counts else None,
         skipped=counts.skipped if counts else None,
+        dead=counts.dead if counts else None,
         failures=note.failures,
     )
 
@@ -225,6 +228,7 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
         rows_in=rows,
         rows_out=rows,
         skipped=0,
+        dead=0,
         bound=True,
     )
 

@@ -151,7 +151,7 @@ class TaskFunction:
         else:
             tables, bad = self._in_slices(table)
         result = self._settled(joined(self._plan.task, self._plan.fn, tables))
-        return Applied(result if result.num_columns else None, bad)
+        return Applied(result if result.num_columns else None, tuple(bad))
 
     # --- again, and then apart -----------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class TaskFunction:
 
     def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of Arrow or pandas tables: slices that raise are run again, and then halved where they run."""
-        parts = self._cut(table)
+        parts = [table] if self._task.group_by else self._cut(table)  # rows of a key stay together
         data = [to_bytes(part) for part in parts]
         done: dict[int, Done] = {}
         for attempt in self._again():

@@ -41,7 +41,7 @@ class Bad(msgspec.Struct, frozen=True):
 
 def _machinery() -> tuple[str, ...]:
     """Directories whose frames say nothing to a user."""
-    found = [_HERE, "<frozen importlib"]
+    found = [_HERE, str(Path(_HERE).parent / "peer"), "<frozen importlib"]
     for package in ("pyspark", "py4j"):
         with contextlib.suppress(ImportError, ValueError):  # made unimportable: then it has no frames either
             spec = importlib.util.find_spec(package)

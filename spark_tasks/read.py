@@ -13,8 +13,8 @@ from sardonyx.errors import InputError
 from spark_tasks.blocks import from_bytes, on_workers, to_bytes
 
 
-def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]]) -> pa.Table:
-    """The rows of some splits, in their order; one Spark task a split.
+def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]]) -> list[pa.Table]:
+    """The rows of each of some splits, in their order; one Spark task a split.
 
     Args:
         spark: the session.
@@ -23,12 +23,19 @@ def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]])
 
     Raises:
         SardonyxError: what ``read`` raised, as it was.
-        InputError: ``SX-INPUT-SCHEMA``, two splits have different types in one column.
         SetupError: ``SX-SPARK-LOST``.
     """
     if not datas:
         raise ValueError("there is no split to read")
-    tables = [from_bytes(data) for data in on_workers(spark, "read splits", partial(_read, medium), list(datas))]
+    return [from_bytes(data) for data in on_workers(spark, "read splits", partial(_read, medium), list(datas))]
+
+
+def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of several splits as one table.
+
+    Raises:
+        InputError: ``SX-INPUT-SCHEMA``, two of them have different types in one column.
+    """
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:

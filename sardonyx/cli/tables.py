@@ -56,13 +56,16 @@ def jobs_table(views: Iterable[JobView]) -> Table:
 def tasks_table(views: Sequence[TaskView]) -> Table:
     """One line a task; columns that would be empty for all are left out."""
     skipped = any(task.skipped for task in views)
+    dead = any(task.dead for task in views)
     failures = any(task.failures for task in views)
-    extra = [name for name, wanted in (("skipped", skipped), ("failures", failures)) if wanted]
+    wanted = (("skipped", skipped), ("dead letters", dead), ("failures", failures))
+    extra = [name for name, has_any in wanted if has_any]
     table = plain("task", "type", "state", "peers", "rows in", "rows out", *extra)
     for task in views:
         cells = [task.name, task.type, styled(task.state), "-" if task.bound else str(task.peers)]
         cells += [number(task.rows_in), number(task.rows_out)]
         cells += [number(task.skipped)] if skipped else []
+        cells += [number(task.dead)] if dead else []
         cells += [str(task.failures)] if failures else []
         table.add_row(*cells)
     return table
@@ -127,7 +130,18 @@ def plain(*columns: str) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        right = column in {"rows in", "rows out", "peers", "skipped", "failures", "slot", "files", "records", "rows"}
+        right = column in {
+            "rows in",
+            "rows out",
+            "peers",
+            "skipped",
+            "dead letters",
+            "failures",
+            "slot",
+            "files",
+            "records",
+            "rows",
+        }
         right = right or column in {"epoch", "standbys", "jobs", "running"}
         table.add_column(
             column, justify="right" if right else "left", overflow="fold", no_wrap=column in {"id", "task"}

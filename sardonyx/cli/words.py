@@ -90,7 +90,8 @@ def _of_an_assignment(event: AnyEvent) -> str:
 def rows(counts: Counts) -> str:
     """Row counts in words."""
     words = f"{counts.rows_in:,} rows in, {counts.rows_out:,} out"
-    return words + (f", {counts.skipped:,} skipped" if counts.skipped else "")
+    words += f", {counts.skipped:,} skipped" if counts.skipped else ""
+    return words + (f", {counts.dead:,} dead letters" if counts.dead else "")
 
 
 def clock(at: float) -> str:

@@ -164,6 +164,8 @@ class _Run:
                     topic += [_Written(key, value, [], 1) for key, value in message.records]
                 else:
                     topic.append(_written(message))
+        for letter in result.letters:
+            self._topics.setdefault(letter.topic, []).append(_written(letter))
 
 
 def _put(batch: Batch, link: Link, offset: int, written: _Written, rows: int) -> None:

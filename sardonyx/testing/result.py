@@ -46,7 +46,9 @@ class TaskResult:
     def add(self, result: Result) -> None:
         """One more batch."""
         self.tables += [result.table] if result.table.num_rows else []
-        self.counts = add(self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped))
+        self.counts = add(
+            self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped, len(result.letters))
+        )
         self.first_error = self.first_error or result.first_error
 
 

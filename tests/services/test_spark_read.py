@@ -13,7 +13,7 @@ from queues.media import split_input
 from queues.media.base import Split, SplitInput
 from sardonyx.errors import InputError, InternalError
 from sardonyx.spec import TaskSpec
-from spark_tasks.read import read_splits
+from spark_tasks.read import joined_splits, read_splits
 
 
 def numbers() -> SplitInput:
@@ -36,7 +36,7 @@ def numbers() -> SplitInput:
 def test_rows_come_in_the_order_of_the_splits(spark: SparkSession) -> None:
     """Whatever worker reads them, and also when a split is empty."""
     datas = [{"n": n, "rows": n % 3} for n in range(20)]
-    table = read_splits(spark, numbers(), datas)
+    table = joined_splits(read_splits(spark, numbers(), datas))
     assert table == pa.table({"n": [n for n in range(20) for _ in range(n % 3)]})
 
 
@@ -59,9 +59,10 @@ def test_an_error_that_is_not_ours_has_its_traceback(spark: SparkSession) -> Non
 
 def test_splits_of_different_types_are_an_error_of_the_input(spark: SparkSession) -> None:
     """Types that one column may not have at once are said; those that widen into one another are not."""
-    assert read_splits(spark, numbers(), [{"n": 1}, {"n": 0.5, "type": "float64"}])["n"].to_pylist() == [1.0, 0.5]
+    pieces = read_splits(spark, numbers(), [{"n": 1}, {"n": 0.5, "type": "float64"}])
+    assert joined_splits(pieces)["n"].to_pylist() == [1.0, 0.5]
     with pytest.raises(InputError) as raised:
-        read_splits(spark, numbers(), [{"n": 1}, {"n": "x", "type": "string"}])
+        joined_splits(read_splits(spark, numbers(), [{"n": 1}, {"n": "x", "type": "string"}]))
     assert raised.value.code == "SX-INPUT-SCHEMA"
 
 
@@ -69,4 +70,4 @@ def test_a_real_medium_is_read(spark: SparkSession) -> None:
     """The generator's splits through Spark are the generator's rows."""
     medium = split_input(TaskSpec(name="g", type="input", medium="generator", options={"count": 1000}))
     datas = [split.data for split in medium.splits()]
-    assert read_splits(spark, medium, datas).num_rows == 1000
+    assert joined_splits(read_splits(spark, medium, datas)).num_rows == 1000

@@ -1,0 +1,107 @@
+"""A dead letter: a record that a task could not work on, as it was, with everything that is known of why. Pure.
+
+The value of the message is the record: the bytes of a user's topic where they could not even be read, else an Arrow block of
+one row. What happened stands in the headers, so that letters are listed without Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from queues import block
+from queues.transaction import Outgoing
+from sardonyx.errors import Failure
+
+FORMAT = "letters"
+"""The format that a ``kafka`` input has whose topic holds dead letters; only ``sardonyx dlq redo`` writes such inputs."""
+
+FORMATS = "formats"
+"""Option of such an input: for each topic whose records could not be read, the options by which to read them anew."""
+
+NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is none, or another version's")
+
+TRACEBACK_KEPT = 4_000
+"""Characters kept of a traceback: its end, where the reason stands."""
+TEXT_KEPT = 1_000
+"""Characters kept of message, cause and fix."""
+
+_HEADER = "sx-letter"
+
+
+Kind = Literal["row", "raw"]
+"""Whether the value of a letter is an Arrow block, or the bytes of a user's topic."""
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a record came from: the message that carried it."""
+
+    topic: str
+    partition: int
+    offset: int
+    row: int | None = None
+    """Of the record within a message that holds several."""
+
+
+class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is told of a dead letter, in its header."""
+
+    task: str
+    kind: Kind
+    error: str
+    """Class of what was raised."""
+    attempts: int
+    failure: Failure
+    origin: Origin
+
+
+class Message(Protocol):
+    """What is read of a Kafka message here."""
+
+    def value(self) -> bytes | None: ...
+
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
+
+
+def encode(topic: str, letter: Letter, value: bytes | None, key: bytes | None = None) -> Outgoing:
+    """A dead letter as a message for the batch's transaction.
+
+    Args:
+        topic: of the task's ``dead`` link.
+        letter: what is told of it; its texts are cut to their bounds here.
+        value: the record.
+        key: the record's key, if it had one.
+    """
+    failure = letter.failure
+    cut = msgspec.structs.replace(
+        failure,
+        message=failure.message[:TEXT_KEPT],
+        cause=failure.cause[:TEXT_KEPT],
+        fix=failure.fix[:TEXT_KEPT],
+        traceback=failure.traceback[-TRACEBACK_KEPT:],
+    )
+    told = msgspec.json.encode(msgspec.structs.replace(letter, failure=cut))
+    return Outgoing(topic, value, 0, key, [(_HEADER, told)])
+
+
+def row_value(row: pa.Table) -> bytes:
+    """A table of one row as the value of a letter. Raises OutputError ``SX-RECORD-TOO-LARGE``."""
+    (only,) = block.encode(row)
+    return only.value
+
+
+def told(message: Message) -> Letter | None:
+    """What is told of a letter; None for a message that is none, or of another version."""
+    data = dict(message.headers() or ()).get(_HEADER)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=Letter)
+    except msgspec.DecodeError:
+        return None
+
+
+def row_of(value: bytes) -> pa.Table:
+    """The row in the value of a letter whose kind is ``row``."""
+    return block.decode([value])
