@@ -7,9 +7,10 @@ list of messages in the order of their writing, and one peer works off one task 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,11 +122,14 @@ class _Run:
         result = self._results[stage.name] = TaskResult()
         for link in stage.ingress:
             self._topics.setdefault(link.topic, self._fill(link, work))
-        for batch in self._batches(stage):
-            clock.start()
-            done = work.apply(batch, clock)
-            result.add(done)
-            self._write(work, done)
+        with _lifecycle(work):
+            for batch in self._batches(stage):
+                clock.start()
+                done = work.apply(batch, clock)
+                self._write(work, done)
+                result.add(done)
+                if work.hooks is not None:
+                    work.hooks.after_batch(done.table.num_rows)
 
     def _fill(self, link: Link, work: Work) -> list[_Written]:
         """What stands on a link before the job begins: records of a user's topic, or the pieces of a bounded input."""
@@ -166,6 +170,19 @@ class _Run:
                     topic.append(_written(message))
         for letter in result.letters:
             self._topics.setdefault(letter.topic, []).append(_written(letter))
+
+
+@contextlib.contextmanager
+def _lifecycle(work: Work) -> Iterator[None]:
+    """Start the task's hooks, and stop them for sure, as a peer does around its task."""
+    if work.hooks is None:
+        yield
+        return
+    try:
+        work.function.give(work.hooks.start())
+        yield
+    finally:
+        work.hooks.stop()
 
 
 def _put(batch: Batch, link: Link, offset: int, written: _Written, rows: int) -> None:

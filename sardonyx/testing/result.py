@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from confluent_kafka import Message
 
 from coordinator.events import Counts
 from peer.work import Result
-from queues import block, media
+from queues import block, dead_letters, media
 from queues.positions import add
+from queues.transaction import Outgoing
 from sardonyx.errors import Failure, SardonyxError
 from sardonyx.graph import Link
 from sardonyx.spec import JobSpec
 from spark_tasks.records import to_records
 
 Row = dict[str, Any]
+
+
+class DeadLetter(NamedTuple):
+    """A record that a task could not work on and that its ``on_error`` has put aside."""
+
+    record: Row | bytes | None
+    """The row; of a topic's record that could not even be read, its bytes."""
+    error: str
+    """Class of what was raised."""
+    failure: Failure
+    attempts: int
+    """How often it was in a run that raised."""
+
+    @classmethod
+    def of(cls, message: Outgoing) -> DeadLetter:
+        """From the message that would lie on the topic of dead letters."""
+        kafka = Message(topic=message.topic, value=message.value, headers=message.headers)
+        told = dead_letters.told(kafka)
+        assert told is not None  # noqa: S101 (for the type checker: a task writes no others)
+        record: Row | bytes | None = message.value
+        if told.kind == "row" and message.value is not None:
+            (record,) = to_records(dead_letters.row_of(message.value))
+        return cls(record, told.error, told.failure, told.attempts)
 
 
 class TaskResult:
@@ -25,6 +50,7 @@ class TaskResult:
         self.tables: list[pa.Table] = []
         self.counts = Counts()
         self.first_error: Failure | None = None
+        self.letters: list[DeadLetter] = []
         self.messages: list[tuple[bytes | None, bytes | None]] = []
 
     @classmethod
@@ -50,6 +76,7 @@ class TaskResult:
             self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped, len(result.letters))
         )
         self.first_error = self.first_error or result.first_error
+        self.letters += map(DeadLetter.of, result.letters)
 
 
 class JobResult:
@@ -76,11 +103,15 @@ class JobResult:
         return list(self._task(task).messages)
 
     def counts(self, task: str | None = None) -> Counts:
-        """Rows in, out and skipped, as ``sardonyx job show`` has them."""
+        """Rows in, out, skipped and put aside, as ``sardonyx job show`` has them."""
         return self._task(task).counts
 
+    def dead_letters(self, task: str | None = None) -> list[DeadLetter]:
+        """The records that a task has put aside, with what was raised for them."""
+        return list(self._task(task).letters)
+
     def error(self, task: str | None = None) -> Failure | None:
-        """Why the first record was left out; None if none was."""
+        """Why the first record was left out or put aside; None if none was."""
         return self._task(task).first_error
 
     def _task(self, name: str | None) -> TaskResult:
