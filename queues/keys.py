@@ -88,6 +88,11 @@ def checksums_of(keys: Sequence[object]) -> Checksums:
     Raises:
         FunctionError: ``SX-KEY-TYPE``.
     """
+    if not any(isinstance(key, tuple) for key in keys):
+        column = _as_array(keys)
+        return (
+            np.array([zlib.crc32(canonical(key)) for key in keys], np.uint32) if column is None else checksums([column])
+        )
     several = [key if isinstance(key, tuple) else (key,) for key in keys]
     if len(set(map(len, several))) == 1:
         columns = [_as_array(values) for values in zip(*several, strict=True)]
@@ -96,7 +101,7 @@ def checksums_of(keys: Sequence[object]) -> Checksums:
     return np.array([zlib.crc32(canonical(*values)) for values in several], np.uint32)
 
 
-def _as_array(values: tuple[object, ...]) -> Column | None:
+def _as_array(values: Sequence[object]) -> Column | None:
     """The values as Arrow holds them, if that changes none of them."""
     held = set(map(type, values)) - {type(None)}
     if len(held) > 1 or not held <= {str, bool, int, float}:
