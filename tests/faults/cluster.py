@@ -18,6 +18,7 @@ from sardonyx.client import Client
 from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import embedded_services
 from tests.faults import processes
+from tests.faults.armed import Armed
 from tests.faults.processes import Process
 from tests.proxy import Proxy
 from tests.waiting import until
@@ -55,8 +56,7 @@ class Cluster(contextlib.ExitStack):
         super().__init__()
         processes.warm()
         self.folder = folder
-        self.gates = folder / "gates"
-        self.gates.mkdir()
+        self.gates = Armed(folder / "gates")
         self._number = itertools.count()
         self._virtual = virtual
         self._lock = threading.RLock()
@@ -103,10 +103,10 @@ class Cluster(contextlib.ExitStack):
         zookeeper, kafka = self.services.zookeeper, self.services.kafka
         if seat.kafka is None or seat.zookeeper is None:
             own = self._settings(zookeeper, kafka, SESSION)
-            seat.process = processes.coordinator(name, self.folder, own, self.gates)
+            seat.process = processes.coordinator(name, self.folder, own, self.gates.folder)
         else:
             own = self._settings(seat.zookeeper.address, seat.kafka.address, SESSION)
-            seat.process = processes.peers(name, self.folder, own, self.gates, spark=seat.spark)
+            seat.process = processes.peers(name, self.folder, own, self.gates.folder, spark=seat.spark)
         self.started += 1
 
     def seat_of(self, pid: int) -> Seat | None:
@@ -124,29 +124,6 @@ class Cluster(contextlib.ExitStack):
             return self.seat_of(int(pid))
 
         return until(leading, what="a coordinator that leads", timeout=60)
-
-    # Gates
-
-    def arm(self, point: str, action: str) -> None:
-        """The next process to pass that point dies (``kill``) or stops (``stop``)."""
-        aside = self.gates / f".{point}"
-        aside.write_text(action)
-        aside.rename(self.gates / point)
-
-    def disarm(self, point: str) -> bool:
-        """False: it was taken already."""
-        try:
-            (self.gates / point).unlink()
-        except FileNotFoundError:
-            return False
-        return True
-
-    def struck(self, point: str) -> int:
-        """Whom it hit; 0 if nobody yet. Asked once more it is forgotten."""
-        for taken in self.gates.glob(f"{point}.*"):
-            taken.unlink()
-            return int(taken.suffix[1:])
-        return 0
 
     # Logs
 

@@ -146,7 +146,7 @@ class Flow:
 
     def __init__(self, kafka: str, shape: Shape, name: str, records: int, folder: Path, seconds: float) -> None:
         self.shape, self.name = shape, name
-        self._config: dict[str, Any] = {"bootstrap.servers": kafka, **_QUIET}
+        self.config: dict[str, Any] = {"bootstrap.servers": kafka, **_QUIET}
         self.folder = folder / name
         self.folder.mkdir()
         topics = [f"{name}-in{number}" for number in range(shape.inputs)]
@@ -164,11 +164,21 @@ class Flow:
         self._reader.start()
 
     def _make(self, topics: list[str]) -> None:
-        admin = AdminClient(self._config)
+        admin = AdminClient(self.config)
         new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in topics]
         for future in admin.create_topics(new).values() if new else ():
             future.result(30)
         until(lambda: set(topics) <= set(admin.list_topics(timeout=10).topics), what="the topics to be known")
+
+    @property
+    def places(self) -> list[TopicPartition]:
+        """The partitions of its output topic."""
+        return [TopicPartition(self._out, number) for number in range(PARTITIONS)]
+
+    def close(self) -> None:
+        """Look on no longer."""
+        self._stop.set()
+        self._reader.join()
 
     def step(self, share: float) -> None:
         """Feed on, so that about ``share`` of everything has gone in; and a little in any case."""
@@ -190,8 +200,7 @@ class Flow:
             final.record(place, value)
         with contextlib.suppress(AssertionError):
             until(lambda: self.sight.count >= final.count, what="the reader to have seen all", timeout=20)
-        self._stop.set()
-        self._reader.join()
+        self.close()
         gone = 0
         for place, seen in self.sight.places.items():
             stands = final.places.get(place, array("q"))
@@ -218,7 +227,7 @@ class Flow:
 
     def _consumer(self) -> Consumer:
         about = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": "read_committed"}
-        consumer = Consumer({**self._config, **about, "enable.partition.eof": True})
+        consumer = Consumer({**self.config, **about, "enable.partition.eof": True})
         consumer.assign([TopicPartition(self._out, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
         return consumer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -49,7 +50,6 @@ class Options:
     records: int = 40_000
     peers: int = 4
     coordinators: int = 2
-    virtual: int = 4
     spark: int = 0
     families: tuple[str, ...] = FAMILIES
     lanes: int = LANES
@@ -99,9 +99,14 @@ class Run:
         """Play it; gives what the last line says."""
         options = self._options
         verdict: Counter[str] = Verdict()
-        spark = max(options.spark, int("spark" in options.families and options.spark > 0))
+        # One daemon may be gone, and all have their places.
+        virtual = math.ceil(2 * sum(SHAPES[shape].stages for shape in options.shapes) / max(1, options.peers - 1))
         with Cluster(
-            self._folder, peers=options.peers, coordinators=options.coordinators, virtual=options.virtual, spark=spark
+            self._folder,
+            peers=options.peers,
+            coordinators=options.coordinators,
+            virtual=virtual,
+            spark=options.spark,
         ) as cluster:
             self._tell("services, coordinators and peers are up")
             number = 0
@@ -325,7 +330,6 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=Options.records, help="over all shapes")
     parser.add_argument("--peers", type=int, default=Options.peers)
     parser.add_argument("--coordinators", type=int, default=Options.coordinators)
-    parser.add_argument("--virtual", type=int, default=Options.virtual, help="virtual peers of each")
     parser.add_argument("--spark", type=int, default=0, help="how many of the peers run Spark")
     parser.add_argument("--kinds", default="all", help=f"all, or some of {','.join(FAMILIES)}")
     parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time")
@@ -337,7 +341,6 @@ def main() -> int:
         records=given.records,
         peers=given.peers,
         coordinators=given.coordinators,
-        virtual=given.virtual,
         spark=given.spark,
         families=FAMILIES if given.kinds == "all" else tuple(given.kinds.split(",")),
         lanes=given.lanes,

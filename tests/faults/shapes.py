@@ -42,6 +42,7 @@ class Shape:
 
     Args:
         name: what it is called.
+        stages: how many of its tasks run; each takes two peers.
         body: the job, with the names of :data:`_FUNCTIONS`; ``IN0``, ``IN1`` are its input topics, ``OUT`` its folder.
         inputs: how many topics go in; none, and the job makes up its records.
         vias: what ``via`` says in the copies of each record that must come out.
@@ -50,6 +51,7 @@ class Shape:
     """
 
     name: str
+    stages: int
     body: str
     inputs: int = 1
     vias: tuple[str, ...] = ("",)
@@ -70,41 +72,47 @@ SHAPES = {
     for shape in (
         Shape(
             "copy",
-            'job.output("write", out, after=job.task("copy", same, after=job.input("read", source(IN0))))\n',
+            1,
+            'job.output("write", out, after=job.task("copy", same, after=job.input("read", source(IN0)), max_peers=2))\n',
             ordered=True,
         ),
         Shape(
             "chain",
-            'first = job.task("first", same, after=job.input("read", source(IN0)))\n'
-            'second = job.task("second", each, after=first)\n'
-            'job.output("write", out, after=job.task("third", same, after=second))\n',
+            3,
+            'first = job.task("first", same, after=job.input("read", source(IN0)), max_peers=2)\n'
+            'second = job.task("second", each, after=first, max_peers=2)\n'
+            'job.output("write", out, after=job.task("third", same, after=second, max_peers=2))\n',
         ),
         Shape(
             "diamond",
+            4,
             'both = [job.input("read", source(IN0)), job.input("also", source(IN1))]\n'
-            'union = job.task("union", same, after=both)\n'
-            'sides = [job.task("left", left, after=union), job.task("right", right, after=union)]\n'
-            'job.output("write", out, after=job.task("join", same, after=sides))\n',
+            'union = job.task("union", same, after=both, max_peers=2)\n'
+            'sides = [job.task("left", left, after=union, max_peers=2), job.task("right", right, after=union, max_peers=2)]\n'
+            'job.output("write", out, after=job.task("join", same, after=sides, max_peers=2))\n',
             inputs=2,
             vias=("left", "right"),
         ),
         Shape(
             "files",
-            'work = job.task("work", same, after=job.input("read", source(IN0)))\n'
-            'job.output("write", files(OUT, format="json"), after=work)\n',
+            2,
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=2)\n'
+            'job.output("write", files(OUT, format="json"), after=work, max_peers=2)\n',
             files=True,
         ),
         Shape(
             "made",
+            2,
             'columns = {"id": "sequence", "key": {"kind": "key", "distinct": 50}}\n'
-            'made = job.input("make", generator(MADE, rate=RATE, columns=columns))\n'
-            'job.output("write", out, after=job.task("work", same, after=made))\n',
+            'made = job.input("make", generator(MADE, rate=RATE, columns=columns), max_peers=2)\n'
+            'job.output("write", out, after=job.task("work", same, after=made, max_peers=2))\n',
             inputs=0,
         ),
         Shape(
             "grouped",
-            'work = job.task("work", same, after=job.input("read", source(IN0)))\n'
-            'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"]))\n',
+            2,
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=2)\n'
+            'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"], max_peers=2))\n',
             ordered=True,
         ),
     )

@@ -88,12 +88,12 @@ def _past(rng: random.Random) -> float:
 def _at_gate(point: str, action: str) -> Verb:
     def verb(scene: Scene, rng: random.Random) -> str:
         cluster = scene.cluster
-        cluster.arm(point, action)
+        cluster.gates.arm(point, action)
         deadline = now() + PATIENCE
         pid = 0
         while not pid:
-            pid = cluster.struck(point)
-            if not pid and (now() > deadline or scene.ended.is_set()) and cluster.disarm(point):
+            pid = cluster.gates.struck(point)
+            if not pid and (now() > deadline or scene.ended.is_set()) and cluster.gates.disarm(point):
                 raise NotNow(f"nobody came by {point}")
             scene.hold(0.02)
         seat = cluster.seat_of(pid)

@@ -1,0 +1,102 @@
+"""Slots that lost peers left are fenced aside from the loop: once nobody holds them, and not for longer than it helps."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.fences import THREADS, Fences, Slot
+from sardonyx.spec import JobSpec
+
+SPEC = JobSpec(name="j", workflow=[], catalog=[])
+ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)
+
+Start = Callable[..., "tuple[Fences, queue.Queue[Slot]]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    begun: list[Fences] = []
+
+    def make(
+        vacant: Callable[[Slot], bool] = lambda _slot: True,
+        lasting: float = 60,
+        meanwhile: Callable[[Slot], None] = lambda _slot: None,
+    ) -> tuple[Fences, queue.Queue[Slot]]:
+        fenced: queue.Queue[Slot] = queue.Queue()
+
+        class Fencing:
+            def fence(self, slot: Slot, spec: JobSpec) -> None:
+                assert spec is SPEC
+                meanwhile(slot)
+                fenced.put(slot)
+
+        begun.append(Fences(Fencing(), vacant, lasting))
+        return begun[-1], fenced
+
+    yield make
+    for fences in begun:
+        fences.close()
+
+
+def test_a_slot_that_was_left_is_fenced(start: Start) -> None:
+    """Each of them, once."""
+    fences, fenced = start()
+    fences.left(1, ONE, SPEC)
+    fences.left(2, OTHER, SPEC)
+    assert {fenced.get(timeout=10), fenced.get(timeout=10)} == {ONE, OTHER}
+
+
+def test_a_slot_that_somebody_has_taken_meanwhile_is_left_alone(start: Start) -> None:
+    """Whoever has it ends by himself what was open, and would only be fenced."""
+    fences, fenced = start(vacant=lambda slot: slot == OTHER)
+    fences.left(1, ONE, SPEC)
+    fences.left(2, OTHER, SPEC)
+    assert fenced.get(timeout=10) == OTHER
+    assert fenced.empty()
+
+
+def test_what_the_broker_has_ended_by_itself_needs_no_fence(start: Start) -> None:
+    """When there are more of them than can be fenced in the life of a transaction."""
+    fences, fenced = start(lasting=-1)
+    fences.left(1, ONE, SPEC)
+    fences.close()
+    with pytest.raises(queue.Empty):
+        fenced.get(timeout=0.1)
+
+
+def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
+    """Kafka is away: that is told, and the next one is tried."""
+
+    def breaks(slot: Slot) -> None:
+        if slot == ONE:
+            raise OSError("Kafka is away")
+
+    with capture_logs() as told:
+        fences, fenced = start(meanwhile=breaks)
+        fences.left(1, ONE, SPEC)
+        fences.left(2, OTHER, SPEC)
+        assert fenced.get(timeout=10) == OTHER
+        fences.close()
+    assert any(line.get("reason") == "Kafka is away" and line["job"] == "j1" for line in told)
+
+
+def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
+    """However many peers are lost at once."""
+    release, running, most = threading.Event(), threading.Semaphore(0), 5 * THREADS
+
+    def waits(_slot: Slot) -> None:
+        running.release()
+        assert release.wait(10)
+
+    fences, fenced = start(meanwhile=waits)
+    for number in range(most):
+        fences.left(number, Slot("j1", "work", number), SPEC)
+    assert all(running.acquire(timeout=10) for _ in range(THREADS))
+    assert not running.acquire(timeout=0.1)
+    release.set()
+    assert len({fenced.get(timeout=10) for _ in range(most)}) == most

@@ -1,0 +1,38 @@
+"""Gates that are armed while processes run (:mod:`sardonyx.gates`), as whoever arms them sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Armed:
+    """A directory of gates that processes share.
+
+    Args:
+        folder: made if it is missing; what ``SARDONYX_GATE`` says.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def arm(self, point: str, action: str) -> None:
+        """The next process to pass that point dies (``kill``) or stops (``stop``)."""
+        aside = self.folder / f".{point}"
+        aside.write_text(action)
+        aside.rename(self.folder / point)
+
+    def disarm(self, point: str) -> bool:
+        """False: it was taken already."""
+        try:
+            (self.folder / point).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def struck(self, point: str) -> int:
+        """Whom it hit; 0 if nobody yet. Told once."""
+        for taken in self.folder.glob(f"{point}.*"):
+            taken.unlink()
+            return int(taken.suffix[1:])
+        return 0

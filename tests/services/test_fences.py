@@ -1,0 +1,97 @@
+"""What a lost peer left open on Kafka holds nobody up, though nobody takes its slot and the transaction may live for long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from sardonyx.client import Client
+from sardonyx.config import Settings
+from tests.faults import processes
+from tests.faults.armed import Armed
+from tests.faults.cluster import now
+from tests.faults.flow import Flow
+from tests.faults.shapes import SHAPES
+from tests.waiting import until
+
+SESSION = 4.0
+TRANSACTION = 120.0
+"""Seconds that a transaction may stay open: nothing here may wait for that."""
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """Short sessions, long transactions, and records sent the moment they are written."""
+    return settings.model_copy(
+        update={
+            "zookeeper": settings.zookeeper.model_copy(update={"session_timeout": SESSION}),
+            "kafka": settings.kafka.model_copy(update={"linger.ms": 0}),
+            "peer": settings.peer.model_copy(
+                update={"virtual_peers": 1, "session_timeout": SESSION, "transaction_timeout": TRANSACTION}
+            ),
+        }
+    )
+
+
+@pytest.fixture
+def flow(quick: Settings, tmp_path: Path) -> Iterator[Flow]:
+    """A job from topic to topic, with its feed and its reader."""
+    address = quick.kafka.bootstrap_servers
+    assert address
+    made = Flow(address, SHAPES["copy"], f"{quick.deployment}-copy", 2000, tmp_path, 1.0)
+    yield made
+    made.close()
+
+
+def held_up(flow: Flow) -> bool:
+    """Whether a transaction that has written is open on the job's output."""
+    last = []
+    for isolation in ("read_committed", "read_uncommitted"):
+        consumer = Consumer({**flow.config, "group.id": "look", "isolation.level": isolation})
+        last.append([consumer.get_watermark_offsets(place, timeout=10)[1] for place in flow.places])
+        consumer.close()
+    return last[0] != last[1]
+
+
+@pytest.mark.parametrize("action", ["kill", "stop"])
+def test_a_transaction_of_a_lost_peer_is_ended_by_the_leader(
+    quick: Settings, flow: Flow, tmp_path: Path, action: str
+) -> None:
+    """Within two sessions readers of its output and its own group go on, not after the transaction's timeout; who wakes up
+    later commits nothing.
+    """
+    gates = Armed(tmp_path / "gates")
+    processes.warm()
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(settings=quick))
+        for process in (
+            processes.coordinator("coordinator", tmp_path, quick, gates.folder),
+            *(processes.peers(f"peer{n}", tmp_path, quick, gates.folder) for n in range(2)),
+        ):
+            stack.callback(process.end)
+        until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)
+        handle = client.submit(str(flow.spec))
+        flow.step(0.1)
+        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition", timeout=60)
+        gates.arm("positions", action)
+        flow.step(0.2)
+        hit = until(lambda: gates.struck("positions"), what="a peer inside its transaction")
+        began = now()
+        until(lambda: held_up(flow), what="the open transaction to hold up readers")
+        flow.step(0.3)
+        marks = {source: sent - 1 for source, sent in enumerate(flow.feed.sent)}
+        until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=TRANSACTION / 2)
+        took = now() - began
+        if action == "stop":
+            os.kill(hit, signal.SIGCONT)
+        flow.feed.finish()
+        assert handle.await_completion(60).status == "completed"
+        found = flow.check()
+    assert found["lost"] == found["doubled"] == found["out_of_order"] == 0, flow.wrong
+    assert took < 2 * SESSION, f"{took:.1f} s until all partitions went on"
