@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -65,6 +65,9 @@ class OuterEffects(Protocol):
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
 
+    def forget(self, jobs: Collection[str]) -> None:
+        """Remove what forgotten jobs have left. Whatever it raises, it is tried again."""
+
 
 class KafkaLinks:
     """The links on Kafka."""
@@ -88,13 +91,18 @@ class KafkaLinks:
         delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
         return self._counted.pop(job)
 
+    def forget(self, jobs: Collection[str]) -> None:
+        from queues.dead_topics import forget
+
+        forget(self._settings, jobs)
+
     def _settle_files(self, graph: Graph, job: str) -> None:
         """Put in order what the file outputs of a job that was ended early had written aside, in folders that are seen from
         here: all of them on one machine, those that are mounted on several.
         """
         for stage in graph.stages:
             parts = next((link for link in stage.egress if link.kind == "parts"), None)
-            if parts is None or not Path(str(stage.task.options["path"])).is_dir():
+            if parts is None or stage.task.medium != "files" or not Path(str(stage.task.options["path"])).is_dir():
                 continue
             from queues.links import read_all
             from queues.media.files_output import FilesOutput
