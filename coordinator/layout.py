@@ -16,8 +16,9 @@ PEER_STATE = "/peer-state"
 JOB = "/job"
 SENTINEL = "/sentinel"
 CODE = "/code"
+REDO = "/redo"
 
-TOP = (ELECTION, EPOCH, LOG, CHECKPOINT, SNAPSHOT, INBOX, PULSE, PEER_STATE, JOB, SENTINEL, CODE)
+TOP = (ELECTION, EPOCH, LOG, CHECKPOINT, SNAPSHOT, INBOX, PULSE, PEER_STATE, JOB, SENTINEL, CODE, REDO)
 """The nodes that stand from the first start on."""
 
 LOG_BUCKET = 1000
@@ -97,3 +98,8 @@ def sentinel(job: str, link: str) -> str:
 
 def code(sha256: str) -> str:
     return f"{CODE}/{sha256}"
+
+
+def redo(job: str, task: str) -> str:
+    """Which dead letters of a task were redone."""
+    return f"{REDO}/{job}.{task}"

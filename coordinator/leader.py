@@ -48,10 +48,11 @@ from coordinator.fences import Fences, Slot
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.orphans import Orphans
 from coordinator.outcomes import TransactionFailed
 from coordinator.outer import OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
-from coordinator.sweep import sweep_code
+from coordinator.sweep import sweep_claims, sweep_code
 from coordinator.watches import Watches, stamped
 from sardonyx.clockwork import Signal
 from sardonyx.config import Settings
@@ -110,6 +111,7 @@ class Leader:
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._late = late
         self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
+        self._orphans = Orphans(outer.forget, self._clockwork)
         self._fences = Fences(outer, self._vacant, settings.peer.transaction_timeout, self._clockwork)
         self._timers = Timers(
             ack_timeout=settings.coordinator.ack_timeout,
@@ -150,6 +152,7 @@ class Leader:
         """Begin nothing more outside the loop; :meth:`lead` does so at its end."""
         self._worker.close()
         self._fences.close()
+        self._orphans.close()
         for name in sorted(self._worker.begun):
             job = self.state.jobs.get(name)
             if job is not None and job.links == "none":  # made perhaps, and nobody has heard of it
@@ -186,6 +189,7 @@ class Leader:
         for effect in unfinished(self.state):
             self._begin(self.state.n, effect)
         self._fence(left)
+        self._sweep()
 
     def _replay(self, reached: int, left: dict[Slot, int]) -> set[str]:
         """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree, and adds to
@@ -369,13 +373,8 @@ class Leader:
             log.warning("votes of an ended job stay", job=jobs, node=paths)
 
     def _keep(self) -> None:
-        """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, their code."""
-        forgotten = next(reversed(self.state.purged), "")
-        if forgotten != self._swept:
-            sweep_code(
-                self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
-            )
-            self._swept = forgotten
+        """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, what they have left."""
+        self._sweep()
         if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
             return
         state = encode_state(self.state)
@@ -383,6 +382,17 @@ class Leader:
         self._snapshot, self._weighs = self.state.n, len(state) // STATE_AN_ENTRY
         removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
         log.debug("snapshot written", n=self.state.n, entries_removed=removed)
+
+    def _sweep(self) -> None:
+        """Once after jobs were forgotten, and after taking over: remove their code, their claims and their dead letters."""
+        forgotten = next(reversed(self.state.purged), "")
+        if forgotten != self._swept:
+            sweep_code(
+                self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
+            )
+            sweep_claims(self._leadership, self.state.jobs)
+            self._orphans.sweep(self.state.purged)
+            self._swept = forgotten
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""

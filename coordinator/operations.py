@@ -35,7 +35,14 @@ class SetIf(msgspec.Struct, frozen=True):
     version: int
 
 
-Operation = Create | Set | Delete | Check | SetIf
+class Append(msgspec.Struct, frozen=True):
+    """In a transaction: a new node named ``path`` and the next number behind it."""
+
+    path: str
+    data: bytes
+
+
+Operation = Create | Set | Delete | Check | SetIf | Append
 
 
 def weight(operation: Operation) -> int:

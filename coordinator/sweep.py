@@ -1,8 +1,11 @@
-"""Code that no job names any more is removed from ``/code``; nothing else ever removes it."""
+"""Code that no job names any more is removed from ``/code``, and claims on dead letters of forgotten jobs from ``/redo``;
+nothing else ever removes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Set
+import contextlib
+from collections.abc import Container, Set
 
 import structlog
 
@@ -40,4 +43,18 @@ def sweep_code(leadership: Leadership, used: Set[str]) -> int:
             continue
         removed += 1
         log.info("code that no job uses is removed", sha256=name)
+    return removed
+
+
+def sweep_claims(leadership: Leadership, jobs: Container[str]) -> int:
+    """Remove the claims on dead letters of jobs that are not known any more; how many.
+
+    A claim is only ever made in a transaction that checks that its job stands, so none comes behind us.
+    """
+    removed = 0
+    for name in leadership.tree.children(layout.REDO):
+        if name.partition(".")[0] not in jobs:
+            with contextlib.suppress(TransactionFailed):
+                leadership.commit([Delete(f"{layout.REDO}/{name}")])
+                removed += 1
     return removed

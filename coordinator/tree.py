@@ -40,7 +40,7 @@ from coordinator import layout, outcomes
 from coordinator.bulk import BulkClient
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
 from coordinator.multiread import Chunks
-from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Check, Operation, SetIf, weight
+from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf, weight
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
@@ -366,6 +366,8 @@ class Tree:
             transaction.create(path, operation.data)
         elif isinstance(operation, SetIf):
             transaction.set_data(path, operation.data, operation.version)
+        elif isinstance(operation, Append):
+            transaction.create(path, operation.data, sequence=True)
         else:
             transaction.check(path, operation.version)
 

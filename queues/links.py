@@ -8,14 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
 import structlog
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -89,13 +88,13 @@ def last_counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    standing = _groups(_admin(settings), settings)
+    standing = groups(settings)
     found = counts(settings, graph, job)
     return {s.name: found[s.name] for s in graph.stages if s.group(settings.deployment, job) in standing}
 
 
 def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
-    """Remove the job's groups and topics.
+    """Remove the job's groups and topics, but for dead letters: these stay until the job is forgotten.
 
     Args:
         settings: where Kafka is.
@@ -106,8 +105,28 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
     Raises:
         SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
     """
+    delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
+    gate("in-delete-links")
+    settle()
+    stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
+    delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
+
+
+def _holds_any(settings: Settings, topic: str) -> bool:
+    """Whether anything was committed to a topic of one partition, or still may be; one that is not there holds nothing."""
+    if topic not in topics(settings):
+        return False
+    stable, end = ends(settings, topic)
+    return stable < end or next(read_messages(settings, topic, 0, stable), None) is not None
+
+
+def delete_groups(settings: Settings, groups: list[str]) -> None:
+    """Remove consumer groups; waits until their members have gone. Those that are not there are gone.
+
+    Raises:
+        SetupError: the broker refuses or does not answer.
+    """
     admin = _admin(settings)
-    groups = [stage.group(settings.deployment, job) for stage in graph.stages]
     deadline = time.monotonic() + _CALL
     while groups:
         errors = {group: _error_of(future) for group, future in admin.delete_consumer_groups(groups).items()}
@@ -116,10 +135,15 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
             raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
         if groups:  # its members are on their way out
             time.sleep(0.2)
-    gate("in-delete-links")
-    settle()
-    topics = sorted({link.topic for link in graph.links if link.owned})
-    for topic, future in (admin.delete_topics(topics) if topics else {}).items():
+
+
+def delete_topics(settings: Settings, topics: list[str]) -> None:
+    """Remove topics; those that are not there are gone.
+
+    Raises:
+        SetupError: the broker refuses or does not answer.
+    """
+    for topic, future in (_admin(settings).delete_topics(topics) if topics else {}).items():
         error = _error_of(future)
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _refused(settings, f"delete topic {topic}", error)
@@ -132,11 +156,7 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    try:
-        known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
-    except KafkaException as error:
-        raise _unreachable(settings, str(error)) from error
-    partitions = {topic: list(about.partitions) for topic, about in known.items()}
+    partitions = topics(settings)
 
     def count(stage: Stage) -> Counts:
         places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
@@ -146,11 +166,47 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
         return dict(zip([stage.name for stage in graph.stages], pool.map(count, graph.stages), strict=True))
 
 
+def topics(settings: Settings) -> dict[str, list[int]]:
+    """Every topic that there is, with its partitions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    try:
+        known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    return {topic: list(about.partitions) for topic, about in known.items()}
+
+
+def ends(settings: Settings, topic: str) -> tuple[int, int]:
+    """The offsets behind the last record of a topic's first partition: before all open transactions, and behind them.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    ask = functools.partial(_list_offsets, _admin(settings), settings, topic, 1, OffsetSpec.latest())
+    try:
+        return ask(IsolationLevel.READ_COMMITTED)[0], ask(IsolationLevel.READ_UNCOMMITTED)[0]
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+
+
 def read_all(settings: Settings, topic: str) -> list[bytes]:
     """Every committed message of a topic's first partition, in order.
 
     Reads up to what was the very end when it was called, open transactions included: it waits until those are decided, so
     that nothing committed can be missed behind one that hangs.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+    """
+    # The very end: a read_committed consumer's own watermark would stop at the first open transaction.
+    return [message.value() for message in read_messages(settings, topic, 0, ends(settings, topic)[1])]
+
+
+def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
+    """The committed messages of a topic's first partition from one offset up to another; waits for open transactions.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
@@ -165,26 +221,20 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
         },
         logger=CLIENT_LOG,
     )
+    reached = start
+    deadline = time.monotonic() + _CALL + settings.peer.transaction_timeout
     try:
-        partition = TopicPartition(topic, 0, OFFSET_BEGINNING)
-        # The very end: a read_committed consumer's own watermark would stop at the first open transaction.
-        (end,) = _list_offsets(
-            _admin(settings), settings, topic, 1, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
-        )
-        consumer.assign([partition])
-        values: list[bytes] = []
-        reached = 0
-        deadline = time.monotonic() + _CALL + settings.peer.transaction_timeout
+        consumer.assign([TopicPartition(topic, 0, start)])
         while reached < end:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                values.append(message.value())
                 reached = message.offset() + 1
+                if reached <= end:
+                    yield message
             elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 reached = message.offset()
             if time.monotonic() > deadline:
                 raise _unreachable(settings, f"topic {topic} stopped at offset {reached} of {end}")
-        return values
     except KafkaException as error:
         raise _unreachable(settings, str(error)) from error
     finally:
@@ -337,10 +387,14 @@ def _ask_committed(consumer: Consumer, places: list[TopicPartition]) -> list[Top
     return next((item.error for item in answer if item.error is not None), answer)
 
 
-def _groups(admin: AdminClient, settings: Settings) -> set[str]:
-    """Every consumer group that there is: also one that nobody is in, as long as it has positions."""
+def groups(settings: Settings) -> set[str]:
+    """Every consumer group that there is: also one that nobody is in, as long as it has positions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
     try:
-        listed = _within(settings, admin.list_consumer_groups(request_timeout=_CALL))
+        listed = _within(settings, _admin(settings).list_consumer_groups(request_timeout=_CALL))
     except KafkaException as error:
         raise _unreachable(settings, str(error)) from error
     if listed.errors:

@@ -6,7 +6,7 @@ Run as a script it is a coordinator in a process of its own, with the settings o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -60,6 +60,9 @@ class FakeLinks:
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("fence", "/".join(map(str, slot))))
+
+    def forget(self, jobs: Collection[str]) -> None:
+        self.asked += [("forget", job) for job in jobs]
 
 
 class FakePeer:

@@ -8,6 +8,7 @@ one does not hold any more is refused. What is committed is counted, so that in 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,6 +190,9 @@ class SimLinks:
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.kafka.fence(self.clockwork, slot)
+
+    def forget(self, jobs: Collection[str]) -> None:
+        """Nothing is ever left in this Kafka when a job has ended."""
 
 
 @dataclass

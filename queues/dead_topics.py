@@ -1,0 +1,55 @@
+"""The topics that hold dead letters: looked into, and removed when their job is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import structlog
+
+from queues import links
+from sardonyx.config import Settings
+
+log = structlog.get_logger()
+
+
+def stable_end(settings: Settings, topic: str) -> int:
+    """The offset behind everything that is decided: open transactions and what stands behind them is not counted.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    return links.ends(settings, topic)[0]
+
+
+def read(settings: Settings, topic: str, start: int = 0, end: int | None = None) -> Iterator[Any]:
+    """The committed messages of a topic of dead letters from one offset up to another, or up to its stable end.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+    """
+    last = stable_end(settings, topic) if end is None else end
+    return links.read_messages(settings, topic, start, last)
+
+
+def forget(settings: Settings, jobs: Collection[str]) -> None:
+    """Remove what jobs that were forgotten have left: topics and groups named after them.
+
+    Ids of jobs are never used twice, and neither they nor names of deployments and tasks have dots in them; so what is named
+    ``<deployment>.<job>.<...>`` is the job's and nobody else's.
+
+    Raises:
+        SetupError: Kafka is away or refuses; some may be gone already.
+    """
+    ours = {f"{settings.deployment}.{job}" for job in jobs}
+
+    def of_them(name: str) -> bool:
+        return ".".join(name.split(".", 2)[:2]) in ours and name.count(".") in (2, 3)
+
+    topics = sorted(filter(of_them, links.topics(settings)))
+    groups = sorted(filter(of_them, links.groups(settings)))
+    if groups:
+        links.delete_groups(settings, groups)
+    if topics:
+        links.delete_topics(settings, topics)
+        log.info("what forgotten jobs had left is removed", topics=topics)
