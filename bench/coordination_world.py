@@ -217,13 +217,15 @@ class World:
         """Take everything in until all jobs run; not measured."""
         while True:
             self._put(self.crowd.jobs(self.state), [], [])
-            intakes = self._leader._gather()  # noqa: SLF001 - the loop's own steps, one by one
-            if intakes:
+            before = self.state.n
+            for intakes in self._leader.gather():
                 self._leader.handle(intakes)
-            elif all(job.status != "planning" for job in self.state.jobs.values()):
+            self._leader.settle()
+            if self.state.n > before:
+                continue
+            if all(job.status != "planning" for job in self.state.jobs.values()):
                 return
-            else:
-                time.sleep(0.001)
+            time.sleep(0.001)
 
     def round(self, requests: int, churn: int) -> None:
         """What ``requests`` peers say, and so many deaths and births; then one measured round of the loop."""
@@ -234,18 +236,22 @@ class World:
         with self._steps():
             before = self._processors()
             began = time.perf_counter()
-            intakes = self._leader._gather()  # noqa: SLF001
-            gathered = time.perf_counter()
-            if intakes:
+            for intakes in self._gathered():
                 self._leader.handle(intakes)
+                self.kinds.update(kind_of(intake.event) for intake in intakes)
+            self._leader.settle()
             ended = time.perf_counter()
         for process, spent, now in zip(PROCESSES, before, self._processors(), strict=True):
             self.cpu[process] += now - spent
-        self.kinds.update(kind_of(intake.event) for intake in intakes)
         for step, seconds in self._spent.items():
             self.seconds[step] += seconds
-        self.seconds["read"] += gathered - began
-        self.seconds["decide"] += ended - gathered - sum(self._spent.values())
+        self.seconds["decide"] += ended - began - sum(self._spent.values())
+
+    def _gathered(self) -> Iterator[list[Any]]:
+        """What the leader gathers, the time for it counted."""
+        portions = self._leader.gather()
+        while (intakes := self._timed("read", next, portions, None)) is not None:
+            yield intakes
 
     def forget(self) -> None:
         """Measure from here on."""
@@ -263,7 +269,7 @@ class World:
     @contextmanager
     def _steps(self) -> Iterator[None]:
         """Measure the loop's steps as they run."""
-        self._spent = dict.fromkeys(("append", "effects", "snapshot"), 0.0)
+        self._spent = dict.fromkeys(("read", "append", "effects", "snapshot"), 0.0)
         leader: Any = self._leader
         parts = ((leader, "_apply", "effects"), (leader, "_applied", "effects"), (leader, "_keep", "snapshot"))
         with ExitStack() as stack:

@@ -8,7 +8,8 @@ bytes at once. Results, errors and the way of a request through the connection a
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, KazooException
@@ -43,6 +44,18 @@ class BulkClient(KazooClient):  # type: ignore[misc]
     def transaction(self) -> Transaction:
         """An empty transaction."""
         return Transaction(self)
+
+    def tell_timeout(self, hears: Callable[[float], None]) -> None:
+        """Have the session timeout that the server grants told, in seconds, at each connection: kazoo keeps it to itself."""
+        connection = self._connection
+        connect = connection._connect  # noqa: SLF001
+
+        def telling(*args: Any) -> Any:
+            read_timeout, connect_timeout = connect(*args)
+            hears(read_timeout * 1.5 / 1000)  # kazoo's read timeout is 2/3 of it
+            return read_timeout, connect_timeout
+
+        connection._connect = telling  # noqa: SLF001
 
     def _send(self, request: MultiRead | Transaction) -> IAsyncResult:
         result = self.handler.async_result()

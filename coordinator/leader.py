@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -125,8 +125,10 @@ class Leader:
         """The job that was forgotten last when code was swept last."""
         self._weighs = 0
         """Entries that must lie between two snapshots of a state as large as it was in the last."""
-        self._under_way: Callable[[], None] | None = None
-        """Waits for the effects that were sent last."""
+        self._under_way: tuple[Callable[[], None], int] | None = None
+        """Waits for the effects that were sent last; up to which event they are whole then."""
+        self._outer: deque[tuple[int, OuterEffect]] = deque()
+        """What is to be done outside once the effects of its event stand."""
         self._watches = Watches(leadership, wake=wake.set)
 
     def lead(self, stop: Signal) -> None:
@@ -136,12 +138,15 @@ class Leader:
             while True:
                 self._wake.clear()
                 if stop.is_set():
+                    self.settle()
                     return
                 self._leadership.check()
-                intakes = self._gather()
-                if intakes:
+                before = self.state.n
+                for intakes in self.gather():
                     self.handle(intakes)
+                if self.state.n > before:
                     continue
+                self.settle()
                 if self._clockwork.now() >= self._leadership.renewal_due:
                     self._leadership.renew()
                 self._wake.wait(self._rest())
@@ -236,31 +241,36 @@ class Leader:
 
     # The way of one decision
 
-    def _gather(self) -> list[Intake]:
-        """All that has happened: what peers and clients did, what was done outside, and timers that have run out."""
+    def gather(self) -> Iterator[list[Intake]]:
+        """All that has happened: what peers and clients did, what was done outside, and timers that have run out.
+
+        In portions, each to be handled before the next one is asked for.
+        """
         at = self._clockwork.wall()
-        intakes = self._watches.collect(self.state, at)
+        yield from self._watches.collect(self.state, at)
         done: list[AnyEvent] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 done.append(self._done.get_nowait())
         self._open_votes([event.job for event in done if isinstance(event, LinksCreated)])
         self._close_votes([event.job for event in done if isinstance(event, LinksDeleted)])
-        intakes += [Intake(stamped(event, at)) for event in done]
+        intakes = [Intake(stamped(event, at)) for event in done]
         intakes += map(Intake, due(self.state, at, self._timers))
-        return intakes
+        if intakes:
+            yield intakes
 
     def handle(self, intakes: list[Intake]) -> None:
-        """Log events, decide each, put the effects of all into the tree, and begin what is to be done outside of it.
+        """Log events, decide each, and send the effects of all to the tree; :meth:`settle` waits until they stand there.
 
         Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
         themselves go in several, the checkpoint with the last, and are repaired by the next leader if that one dies between.
         ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
-        before being written. Each of the two is sent when the one before it of its kind has succeeded.
+        before being written. Each of the two is sent when the one before it of its kind has succeeded; the last effects are
+        left under way, and what is to be done outside is begun when they stand.
         """
         told = log.bind()  # once: what is bound anew for each line costs more than a decision
         many = _many(intakes)
-        merged, outer = Merged(), list[tuple[int, OuterEffect]]()
+        merged = Merged()
         left: dict[Slot, int] = {}
         waiting = iter(intakes)
         for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
@@ -271,7 +281,7 @@ class Leader:
                 effects = decide(self.state, n, intake.event)
                 self._tell(told, n, intake.event, many)
                 if effects and not isinstance(effects[-1], TreeEffect):  # these come last
-                    outer += [(n, effect) for effect in effects if not isinstance(effect, TreeEffect)]
+                    self._outer += [(n, effect) for effect in effects if not isinstance(effect, TreeEffect)]
                 changes = [effect for effect in effects if isinstance(effect, TreeEffect)]
                 if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
                     self._apply(merged, n - 1)
@@ -281,14 +291,15 @@ class Leader:
                 self._apply(merged, self.state.n)
                 merged = Merged()
         self._apply(merged, self.state.n)
-        self._applied()
-        for n, effect in outer:
-            self._begin(n, effect)
         self._fence(left)
         if many:
             kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
             log.info("decided many alike", last=self.state.n, **kinds)
         self._keep()
+
+    def settle(self) -> None:
+        """Wait until the effects of all events that were handled stand in the tree, and begin what waited for them."""
+        self._applied()
 
     def _apply(self, merged: Merged, n: int) -> None:
         operations: list[Operation] = [*merged.operations()]
@@ -298,14 +309,17 @@ class Leader:
         for chunk in chunks:
             self._applied()
             gate("before-effects")
-            self._under_way = self._leadership.begin(chunk)
+            self._under_way = self._leadership.begin(chunk), n if chunk is chunks[-1] else 0
 
     def _applied(self) -> None:
-        """Wait until the effects that are under way stand in the tree."""
-        if self._under_way is not None:
-            finish, self._under_way = self._under_way, None
-            finish()
-            gate("after-effects")
+        """Wait until the effects that are under way stand in the tree; then begin what waited for them."""
+        if self._under_way is None:
+            return
+        (finish, whole), self._under_way = self._under_way, None
+        finish()
+        gate("after-effects")
+        while self._outer and self._outer[0][0] <= whole:
+            self._begin(*self._outer.popleft())
 
     def _begin(self, n: int, effect: OuterEffect) -> None:
         if isinstance(effect, DeletePulse):
@@ -377,6 +391,7 @@ class Leader:
         self._sweep()
         if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
             return
+        self._applied()  # what a snapshot holds is not replayed, and so not repaired
         state = encode_state(self.state)
         journal.write_snapshot(self._leadership, self.state.n, state)
         self._snapshot, self._weighs = self.state.n, len(state) // STATE_AN_ENTRY

@@ -79,9 +79,10 @@ class MultiRead:
 class Chunks:
     """Cuts paths into requests, each of a size that can be answered as well: by what the answers before it had."""
 
-    def __init__(self, paths: Sequence[str], *, prefix: int) -> None:
+    def __init__(self, paths: Sequence[str], *, prefix: int, most: int = MOST_COUNT) -> None:
         self._paths = paths
         self._prefix = prefix
+        self._most = most
         self._count = FIRST_COUNT
 
     def __iter__(self) -> Iterator[Sequence[str]]:
@@ -100,4 +101,4 @@ class Chunks:
         """Learn from the answers to a request how many nodes the next one may ask for."""
         size = sum(len(answer) for answer in answers if isinstance(answer, bytes)) + 80 * len(answers)
         fits = ANSWER_LIMIT * len(answers) // size
-        self._count = max(1, min(fits, GROWTH * len(answers), MOST_COUNT))
+        self._count = max(1, min(fits, GROWTH * len(answers), self._most))

@@ -14,7 +14,7 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from coordinator import layout, outcomes
 from coordinator.bulk import BulkClient
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
-from coordinator.multiread import Chunks
+from coordinator.multiread import MOST_COUNT, Chunks
 from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf, weight
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
@@ -118,7 +118,7 @@ class Tree:
                 fix='write it as "host:port" or "host:port,host:port"',
             ) from error
         tree = cls(client, settings, survive_expiry=survive_expiry)
-        tree._note_negotiated_timeout()
+        client.tell_timeout(tree._negotiated)
         return tree.open(waits, listener, make_top=make_top)
 
     def open(self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True) -> Tree:
@@ -182,34 +182,60 @@ class Tree:
 
     def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
         """The data of many nodes, many to a request; those that are not there are left out."""
-        wanted = list(paths)
-        found: dict[str, bytes] = {}
-        chunks = Chunks(wanted, prefix=len(self.root))
-        try:
-            for chunk in chunks if self._many_at_once else ():
-                answers = self._ask(partial(self.client.get_many_async, [self.root + path for path in chunk]))
-                for path, answer in zip(chunk, answers, strict=True):
-                    if isinstance(answer, bytes):
-                        found[path] = answer
-                    elif not isinstance(answer, NoNodeError):
-                        raise self._translated(answer) from answer
-                chunks.answered(answers)
-        except UnimplementedError:
-            self._many_at_once = False
-        return found if self._many_at_once else self._read_each(wanted)
+        return {path: data for _, found in self.read_ahead(list(paths)) for path, data in found.items()}
 
-    def _read_each(self, wanted: list[str]) -> dict[str, bytes]:
+    def read_ahead(
+        self, paths: Sequence[str], *, most: int = MOST_COUNT
+    ) -> Iterator[tuple[Sequence[str], dict[str, bytes]]]:
+        """Like :meth:`read_many` in portions, of at most ``most`` nodes: each portion's paths, and the data of those that
+        are there. While the caller works on one, the next one is under way.
+        """
+        done = 0
+        if self._many_at_once:
+            try:
+                for chunk, found in self._in_chunks(Chunks(paths, prefix=len(self.root), most=most)):
+                    done += len(chunk)
+                    yield chunk, found
+            except UnimplementedError:
+                self._many_at_once = False
+        for at in range(done, len(paths), WINDOW):
+            window = paths[at : at + WINDOW]
+            yield window, self._read_each(window)
+
+    def _in_chunks(self, chunks: Chunks) -> Iterator[tuple[Sequence[str], dict[str, bytes]]]:
+        """A request a chunk. The one behind is sent before one is given out."""
+
+        def sent(chunk: Sequence[str]) -> Callable[[], Any]:
+            return partial(self.client.get_many_async, [self.root + path for path in chunk])
+
+        waiting = iter(chunks)
+        chunk = next(waiting, None)
+        under_way: tuple[Any, float] | None = None
+        while chunk is not None:
+            answers = self._ask(sent(chunk), first=under_way)
+            found: dict[str, bytes] = {}
+            for path, answer in zip(chunk, answers, strict=True):
+                if isinstance(answer, bytes):
+                    found[path] = answer
+                elif not isinstance(answer, NoNodeError):
+                    raise self._translated(answer) from answer
+            chunks.answered(answers)
+            given, chunk = chunk, next(waiting, None)
+            if chunk is not None:
+                since = self.clockwork.now()
+                under_way = sent(chunk)(), since
+            yield given, found
+
+    def _read_each(self, window: Sequence[str]) -> dict[str, bytes]:
         """For servers before 3.6: a request a node, sent without waiting between."""
         found: dict[str, bytes] = {}
-        for at in range(0, len(wanted), WINDOW):
-            window = wanted[at : at + WINDOW]
-            answers = [(path, self._get(path)) for path in window]
-            for path, answer in answers:
-                try:
-                    data, _ = self._ask(partial(self._get, path), first=answer)
-                except NoNodeError:
-                    continue
-                found[path] = bytes(data)
+        sent = self.clockwork.now()
+        for path, answer in [(path, self._get(path)) for path in window]:
+            try:
+                data, _ = self._ask(partial(self._get, path), first=(answer, sent))
+            except NoNodeError:
+                continue
+            found[path] = bytes(data)
         return found
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
@@ -227,7 +253,7 @@ class Tree:
             return sorted(self._ask(lambda: self.client.get_children_async(self.root.rpartition("/")[0])))
         except NoNodeError as error:
             if self.client.chroot and self._ask(lambda: self.client.exists_async("/")) is None:
-                raise self._no_chroot() from error
+                raise outcomes.no_chroot(self.client.chroot, self.hosts) from error
             return []
 
     def sync(self) -> None:
@@ -395,20 +421,21 @@ class Tree:
         self,
         call: Callable[[], Any],
         *,
-        first: Any = None,
+        first: tuple[Any, float] | None = None,
         instead: Callable[[], Any] = lambda: None,
     ) -> Any:
         """The answer to a call, which is sent again after a lost reply until ``patience`` ends.
 
-        ``first`` is the call if it is under way already. After a lost reply ``instead`` is asked whether the call was done
-        after all: what it gives, if not None, is the answer.
+        ``first`` is the call if it is under way already, and since when. After a lost reply ``instead`` is asked whether
+        the call was done after all: what it gives, if not None, is the answer.
         """
         until = self.clockwork.now() + self.patience
         while True:
             self._alive()
-            sent = self.clockwork.now()
+            asked, sent = first or (None, self.clockwork.now())
             try:
-                answer = (first if first is not None else call()).get(timeout=max(until - sent, 0.001))
+                answering = call() if asked is None else asked
+                answer = answering.get(timeout=max(until - self.clockwork.now(), 0.001))
             except (NoNodeError, NodeExistsError, UnimplementedError):
                 self._answered(sent)
                 raise
@@ -467,10 +494,7 @@ class Tree:
             except NodeExistsError:
                 continue
             except NoNodeError as error:
-                raise self._no_chroot() from error
-
-    def _no_chroot(self) -> SetupError:
-        return outcomes.no_chroot(self.client.chroot, self.hosts)
+                raise outcomes.no_chroot(self.client.chroot, self.hosts) from error
 
     def _on_state(self, state: str) -> None:
         """On the connection's own thread: may only note."""
@@ -481,14 +505,5 @@ class Tree:
         if state == KazooState.LOST:
             self._lost = True
 
-    def _note_negotiated_timeout(self) -> None:
-        """Kazoo keeps the timeout that the server granted to itself; the deadlines of owners are made of it."""
-        connection = self.client._connection  # noqa: SLF001
-        connect = connection._connect  # noqa: SLF001
-
-        def noting(*args: Any) -> Any:
-            read_timeout, connect_timeout = connect(*args)
-            self.session_timeout = read_timeout * 1.5 / 1000  # kazoo's read timeout is 2/3 of it
-            return read_timeout, connect_timeout
-
-        connection._connect = noting  # noqa: SLF001
+    def _negotiated(self, timeout: float) -> None:
+        self.session_timeout = timeout

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -53,6 +54,10 @@ REST = 20
 them somebody always comes or goes. So this takes a twentieth of a leader's time at most, however many there are; at ten
 thousand peers a birth or death is seen up to half a second late."""
 
+PORTION = 512
+"""Requests that are read at a time, at most: enough that a portion's transactions are full, few enough that ZooKeeper has
+something to do while they are decided."""
+
 REMEMBERED = 20_000
 """Requests whose uuids are known, so that one whose writer had lost the reply and sent it again is not taken twice."""
 
@@ -87,28 +92,38 @@ class Watches:
         if len(self._taken) > REMEMBERED:
             self._taken.popitem(last=False)
 
-    def collect(self, state: State, at: float) -> list[Intake]:
+    def collect(self, state: State, at: float) -> Iterator[list[Intake]]:
         """What happened, as events that carry the time ``at``: births, then requests in their order, then deaths.
 
         So a peer is born before it asks for anything, and what it asked for before it died is handled before its death.
-        The caller must append them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
+        In portions, if it is much: while the caller works on one, ZooKeeper is asked for the next. The caller must append
+        them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
         """
         # A list is read only if it has changed. The flags are taken down before reading: what changes from now on sets them
         # again. That of the requests first: when one is seen, the pulse of its writer has been told before it.
         requests_came, self._requests_came = self._requests_came, False
         read = self._pulses_changed and self._tree.clockwork.now() >= self._pulses_rest
         if not requests_came and not read:
-            return []
+            return
         born, died = self._pulses(state) if read else ([], [])
         # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
         names = self._tree.children(layout.INBOX, watch=self._on_request) if requests_came or died else []
-        requests = self._requests(names, at)
-        if self._pulses_changed and any(_is_strange(intake.event, state) for intake in requests):
-            # Its pulse stands perhaps, and was left for later. Who is dead is left for later once more: see above.
-            born = list(dict.fromkeys([*born, *self._pulses(state)[0]]))
-            self._pulses_changed = True
-        births = self._births(born, at)
-        return [*births, *requests, *(Intake(PeerDied(at=at, peer=name)) for name in died)]
+        told = set(born)
+        held = self._births(born, at)
+        for requests in self._requests(names, at):
+            if self._pulses_changed and any(_is_strange(intake.event, state, told) for intake in requests):
+                # Its pulse stands perhaps, and was left for later. Who is dead is left for later once more: see above.
+                late = [name for name in self._pulses(state)[0] if name not in told]
+                told.update(late)
+                held += self._births(late, at)
+                self._pulses_changed = True
+            held += requests
+            if len(held) >= PORTION // 2:
+                yield held
+                held = []
+        held += (Intake(PeerDied(at=at, peer=name)) for name in died)
+        if held:
+            yield held
 
     def look_again(self) -> None:
         """Have :meth:`collect` look whether or not something changed."""
@@ -155,10 +170,17 @@ class Watches:
             births.append(Intake(PeerBorn(at=at, peer=name, daemon=daemon, host=host, pid=note.pid)))
         return births
 
-    def _requests(self, names: list[str], at: float) -> list[Intake]:
+    def _requests(self, names: list[str], at: float) -> Iterator[list[Intake]]:
         ordered = sorted(((*_numbered(name), name) for name in names), key=itemgetter(0))
+        waiting = iter(ordered)
         paths = [f"{layout.INBOX}/{name}" for _, _, name in ordered]
-        found = self._tree.read_many(paths)
+        for portion, found in self._tree.read_ahead(paths, most=PORTION):
+            yield self._readable(portion, found, islice(waiting, len(portion)), at)
+
+    def _readable(
+        self, paths: Sequence[str], found: Mapping[str, bytes], ordered: Iterable[tuple[int, str, str]], at: float
+    ) -> list[Intake]:
+        """The requests that are there, can be read, and were not taken before; the others are removed."""
         intakes = []
         for path, (_, request, name) in zip(paths, ordered, strict=True):
             data = found.get(path)
@@ -242,10 +264,10 @@ def _is_over(peer: Peer | None) -> bool:
     return peer is not None and peer.state == "dead" and not peer.pulse_due
 
 
-def _is_strange(event: AnyEvent, state: State) -> bool:
-    """Whether it is about a peer that is not known."""
+def _is_strange(event: AnyEvent, state: State, told: Set[str]) -> bool:
+    """Whether it is about a peer that is neither known nor just told of."""
     peer = getattr(event, "peer", None)
-    return peer is not None and peer not in state.peers
+    return peer is not None and peer not in state.peers and peer not in told
 
 
 def _numbered(name: str) -> tuple[int, str]:

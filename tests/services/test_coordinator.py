@@ -212,6 +212,7 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
         leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(2_000)])
         leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
         leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=wide))])
+        leader.settle()
         hold_together(tree, quick)
 
         def die_after_the_first(point: str) -> None:

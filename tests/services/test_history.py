@@ -414,6 +414,7 @@ def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Set
     leading = Leader(leader, settings, FakeLinks(), wake=threading.Event())
     leading.take_over()
     leading.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
+    leading.settle()
     journal.append(leader, 6, [Intake(PeerBorn(at=2.0, peer="late")), Intake(PeerBorn(at=2.0, peer="later"))])
     assert history.verify(tree).ok
     tree.commit([Create(layout.peer_state("late"), project(history.at(tree, 6))[layout.peer_state("late")])])

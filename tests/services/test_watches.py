@@ -10,9 +10,14 @@ from coordinator import layout, log
 from coordinator.decide import replay
 from coordinator.events import Left, PeerBorn, PeerDied
 from coordinator.leadership import Leadership
-from coordinator.state import new_state
+from coordinator.state import State, new_state
 from coordinator.tree import Tree
 from coordinator.watches import Watches
+
+
+def collected(watches: Watches, state: State, at: float) -> list[log.Intake]:
+    """All portions of what happened."""
+    return [intake for portion in watches.collect(state, at) for intake in portion]
 
 
 def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tree: Tree) -> None:
@@ -21,7 +26,7 @@ def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tre
     spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
     tree.create_sequential(f"{layout.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
     watches = Watches(leader, wake=lambda: None)
-    assert watches.collect(new_state(), 1.0) == []
+    assert collected(watches, new_state(), 1.0) == []
     assert tree.children(layout.INBOX) == []
 
 
@@ -33,20 +38,20 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     watches = Watches(leader, wake=woken.set)
     monkeypatch.setattr("coordinator.watches.REST", 1e6)
     tree.create(layout.pulse("a"), b"{}")
-    assert [intake.event for intake in watches.collect(new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
+    assert [intake.event for intake in collected(watches, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
     assert watches.due() is None
     state = replay([(1, PeerBorn(at=1.0, peer="a"))])
     tree.delete(layout.pulse("a"))
     assert woken.wait(10)
-    assert watches.collect(state, 2.0) == []
+    assert collected(watches, state, 2.0) == []
     assert watches.due() > tree.clockwork.now()
     woken.clear()
     tree.create(layout.pulse("b"), b"{}")
     tree.request(Left(peer="b"))
     assert woken.wait(10)
     monkeypatch.setattr("coordinator.watches.REST", 0)
-    found = watches.collect(state, 3.0)
+    found = collected(watches, state, 3.0)
     assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
     log.append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
-    assert [intake.event for intake in watches.collect(state, 4.0)] == [PeerDied(at=4.0, peer="a")]
+    assert [intake.event for intake in collected(watches, state, 4.0)] == [PeerDied(at=4.0, peer="a")]
