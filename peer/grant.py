@@ -15,6 +15,10 @@ class GrantGone(Exception):
     """The assignment was taken away, or the peer is to leave: stop without committing anything more."""
 
 
+class CraftLost(Exception):
+    """What tasks are run with has ended (Spark's JVM): no fault of the task, and this daemon can run none before it is back."""
+
+
 class Grant:
     """One assignment, for as long as the peer's state node says that it stands.
 

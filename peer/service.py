@@ -17,11 +17,11 @@ import structlog
 from coordinator.events import Assignment
 from coordinator.outcomes import SessionLost
 from coordinator.tree import Tree
-from peer.grant import Grant
+from peer.grant import CraftLost, Grant
 from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
-from sardonyx.errors import SetupError
+from sardonyx.errors import SardonyxError, SetupError
 from sardonyx.scratch import scratch
 from sardonyx.signals import heard
 
@@ -47,19 +47,39 @@ class SparkCraft:
 
     Args:
         settings: where Kafka is, timers.
-        spark: the daemon's Spark session.
+        spark: the daemon's Spark session; :meth:`restore` puts another in its place if it has ended.
         code_cache: where bundles of job code are kept.
     """
 
     def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
         self._settings = settings
-        self._spark = spark
+        self.spark = spark
         self._code_cache = code_cache
+
+    def restore(self, folder: Path) -> None:
+        """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
+
+        Raises:
+            SardonyxError: ``SX-SPARK-START``, it does not start any more. No SetupError: with those the daemon tries again.
+        """
+        from spark_tasks.session import is_alive, start_session, stop_session
+
+        if is_alive(self.spark):
+            return
+        log.warning("Spark has ended, starting it again")
+        stop_session(self.spark)
+        try:
+            self.spark = start_session(self._settings.spark, folder)
+        except SetupError as error:
+            raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
         from peer.work import prepare
+        from spark_tasks.session import is_alive
 
-        return prepare(self._settings, tree, self._spark, peer, assignment, self._code_cache)
+        if not is_alive(self.spark):
+            raise CraftLost("Spark has ended")
+        return prepare(self._settings, tree, self.spark, peer, assignment, self._code_cache)
 
     def work(self, prepared: Work, grant: Grant, tree: Tree) -> None:
         from peer.task_loop import TaskLoop
@@ -191,9 +211,14 @@ def main(settings: Settings) -> NoReturn:
 
     check_reachable(settings)
     with scratch("sardonyx-peer-") as folder:
-        # Spark before the first pulse: a peer that is offered a task must be able to answer at once.
-        spark = start_session(settings.spark, folder)
-        daemon = PeerDaemon(settings, SparkCraft(settings, spark, folder / "code"))
+        # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
+        craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
+
+        def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree:
+            craft.restore(folder)
+            return Tree.connect(settings, listener=listener)
+
+        daemon = PeerDaemon(settings, craft, connect=connect)
 
         def on_signal(_number: int) -> None:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)
@@ -205,7 +230,7 @@ def main(settings: Settings) -> NoReturn:
             try:
                 daemon.run()
             finally:
-                stop_session(spark)
+                stop_session(craft.spark)
     # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
     # ever when the broker went away in the middle of something.
     logging.shutdown()

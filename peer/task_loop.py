@@ -35,7 +35,7 @@ from coordinator.events import Completed, Counts, Exhausted, TaskFailed
 from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.tree import Tree
 from peer.aside import Aside
-from peer.grant import Grant, GrantGone
+from peer.grant import CraftLost, Grant, GrantGone
 from peer.work import Result, StepClock, Work
 from queues.links import read_all
 from queues.media.base import PositionsMoved, Split
@@ -112,7 +112,11 @@ class TaskLoop:
         self._writer: TransactionalWriter
 
     def run(self) -> None:
-        """Work until the grant is gone or drained. Reports a failure to the coordinator; raises nothing of the task's."""
+        """Work until the grant is gone or drained. Reports a failure to the coordinator; raises nothing of the task's.
+
+        Raises:
+            CraftLost: Spark has ended, which is no failure of the task: others take it over when this daemon's session ends.
+        """
         try:
             self._start_hooks()
             while not self._over:
@@ -134,7 +138,9 @@ class TaskLoop:
             self._fail(error, fatal=False)  # says nothing if the job has ended, as it should have
         except (FunctionError, InputError, OutputError) as error:
             self._fail(error, fatal=True)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
+        except Exception as error:  # (whatever it is, the coordinator must hear of it)
+            if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not self._work.able:
+                raise CraftLost(error.message) from error
             self._fail(error, fatal=False)
         finally:
             self._work.abandon()

@@ -16,7 +16,7 @@ from coordinator import layout
 from coordinator.events import Acked, Assignment, Declined, Left, PeerNote
 from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.tree import Tree
-from peer.grant import WORKING, Grant
+from peer.grant import WORKING, CraftLost, Grant
 from sardonyx.clockwork import Worker
 from sardonyx.config import Settings
 from sardonyx.errors import failure_of
@@ -40,10 +40,12 @@ class Craft(Protocol):
     """What a virtual peer can do with a task. Called from its own thread."""
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Any:
-        """Get everything ready, before the task is taken; whatever it raises declines the task."""
+        """Get everything ready, before the task is taken; whatever it raises declines the task, but for CraftLost."""
 
     def work(self, prepared: Any, grant: Grant, tree: Tree) -> None:
-        """Work, in a thread of its own, until the grant is gone or drained. Reports to the coordinator; raises nothing."""
+        """Work, in a thread of its own, until the grant is gone or drained. Reports to the coordinator; raises
+        CraftLost, and nothing else.
+        """
 
 
 class VirtualPeer:
@@ -213,7 +215,7 @@ class VirtualPeer:
         gate("offered")
         try:
             self._ready = assignment, self._craft.prepare(self._tree, self._id, assignment)
-        except (SessionLost, ZooKeeperAway):
+        except (SessionLost, ZooKeeperAway, CraftLost):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
             failure = failure_of(error, where={**bound, "peer": self._id})
@@ -238,7 +240,11 @@ class VirtualPeer:
 
             def run() -> None:
                 with structlog.contextvars.bound_contextvars(**context):
-                    self._craft.work(prepared, grant, self._tree)
+                    try:
+                        self._craft.work(prepared, grant, self._tree)
+                    except CraftLost as error:
+                        log.error("cannot go on in this session", reason=str(error))
+                        self._broke()
 
             self._grant = grant
             self._loop = self._clockwork.spawn(f"task-{self._id}-{assignment.task}", run)

@@ -32,7 +32,7 @@ from sardonyx.spec import decode_spec
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read import joined_splits, read_splits
-from spark_tasks.session import cancel_group, enter_group
+from spark_tasks.session import cancel_group, enter_group, is_alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +113,11 @@ class Work:
     @property
     def transactional_id(self) -> str:
         return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
+
+    @property
+    def able(self) -> bool:
+        """Whether Spark can still be asked for anything."""
+        return is_alive(self.spark)
 
     def begin(self) -> None:
         """To be called in the thread that will call :meth:`apply`, so that :meth:`abandon` finds what it does."""
@@ -292,7 +297,7 @@ def _outlets(
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            yield TopicOutlet(link, media.topic_format(link.options), load)
+            yield TopicOutlet(link, media.topic_format(link.options, settings.kafka.schema_registry), load)
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
             yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
