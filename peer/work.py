@@ -175,7 +175,8 @@ class Work:
                 origins.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(block.concat(blocks))
             else:
-                read = _letters(link, messages) if _holds_letters(link) else _records(link, messages)
+                registry = self.settings.kafka.schema_registry
+                read = (_letters if _holds_letters(link) else _records)(link, messages, registry)
                 origins.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
@@ -194,8 +195,8 @@ class _Read:
     unread: list[Failed]
 
 
-def _records(link: Link, messages: Sequence[Any]) -> _Read:
-    decoded = media.topic_format(link.options).decode([message.value() for message in messages])
+def _records(link: Link, messages: Sequence[Any], registry: str | None) -> _Read:
+    decoded = media.topic_format(link.options, registry).decode([message.value() for message in messages])
     if not decoded.bad:
         return _Read(decoded.table, messages, [])
     unreadable = dict(decoded.bad)
@@ -207,10 +208,11 @@ def _holds_letters(link: Link) -> bool:
     return link.options.get("format") == dead_letters.FORMAT
 
 
-def _letters(link: Link, messages: Sequence[Any]) -> _Read:
+def _letters(link: Link, messages: Sequence[Any], registry: str | None) -> _Read:
     """Dead letters as the rows that they hold; what could not be read before is tried anew, by the format of its topic."""
     formats = {
-        topic: media.topic_format(options) for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
+        topic: media.topic_format(options, registry)
+        for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
     }
     tables: list[pa.Table] = []
     good: list[Any] = []

@@ -109,6 +109,8 @@ class KafkaSettings(_Section):
     connect_timeout: Seconds = 15.0
     replication_factor: int = -1
     """Of the topics we create; -1 leaves it to the broker."""
+    schema_registry: str | None = None
+    """Address of the schema registry for topics in Avro: ``http://HOST:PORT``."""
 
     @field_validator("replication_factor")
     @classmethod

@@ -18,6 +18,7 @@ from queues.media.generator import Generator
 from queues.media.jdbc_input import JdbcInput
 from queues.media.jdbc_output import JdbcOutput
 from queues.media.own import Load, own_input, own_output
+from queues.media.registered import AvroFormat
 from sardonyx.errors import InternalError
 from sardonyx.functions import import_function
 from sardonyx.media import is_own
@@ -81,10 +82,21 @@ def output(
             raise InternalError("SX-BUG-MEDIUM", f"medium {other!r} of task {task.name!r} is not written in pieces")
 
 
-def topic_format(options: dict[str, Any]) -> TopicFormat:
-    """How rows stand as records on the topic of a ``kafka`` medium, from its options (format, schema, key)."""
+def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:
+    """How rows stand as records on the topic of a ``kafka`` medium.
+
+    Args:
+        options: of the medium: format, schema, key, and what the format has besides.
+        registry: the schema registry that is asked if the options name none.
+
+    Raises:
+        SetupError: the format needs a registry and there is none, or nothing that talks to it.
+    """
     key = options.get("key")
-    if options.get("format", "json") == "raw":
-        return RawFormat(key)
+    match options.get("format", "json"):
+        case "raw":
+            return RawFormat(key)
+        case "avro":
+            return AvroFormat(options, registry)
     ddl = options.get("schema")
     return JsonFormat(None if ddl is None else arrow_schema(ddl), key)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 _PATIENCE = 30
-"""Seconds that a statement waits for a lock, and a transaction may do nothing before PostgreSQL ends it."""
+"""Seconds that a statement waits for a lock."""
+_IDLE = 5
+"""Seconds that a transaction may do nothing before PostgreSQL ends it: a peer that was stopped holds its successor up so long."""
 _REACHED_WITHIN = 10
 """Seconds to connect in."""
 
@@ -75,7 +77,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
         url = url.set(username=address.user)
     if address.password_env is not None:
         url = url.set(password=_password(address.password_env))
-    limits = {"lock_timeout": _PATIENCE, "idle_in_transaction_session_timeout": _PATIENCE}
+    limits = {"lock_timeout": _PATIENCE, "idle_in_transaction_session_timeout": _IDLE}
     options = " ".join(f"-c {name}={seconds}s" for name, seconds in limits.items())
     arguments = {"connect_timeout": _REACHED_WITHIN, "application_name": "sardonyx", "options": options}
     return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)

@@ -38,7 +38,7 @@ class JsonFormat:
         Raises:
             OutputError: ``SX-OUTPUT-KEY``, there is no such column; ``SX-OUTPUT-TYPE``, a type without a form in JSON.
         """
-        keys = _keys(table, self._key)
+        keys = keys_of(table, self._key)
         return zip(keys, json_text.rows(table), strict=True)
 
 
@@ -73,10 +73,11 @@ class RawFormat:
                 fix="make such a column in the task before, or use format json",
             )
         key = self._key or (KEY if KEY in table.column_names else None)
-        return zip(_keys(table, key), _bytes(table[VALUE]), strict=True)
+        return zip(keys_of(table, key), _bytes(table[VALUE]), strict=True)
 
 
-def _keys(table: pa.Table, key: str | None) -> list[bytes | None]:
+def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
+    """What becomes the key of each row's record. Raises OutputError ``SX-OUTPUT-KEY``."""
     if key is None:
         return [None] * table.num_rows
     if key not in table.column_names:
