@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check core simulated simulate faults bench-coordination test-compose lock clean java
+.PHONY: help demo test check core simulated simulate faults faults-long bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +40,12 @@ simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests 
 simulate: $(READY) ## so many histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLAN),--plan $(PLAN))
 
-faults: $(READY) java ## the long fault runs
+faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; its last line tells all
+	@$(BIN)/python -m tests.faults.harness --faults $(or $(FAULTS),40) --shape $(or $(SHAPE),all) \
+	$(if $(SEED),--seed $(SEED)) $(if $(RECORDS),--records $(RECORDS)) $(if $(PEERS),--peers $(PEERS)) \
+	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK))
+
+faults-long: $(READY) java ## the long runs among the tests
 	@$(BIN)/pytest -m faults
 
 bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination

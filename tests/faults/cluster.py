@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -127,7 +128,7 @@ class Cluster(contextlib.ExitStack):
 
     # Logs
 
-    def lines(self, name: str) -> list[dict[str, object]]:
+    def lines(self, name: str) -> list[dict[str, Any]]:
         """What the process of that name has logged so far."""
         found = []
         for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class Run:
         self._lock = threading.Lock()
         self._share = 0.0
         self._fed = threading.Event()
+        self._stale: list[tuple[str, float]] = []
 
     def run(self) -> dict[str, Any]:
         """Play it; gives what the last line says."""
@@ -116,7 +118,7 @@ class Run:
                 number += 1
                 if self.trouble or number > 10:
                     break
-            zombies = self._zombie_commits(cluster)
+            zombies = zombie_commits(cluster, self._stale)
             starts = cluster.started
         return self._result(verdict, zombies, starts, number)
 
@@ -158,7 +160,7 @@ class Run:
         scene.ended.set()
         for thread in (*strikes, *helpers):
             thread.join()
-        self._stale = scene.stale
+        self._stale += scene.stale
         for flow, job in jobs.items():
             found = flow.check(whole=not self.trouble)
             verdict.update(found)
@@ -268,10 +270,6 @@ class Run:
 
     # What is told
 
-    def _zombie_commits(self, cluster: Cluster) -> int:
-        """Batches that processes, stopped before a commit and past every timeout, have committed after they woke up."""
-        return 0
-
     def _result(self, verdict: Counter[str], zombies: int, starts: int, rounds: int) -> dict[str, Any]:
         recovered = [fault.recovered for fault in self.faults if fault.recovered is not None]
         commits = [fault.commit for fault in self.faults if fault.commit is not None]
@@ -285,6 +283,7 @@ class Run:
             "recover_s": _spread(recovered),
             "seed": self._options.seed,
             "next_commit_s": _spread(commits),
+            "stopped_past_every_timeout": len(self._stale),
             "zombie_commits": zombies,
             "shapes": list(self._options.shapes),
             "jobs": rounds * len(self._options.shapes),
@@ -301,6 +300,25 @@ def _spread(seconds: list[float]) -> dict[str, float | int]:
     if not seconds:
         return {"of": 0}
     return {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2), "of": len(seconds)}
+
+
+def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
+    """Batches that processes committed after they woke up, for peers that had been decided to be dead before."""
+    died: dict[str, float] = {}
+    for log in cluster.folder.glob("coordinator*.log"):
+        for line in cluster.lines(log.stem):
+            if line.get("event") == "decided" and line.get("kind") == "died":
+                died.setdefault(str(line["peer"]), _at(line))
+    found = 0
+    for name, woke in stale:
+        for line in cluster.lines(name):
+            if line.get("event") in ("batch committed", "sealed") and _at(line) > woke:
+                found += died.get(str(line.get("peer")), woke) < woke
+    return found
+
+
+def _at(line: dict[str, Any]) -> float:
+    return datetime.fromisoformat(line["timestamp"]).timestamp()
 
 
 def good(result: dict[str, Any]) -> bool:

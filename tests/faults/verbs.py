@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,8 +45,8 @@ class Scene:
     ended: threading.Event = field(default_factory=threading.Event)
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
-    stale: list[tuple[str, float, str]] = field(default_factory=list)
-    """(process, when it woke up, where it had stopped) of all that were stopped past every timeout, before their commit."""
+    stale: list[tuple[str, float]] = field(default_factory=list)
+    """(process, when it woke up, in seconds since 1970) of those stopped before a commit and past every timeout."""
 
     def hold(self, seconds: float) -> None:
         """Let things take their course for so long."""
@@ -80,6 +81,10 @@ class Kind(NamedTuple):
 # Processes
 
 
+UNCOMMITTED = frozenset({"read", "cut", "checked", "applied", "begin", "written", "positions", "seal"})
+"""Gates in front of the commit of what the process has in hand."""
+
+
 def _past(rng: random.Random) -> float:
     """Seconds of a pause: past the sessions, and half the time past the transaction's life, too."""
     return rng.choice([SESSION + 1.5, TRANSACTION + 1.5])
@@ -93,6 +98,8 @@ def _at_gate(point: str, action: str) -> Verb:
         pid = 0
         while not pid:
             pid = cluster.gates.struck(point)
+            if scene.services.locked():  # nobody can come by while a service is down
+                deadline = now() + PATIENCE
             if not pid and (now() > deadline or scene.ended.is_set()) and cluster.gates.disarm(point):
                 raise NotNow(f"nobody came by {point}")
             scene.hold(0.02)
@@ -106,8 +113,10 @@ def _at_gate(point: str, action: str) -> Verb:
             )
             cluster.mend()
         else:
-            scene.hold(_past(rng))
-            scene.stale.append((name, now(), point))
+            seconds = _past(rng)
+            scene.hold(seconds)
+            if seconds > TRANSACTION and point in UNCOMMITTED:
+                scene.stale.append((name, time.time()))
             os.kill(pid, signal.SIGCONT)
         return name
 
