@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import re
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +44,35 @@ def same(table: pa.Table) -> pa.Table:
 
 def nothing(row: dict) -> None:
     return None
+
+
+def is_odd(row: dict) -> bool:
+    return row["n"] % 2 == 1
+
+
+def is_even(row: dict) -> bool:
+    return row["n"] % 2 == 0
+
+
+def is_three(row: dict) -> bool:
+    return '"n":3' in row["record"].replace(" ", "")
+
+
+class Names:
+    """A lifecycle that gives its function something to work with."""
+
+    log: ClassVar[list[str]] = []
+
+    def start(self, context: object) -> dict:
+        self.log.append("start")
+        return {"name": "Ada"}
+
+    def stop(self) -> None:
+        self.log.append("stop")
+
+
+def named(row: dict, name: str) -> dict:
+    return {**row, "name": name}
 
 
 def chain() -> Job:
@@ -127,6 +162,26 @@ def test_a_job_fails_as_on_a_cluster() -> None:
     assert error.value.code == "SX-TEST-TASK"
 
 
+def test_every_shape_is_the_products_own() -> None:
+    """Keys, conditions, failed edges, retries, dead letters and lifecycles, all at once and with batches of two."""
+    job = Job("shapes")
+    read = job.input("read", kafka("orders", schema="n int, word string", start="earliest", end="latest"))
+    checked = job.task("check", picky, after=read, on_error={"retries": 1, "backoff": "1 ms", "then": "dead_letter"})
+    job.output("counts", files("counts", format="json"), counted, after=checked.where(is_odd), group_by="word")
+    job.output("even", files("even", format="json"), named, after=checked.where(is_even), lifecycle=Names)
+    job.output("failed", files("failed", format="json"), same, after=checked.failed.where(is_three))
+    rows = [{"n": n, "word": "ab"[n % 2]} for n in range(6)]
+    result = run_job(job, {"read": [*rows, b"nonsense"]}, batch_size=2)
+    assert sum(row["count"] for row in result.rows("counts")) == 2  # 1 and 5; 3 has failed
+    assert [(row["n"], row["name"]) for row in result.rows("even")] == [(0, "Ada"), (2, "Ada"), (4, "Ada")]
+    (failed,) = result.rows("failed")
+    assert (failed["task"], failed["error"], json.loads(failed["record"])["n"]) == ("check", "ValueError", 3)
+    (letter,) = result.dead_letters("check")
+    assert (letter.record, letter.attempts) == (b"nonsense", 1)
+    assert result.counts("check").dead == 1
+    assert Names.log == []  # made of the job's own code, as on a peer
+
+
 def test_nothing_may_come_out() -> None:
     """A function that drops everything, and an input without a row."""
     job = Job("none")
@@ -136,6 +191,17 @@ def test_nothing_may_come_out() -> None:
         result = run_job(job, {"read": rows})
         assert result.rows() == []
         assert result.table().num_rows == 0
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """As a user has it: two files and `pytest`; the fixture is there because Sardonyx is installed."""
+    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def _spark_jobs(spark: SparkSession) -> int:
