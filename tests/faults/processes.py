@@ -6,6 +6,7 @@ Spark takes twenty seconds of a processor, and a fault run kills hundreds of pee
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -48,6 +49,10 @@ class Quick(Actor):
     @property
     def gone(self) -> bool:
         return self.exit_code is not None
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just died
+            super().send(number)
 
     def end(self) -> None:
         self.kill()

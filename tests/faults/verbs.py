@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -45,6 +44,8 @@ class Scene:
     ended: threading.Event = field(default_factory=threading.Event)
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
+    points: dict[str, threading.Lock] = field(default_factory=dict)
+    """One fault at a time lies in wait at a gate."""
     stale: list[tuple[str, float]] = field(default_factory=list)
     """(process, when it woke up, in seconds since 1970) of those stopped before a commit and past every timeout."""
 
@@ -92,35 +93,41 @@ def _past(rng: random.Random) -> float:
 
 def _at_gate(point: str, action: str) -> Verb:
     def verb(scene: Scene, rng: random.Random) -> str:
-        cluster = scene.cluster
-        cluster.gates.arm(point, action)
-        deadline = now() + PATIENCE
-        pid = 0
-        while not pid:
-            pid = cluster.gates.struck(point)
-            if scene.services.locked():  # nobody can come by while a service is down
-                deadline = now() + PATIENCE
-            if not pid and (now() > deadline or scene.ended.is_set()) and cluster.gates.disarm(point):
-                raise NotNow(f"nobody came by {point}")
-            scene.hold(0.02)
-        seat = cluster.seat_of(pid)
+        with scene.points.setdefault(point, threading.Lock()):
+            pid = _struck(scene, point, action)
+        seat = scene.cluster.seat_of(pid)
         assert seat is not None, f"process {pid} was hit at {point} and is none of ours"
-        assert seat.process is not None
-        name = seat.process.name
+        process = seat.process
+        assert process is not None
         if action == "kill":
-            until(
-                lambda: seat.process is None or seat.process.pid != pid or seat.process.gone, what=f"the end of {name}"
-            )
-            cluster.mend()
-        else:
-            seconds = _past(rng)
-            scene.hold(seconds)
-            if seconds > TRANSACTION and point in UNCOMMITTED:
-                scene.stale.append((name, time.time()))
-            os.kill(pid, signal.SIGCONT)
-        return name
+            until(lambda: process.gone, what=f"the end of {process.name}")
+            scene.cluster.mend()
+            return process.name
+        mine = seat.busy.acquire(blocking=False)  # or something else is being done to it, and goes on
+        seconds = _past(rng)
+        scene.hold(seconds)
+        if seconds > TRANSACTION and point in UNCOMMITTED:
+            scene.stale.append((process.name, time.time()))
+        process.send(signal.SIGCONT)
+        if mine:
+            seat.busy.release()
+        return process.name
 
     return verb
+
+
+def _struck(scene: Scene, point: str, action: str) -> int:
+    """Arm a gate and wait until somebody is hit; gives his process id."""
+    gates = scene.cluster.gates
+    gates.arm(point, action)
+    deadline = now() + PATIENCE
+    while not (pid := gates.struck(point)):
+        if scene.services.locked():  # nobody can come by while a service is down
+            deadline = now() + PATIENCE
+        if (now() > deadline or scene.ended.is_set()) and gates.disarm(point):
+            raise NotNow(f"nobody came by {point}")
+        scene.hold(0.02)
+    return pid
 
 
 def _kill_peer(scene: Scene, rng: random.Random) -> str:
