@@ -1,0 +1,154 @@
+"""Nothing is left behind: after every way in which a job and a peer can end, and under a script of faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from coordinator import layout
+from coordinator.tree import Tree
+from sardonyx import Interrupted, Job, JobFailed, files, generator, kafka
+from sardonyx.cli.story import incident_line
+from sardonyx.testing import Cluster, kill_at
+from tests.services.house import called
+from tests.waiting import until
+
+ROWS = 1_000
+FEW = 100
+"""Rows of a batch, so that a job has many commits."""
+
+
+def same(row: dict) -> dict:
+    return row
+
+
+def bad(row: dict) -> dict:
+    raise ValueError("no")
+
+
+@pytest.fixture
+def cluster(sardonyx_clusters: Callable[..., Cluster]) -> Iterator[Cluster]:
+    """A deployment whose dead are noticed soon."""
+    soon = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
+    with sardonyx_clusters(**soon) as made:
+        yield made
+
+
+def copied(topic: str, folder: Path, sent: str) -> Job:
+    """Rows from a generator, through a function, to files and to a topic."""
+    job = Job("copied", partitions=2)
+    read = job.input("read", generator(ROWS, columns={"n": {"kind": "sequence"}}), batch_size=FEW)
+    passed = job.task("pass", same, after=read, batch_size=FEW)
+    job.output("files", files(folder, format="json"), after=passed, batch_size=FEW)
+    job.output("sent", kafka(sent), after=passed)
+    return job
+
+
+def endless(topic: str, folder: Path) -> Job:
+    """A job that ends only if it is ended."""
+    job = Job("endless", partitions=2)
+    read = job.input("read", kafka(topic, start="earliest"))
+    job.output("files", files(folder, format="json"), same, after=read, batch_size=FEW)
+    return job
+
+
+def failing(topic: str, folder: Path) -> Job:
+    job = Job("failing", partitions=2)
+    read = job.input("read", kafka(topic, start="earliest", end="latest"))
+    job.output("files", files(folder, format="json"), bad, after=read)
+    return job
+
+
+def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
+    """Jobs that completed under SIGKILL, that failed and that were killed; then they are purged and the daemons stopped. What
+    they wrote is exact and in place; of all else nothing is there any more: topics, groups, open transactions, nodes,
+    processes, temporary files, files written aside. The death and who took over is told.
+    """
+    topic = cluster.topic("in", ({"n": n} for n in range(ROWS)))
+    sent = cluster.topic("sent")
+    peer = cluster.peers(4, faults=[kill_at("written", 9)])  # with a transaction open
+    done = cluster.submit(copied(topic, tmp_path / "copied", sent))
+    until(lambda: peer.happened, what="the fault", timeout=60)
+    done.await_completion(90)
+    wanted = list(range(ROWS))
+    assert sorted(row["n"] for row in cluster.records(sent)) == wanted
+    assert sorted(row["n"] for row in _rows(tmp_path / "copied")) == wanted
+
+    with pytest.raises(JobFailed):
+        cluster.run(failing(topic, tmp_path / "failing"))
+    ended = cluster.submit(endless(topic, tmp_path / "endless"))
+    until(lambda: _rows(tmp_path / "endless"), what="rows of the job that is to be killed")
+    ended.kill()
+    with pytest.raises(Interrupted):
+        ended.await_completion(30)
+
+    _story_is_told(cluster, done.id)
+    for view in cluster.client.jobs():
+        cluster.client.job(view.id).purge(60)
+    folders = [tmp_path / name for name in ("copied", "failing", "endless")]
+    assert [path for folder in folders for path in folder.rglob("_sardonyx")] == []
+    processes = _processes(cluster)
+    for daemon in reversed(cluster.daemons):
+        daemon.stop()
+    _nothing_is_there(cluster, {topic, sent}, processes)
+
+
+def _story_is_told(cluster: Cluster, job: str) -> None:
+    """By the client and by the command: each peer that died at work, who took its place, and how long that took."""
+    incidents = cluster.client.job(job).incidents()
+    resumed = [incident for incident in incidents if incident.kind == "died" and incident.by]
+    assert resumed, incidents
+    assert all(incident.after is not None and incident.after > 0 for incident in resumed)
+    text = called("job", "show", job, env=cluster.settings.environment()).stdout
+    assert all(incident_line(incident, ended=True) in text for incident in incidents), text
+    data = json.loads(called("job", "show", job, "--json", env=cluster.settings.environment()).stdout)
+    assert [each["kind"] for each in data["incidents"]] == [incident.kind for incident in incidents]
+
+
+def _nothing_is_there(cluster: Cluster, own: set[str], processes: list[psutil.Process]) -> None:
+    admin = AdminClient({**cluster.settings.kafka.client(), "log_level": 0})
+    deployment = cluster.settings.deployment
+    topics = {name for name in admin.list_topics(timeout=30).topics if name.startswith(deployment)}
+    assert topics == own
+    groups = [group.group_id for group in admin.list_consumer_groups(request_timeout=30).result().valid]
+    assert [group for group in groups if group.startswith(deployment)] == []
+    for topic in own:
+        assert _end(admin, topic, IsolationLevel.READ_COMMITTED) == _end(admin, topic, IsolationLevel.READ_UNCOMMITTED)
+    with _tree(cluster) as tree:
+        standing = {top: tree.children(top) for top in layout.TOP}
+    # The log and its snapshots are the deployment's; code is kept for an hour, and then swept (test_sweep.py).
+    assert {top for top, children in standing.items() if children} <= {layout.LOG, layout.SNAPSHOT, layout.CODE}
+    until(lambda: not [p for p in processes if p.is_running()], what="the processes to be gone", timeout=10)
+    assert sorted(path.name for path in cluster.temporary.iterdir()) == []
+    for topic in own:
+        admin.delete_topics([topic])[topic].result(30)
+
+
+def _end(admin: AdminClient, topic: str, isolation: IsolationLevel) -> list[int]:
+    """The offsets behind the last record that a reader gets; committed readers stop at the first open transaction."""
+    places = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(2)}
+    asked = admin.list_offsets(places, isolation_level=isolation)
+    return [future.result(30).offset for future in asked.values()]
+
+
+def _rows(folder: Path) -> list[dict]:
+    """What a reader of an output folder finds."""
+    parts = sorted(folder.glob("part-*")) if folder.exists() else []
+    return [json.loads(line) for path in parts for line in path.read_text().splitlines()]
+
+
+def _processes(cluster: Cluster) -> list[psutil.Process]:
+    """Every process of the cluster's daemons that runs now: they themselves, Spark's JVM, its workers."""
+    own = [psutil.Process(daemon.process.pid) for daemon in cluster.daemons]
+    return [process for each in own for process in (each, *each.children(recursive=True))]
+
+
+def _tree(cluster: Cluster) -> contextlib.closing[Tree]:
+    return contextlib.closing(Tree.connect(cluster.settings))
