@@ -16,8 +16,8 @@ from pathlib import Path
 from sardonyx.errors import OutputError
 
 _FIXES = {
-    errno.ENOSPC: "make room on that disk and run the job again",
-    errno.EDQUOT: "raise the quota, or make room, and run the job again",
+    errno.ENOSPC: "make room on that disk; the job outlives a few such failures, after that run it again",
+    errno.EDQUOT: "raise the quota, or make room; the job outlives a few such failures, after that run it again",
     errno.EACCES: "let the user that runs the peers write there, or name another path",
     errno.EPERM: "let the user that runs the peers write there, or name another path",
     errno.EROFS: "name a path on a file system that can be written to",
@@ -26,12 +26,12 @@ _FIXES = {
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Errors of the operating system as OutputError ``SX-OUTPUT-WRITE``."""
+    """Errors of the operating system as OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` if there is no room."""
     try:
         yield
     except OSError as error:
         raise OutputError(
-            "SX-OUTPUT-WRITE",
+            "SX-OUTPUT-FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "SX-OUTPUT-WRITE",
             f"cannot write to {path}: {error.strerror or error}",
             cause=f"the operating system says {errno.errorcode.get(error.errno or 0, 'no')} ({error.filename or path})",
             fix=_FIXES.get(error.errno or 0, "check the path: it must be a folder that the peers can write to"),

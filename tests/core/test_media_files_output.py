@@ -341,7 +341,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
         patch.setattr(os, "fsync", full)
         with pytest.raises(OutputError, match="No space left on device") as caught:
             out(tmp_path).stage(rows(1))
-    assert caught.value.code == "SX-OUTPUT-WRITE"
+    assert caught.value.code == "SX-OUTPUT-FULL"
     assert "ENOSPC" in caught.value.cause
     assert "make room" in caught.value.fix
     assert not list(tmp_path.rglob("part-*"))

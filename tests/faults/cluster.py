@@ -61,6 +61,7 @@ class Cluster(contextlib.ExitStack):
         self._number = itertools.count()
         self._virtual = virtual
         self._lock = threading.RLock()
+        self._seats: dict[int, tuple[Seat, Process]] = {}
         self.started = 0
         doors = [self.enter_context(Proxy()) for _ in range(peers)]
         self.services = self.enter_context(embedded_services(doors=[door.address for door in doors]))
@@ -108,13 +109,12 @@ class Cluster(contextlib.ExitStack):
         else:
             own = self._settings(seat.zookeeper.address, seat.kafka.address, SESSION)
             seat.process = processes.peers(name, self.folder, own, self.gates.folder, spark=seat.spark)
+        self._seats[seat.process.pid] = seat, seat.process
         self.started += 1
 
-    def seat_of(self, pid: int) -> Seat | None:
-        for seat in (*self.coordinators, *self.peers):
-            if seat.process is not None and seat.process.pid == pid:
-                return seat
-        return None
+    def whose(self, pid: int) -> tuple[Seat, Process] | None:
+        """The seat of a process, which may have died since, and the process."""
+        return self._seats.get(pid)
 
     def leader(self) -> Seat:
         """Whose coordinator leads, as the epoch says."""
@@ -122,7 +122,8 @@ class Cluster(contextlib.ExitStack):
         def leading() -> Seat | None:
             data = self.client._tree.read(layout.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else "0"
-            return self.seat_of(int(pid))
+            found = self.whose(int(pid))
+            return found[0] if found and found[0].process is found[1] else None
 
         return until(leading, what="a coordinator that leads", timeout=60)
 

@@ -29,6 +29,9 @@ from sardonyx.logs import configure_logging
 from tests.services.light import Actor, _processes
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+SMALL = 1_048_576
+"""Bytes of a small disk."""
 
 
 class Process(Protocol):
@@ -85,10 +88,21 @@ def coordinator(name: str, folder: Path, settings: Settings, gates: Path) -> Pro
     return Quick(name, folder, _coordinate, settings, gate=str(gates))
 
 
-def peers(name: str, folder: Path, settings: Settings, gates: Path, *, spark: bool = False) -> Process:
-    """A peer daemon with as many virtual peers as the settings say."""
+def peers(
+    name: str, folder: Path, settings: Settings, gates: Path, *, spark: bool = False, small: Path | None = None
+) -> Process:
+    """A peer daemon with as many virtual peers as the settings say.
+
+    Args:
+        name: of its log in ``folder``.
+        folder: for that.
+        settings: of the deployment.
+        gates: the directory of armed gates.
+        spark: whether it is a real one.
+        small: a folder that this process alone sees as a disk of :data:`SMALL` bytes; others by way of :func:`seen_by`.
+    """
     if not spark:
-        return Quick(name, folder, partial(_serve, folder), settings, gate=str(gates))
+        return Quick(name, folder, partial(_serve, folder, small), settings, gate=str(gates))
     env = {**settings.environment(), "SARDONYX_GATE": str(gates)}
     command = [sys.executable, "-m", "sardonyx", "peer"]
     return Real(name, start_child(command, name=name, log_path=folder / f"{name}.log", env=env))
@@ -104,8 +118,15 @@ def _coordinate() -> None:
     Coordinator(settings).run()
 
 
-def _serve(folder: Path) -> None:
+def seen_by(process: Process, path: Path) -> Path:
+    """A path as that process sees it."""
+    return Path(f"/proc/{process.pid}/root{path}")
+
+
+def _serve(folder: Path, small: Path | None) -> None:
     _die_with_parent()
+    if small is not None:
+        _mount(small)
     settings = load_settings()
     configure_logging(settings)
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
@@ -117,6 +138,18 @@ def _serve(folder: Path) -> None:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _mount(folder: Path) -> None:
+    """A disk in memory, in a namespace of our own, in which we may mount."""
+    libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "no namespaces here")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if libc.mount(b"small", bytes(folder), b"tmpfs", 0, f"size={SMALL}".encode()):
+        raise OSError(ctypes.get_errno(), "no disk in memory here")
 
 
 class Here:

@@ -95,10 +95,9 @@ def _at_gate(point: str, action: str) -> Verb:
     def verb(scene: Scene, rng: random.Random) -> str:
         with scene.points.setdefault(point, threading.Lock()):
             pid = _struck(scene, point, action)
-        seat = scene.cluster.seat_of(pid)
-        assert seat is not None, f"process {pid} was hit at {point} and is none of ours"
-        process = seat.process
-        assert process is not None
+        found = scene.cluster.whose(pid)
+        assert found is not None, f"process {pid} was hit at {point} and is none of ours"
+        seat, process = found
         if action == "kill":
             until(lambda: process.gone, what=f"the end of {process.name}")
             scene.cluster.mend()
