@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from sardonyx.testing.cluster import Addresses, Cluster
     from sardonyx.testing.faults import Fault, kill_at, pause_at
     from sardonyx.testing.local import run_job
-    from sardonyx.testing.result import JobResult
+    from sardonyx.testing.result import DeadLetter, JobResult
 
-__all__ = ["Addresses", "Cluster", "Fault", "JobResult", "kill_at", "pause_at", "run_job"]
+__all__ = ["Addresses", "Cluster", "DeadLetter", "Fault", "JobResult", "kill_at", "pause_at", "run_job"]
 
 _LATER = {
     "Addresses": "sardonyx.testing.cluster",
     "Cluster": "sardonyx.testing.cluster",
+    "DeadLetter": "sardonyx.testing.result",
     "Fault": "sardonyx.testing.faults",
     "JobResult": "sardonyx.testing.result",
     "kill_at": "sardonyx.testing.faults",

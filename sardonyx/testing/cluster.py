@@ -193,7 +193,7 @@ class Cluster(contextlib.ExitStack):
     def _until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
-            if time.monotonic() > deadline or any(daemon.process.poll() for daemon in self.daemons):
+            if time.monotonic() > deadline or any(daemon.ended for daemon in self.daemons):
                 raise SetupError(
                     "SX-TEST-CLUSTER",
                     f"waited for {what}, which did not come within {timeout:g} s or before a daemon ended",

@@ -79,6 +79,11 @@ class Daemon:
         """The daemon as it runs now, or as it ended."""
         return self.processes[-1]
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended for a reason of its own, so that nobody starts it again."""
+        return self.process.poll() is not None and not self._watcher.is_alive()
+
     def stop(self, grace: float = 20.0) -> None:
         """Drain it, and kill it if it takes longer than ``grace`` seconds."""
         self._closing.set()

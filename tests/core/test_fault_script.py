@@ -1,0 +1,66 @@
+"""Fault scripts: a daemon dies and stops where it is told to, and goes on, one fault after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sardonyx.keeper import Keeper, start_child
+from sardonyx.testing.faults import Daemon, kill_at, pause_at
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+BUSY = """
+import sys, time
+from sardonyx.gates import gate
+for number in range(2000):
+    print(number, flush=True)
+    gate("passed")
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[list[Keeper]]:
+    found: list[Keeper] = []
+    yield found
+    for life in found:
+        life.kill()
+
+
+def daemon(lives: list[Keeper], tmp_path: Path, *script) -> Daemon:
+    def start(gate: dict[str, str]) -> Keeper:
+        number = len(lives)
+        env = {"PYTHONPATH": str(ROOT), **gate}
+        log = tmp_path / f"{number}.log"
+        lives.append(start_child([sys.executable, "-c", BUSY], name=f"life {number}", log_path=log, env=env))
+        return lives[-1]
+
+    return Daemon(start, script)
+
+
+def test_each_fault_comes_in_a_life_of_its_own(lives: list[Keeper], tmp_path: Path) -> None:
+    """Killed at the third pass, then stopped at the second and resumed, then killed at the first; the last life goes on."""
+    script = [kill_at("passed", 3), pause_at("passed", 0.2, count=2), kill_at("passed")]
+    made = daemon(lives, tmp_path, *script)
+    until(lambda: len(lives) == 4, what="the last life")
+    until(lives[3].log_tail, what="the last life to be at work")
+    assert made.happened == script
+    assert made.missing == []
+    assert (lives[0].log_tail(), lives[0].poll()) == ("0\n1\n2", 137)
+    assert lives[1].log_tail().startswith("0\n1")  # it stood there, went on, and was stopped for the next fault
+    assert (lives[2].log_tail(), lives[2].poll()) == ("0", 137)
+    made.stop()
+    assert lives[3].poll() is not None
+
+
+def test_a_fault_that_does_not_come_is_told(lives: list[Keeper], tmp_path: Path) -> None:
+    """By what is missing from the script; stopping does not wait for it."""
+    made = daemon(lives, tmp_path, kill_at("never"))
+    until(lives[0].log_tail, what="it to be at work")
+    made.stop()
+    assert made.missing == [kill_at("never")]
+    assert str(made.missing[0]) == "killed when it passes 'never' for the 1. time"
