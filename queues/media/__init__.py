@@ -18,7 +18,7 @@ from queues.media.generator import Generator
 from queues.media.jdbc_input import JdbcInput
 from queues.media.jdbc_output import JdbcOutput
 from queues.media.own import Load, own_input, own_output
-from queues.media.registered import AvroFormat
+from queues.media.registered import AvroFormat, ProtobufFormat
 from sardonyx.errors import InternalError
 from sardonyx.functions import import_function
 from sardonyx.media import is_own
@@ -98,5 +98,7 @@ def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicF
             return RawFormat(key)
         case "avro":
             return AvroFormat(options, registry)
+        case "protobuf":
+            return ProtobufFormat(options, registry)
     ddl = options.get("schema")
     return JsonFormat(None if ddl is None else arrow_schema(ddl), key)

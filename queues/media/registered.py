@@ -1,4 +1,5 @@
-"""Records whose schema stands in a schema registry, in the form that Confluent's serialisers write: ``avro``.
+"""Records whose schema stands in a schema registry, in the form that Confluent's serialisers write: ``avro`` and
+``protobuf``.
 
 A record is a zero byte, the number of its schema in four bytes, and the data. What is read follows the schema that the record
 was written with; what is written is registered under the topic's subject first, unless the job says that it must be there.
@@ -11,32 +12,49 @@ import json
 import os
 import ssl
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from queues.media import avro_types
 from queues.media.base import Decoded
 from queues.media.formats import keys_of
-from queues.media.values import shortened
+from queues.media.values import parsed, shortened
 from sardonyx.errors import Failure, InputError, OutputError, SetupError
 from sardonyx.schema import arrow_schema
 
 _HEAD = struct.Struct(">bI")
 
 
-class AvroFormat:
-    """Avro records of one topic.
+Reading = Callable[[bytes], dict[str, Any]]
+
+
+class Written(NamedTuple):
+    """A schema that records were written with."""
+
+    columns: Callable[[bytes], pa.Schema]
+    """The columns of a record; in Protobuf a schema may hold several messages."""
+    read: Reading
+    """A whole record, its head included, as a row."""
+
+
+class _Registered:
+    """Records of one topic by schemas of a registry.
 
     Args:
         options: of the ``kafka`` medium: topic, schema, key, registry, subject, value_schema, register.
-        registry: the address that the settings give, if the options give none.
+        registry: the address that the settings give; the options' own goes first.
 
     Raises:
         SetupError: ``SX-REGISTRY-MISSING``, no address; ``SX-REGISTRY-DRIVER``, what talks to registries is not installed.
     """
+
+    kind: str
+    """What it is called, and in capitals what the registry calls it."""
+    asked_as: str | None = None
+    """The form in which the registry is asked for schemas; None: its own."""
 
     def __init__(self, options: dict[str, Any], registry: str | None) -> None:
         self._topic: str = options["topic"]
@@ -48,8 +66,8 @@ class AvroFormat:
         self._subject: str = options.get("subject", "topic")
         self._address = _address(options.get("registry") or registry)
         self._client = _client(self._address, os.getpid())
-        self._schemas: dict[int, pa.Schema | str] = {}
-        self._writers: dict[str, Any] = {}
+        self._schemas: dict[int, Written | str] = {}
+        self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -60,58 +78,58 @@ class AvroFormat:
             SetupError: ``SX-REGISTRY-UNREACHABLE``: without it nobody knows whether a record is bad.
             InputError: ``SX-INPUT-SCHEMA``, two schemas have one column in types that do not go together.
         """
-        from confluent_kafka.schema_registry.avro import AvroDeserializer
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        read = AvroDeserializer(self._client)
-        context = SerializationContext(self._topic, MessageField.VALUE)
         rows: list[dict[str, Any]] = []
         bad: list[tuple[int, Failure]] = []
         places: list[int] = []
-        schemas: dict[int, pa.Schema] = {}
+        schemas: dict[str, pa.Schema] = {}
         for index, value in enumerate(values):
-            number, schema = self._schema_of(value)
-            if isinstance(schema, str):
-                bad.append((index, _undecodable(value, schema)))
+            schema = self._schema_of(value)
+            if isinstance(schema, str) or value is None:
+                bad.append((index, _undecodable(value, str(schema))))
                 continue
             try:
-                rows.append(_plain(read(value, context)))
+                rows.append(schema.read(value))
+                columns = schema.columns(value)
             except Exception as error:  # noqa: BLE001 (whatever a decoder meets in bytes that are none of its own)
+                del rows[len(places) :]
                 bad.append((index, _undecodable(value, f"{type(error).__name__}: {error}")))
                 continue
-            schemas[number] = schema
+            schemas.setdefault(str(columns), columns)
             places.append(index)
         wanted = self._declared or self._unified(list(schemas.values()))
         table, unfit = _table(rows, wanted)
         bad += [(places[at], _undecodable(values[places[at]], reason)) for at, reason in unfit]
         return Decoded(table, sorted(bad, key=lambda item: item[0]))
 
-    def _schema_of(self, value: bytes | None) -> tuple[int, pa.Schema | str]:
-        """Number and columns of the schema that a record was written with; a text says why there are none."""
+    def _schema_of(self, value: bytes | None) -> Written | str:
+        """The schema that a record was written with; a text says why there is none."""
         if value is None or len(value) < _HEAD.size or value[0] != 0:
-            return -1, "it has no value" if value is None else "it does not begin with the number of a schema"
+            return "it has no value" if value is None else "it does not begin with the number of a schema"
         (_, number) = _HEAD.unpack_from(value)
         if number not in self._schemas:
             self._schemas[number] = self._fetched(number)
-        return number, self._schemas[number]
+        return self._schemas[number]
 
-    def _fetched(self, number: int) -> pa.Schema | str:
+    def _fetched(self, number: int) -> Written | str:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            found = self._client.get_schema(number)
+            found = self._client.get_schema(number, fmt=self.asked_as)
+            if found.schema_type != self.kind.upper():
+                return f"schema {number} is {found.schema_type}, not {self.kind}"
+            return self._written(found)
+        except (ValueError, KeyError) as error:
+            return f"schema {number} cannot be read as columns: {error}"
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 return f"the registry has no schema {number}"
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
-        if found.schema_type != "AVRO":
-            return f"schema {number} is {found.schema_type}, not Avro"
-        try:
-            return avro_types.to_arrow(json.loads(found.schema_str))
-        except (ValueError, KeyError) as error:
-            return f"schema {number} cannot be read as columns: {error}"
+
+    def _written(self, schema: Any) -> Written:
+        """How records of a schema are read. Raises ``ValueError`` or ``KeyError`` if they cannot be."""
+        raise NotImplementedError
 
     def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
         try:
@@ -135,35 +153,29 @@ class AvroFormat:
                 row that does not fit it; ``SX-OUTPUT-KEY``.
             SetupError: ``SX-REGISTRY-UNREACHABLE``.
         """
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        schema = self._given or json.dumps(avro_types.of_arrow(table.schema, self._topic))
         keys = keys_of(table, self._key)
-        context = SerializationContext(self._topic, MessageField.VALUE)
-        write = self._writer(schema)
-        rows = table.to_pylist(maps_as_pydicts="strict")
-        for key, row in zip(keys, rows, strict=True):
+        write = self._writer(table.schema)
+        for key, row in zip(keys, table.to_pylist(maps_as_pydicts="strict"), strict=True):
             try:
-                yield key, write(row, context)
+                yield key, write(row)
             except Exception as error:
                 raise self._refused(error, row) from error
 
-    def _writer(self, schema: str) -> Any:
-        from confluent_kafka import schema_registry
-        from confluent_kafka.schema_registry.avro import AvroSerializer
+    def _writer(self, schema: pa.Schema) -> Callable[[dict[str, Any]], bytes]:
+        """What makes records of rows with these columns."""
+        known = self._writers.get(str(schema))
+        if known is None:
+            from confluent_kafka import schema_registry
+            from confluent_kafka.serialization import MessageField, SerializationContext
 
-        if schema not in self._writers:
             strategy = getattr(schema_registry, f"{self._subject}_subject_name_strategy")
-            conf = {**self._conf, "subject.name.strategy": strategy}
-            try:
-                self._writers[schema] = AvroSerializer(self._client, schema, conf=conf)
-            except Exception as error:
-                raise OutputError(
-                    "SX-OUTPUT-REGISTRY",
-                    f"value_schema of topic {self._topic} cannot be used: {error}",
-                    fix="give an Avro schema of type record, as JSON",
-                ) from error
-        return self._writers[schema]
+            context = SerializationContext(self._topic, MessageField.VALUE)
+            serializer = self._serializer(schema, {**self._conf, "subject.name.strategy": strategy})
+            known = self._writers[str(schema)] = lambda row: serializer(row, context)
+        return known
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        raise NotImplementedError
 
     def _refused(self, error: Exception, row: dict[str, Any]) -> SetupError | OutputError:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -196,6 +208,73 @@ class AvroFormat:
         )
 
 
+class AvroFormat(_Registered):
+    """Avro: columns follow the writer's schema; what is written, ``value_schema`` or what follows from the columns."""
+
+    kind = "Avro"
+
+    def _written(self, schema: Any) -> Written:
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        columns = avro_types.to_arrow(json.loads(schema.schema_str))
+        read = AvroDeserializer(self._client)
+        context = SerializationContext(self._topic, MessageField.VALUE)
+        return Written(lambda _: columns, lambda value: _record(read(value, context)))
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        wanted = self._given or json.dumps(avro_types.of_arrow(schema, self._topic))
+        try:
+            made: Callable[[dict[str, Any], Any], bytes] = AvroSerializer(self._client, wanted, conf=conf)
+        except Exception as error:
+            raise OutputError(
+                "SX-OUTPUT-REGISTRY",
+                f"value_schema of topic {self._topic} cannot be used: {error}",
+                fix="give an Avro schema of type record, as JSON",
+            ) from error
+        return made
+
+
+class ProtobufFormat(_Registered):
+    """Protobuf: columns are the fields of the writer's message; what is written, a message that follows from the columns."""
+
+    kind = "Protobuf"
+    asked_as = "serialized"
+
+    def _written(self, schema: Any) -> Written:
+        from queues.media import protobuf_types
+
+        references = {each.name: self._referred(each) for each in schema.references or ()}
+        messages = protobuf_types.files_of(schema.schema_str, references)
+        known: dict[str, pa.Schema] = {}
+
+        def columns(value: bytes) -> pa.Schema:
+            message, _ = protobuf_types.message_at(messages, value[_HEAD.size :])
+            if message.full_name not in known:
+                known[message.full_name] = protobuf_types.to_arrow(message)
+            return known[message.full_name]
+
+        def read(value: bytes) -> dict[str, Any]:
+            return protobuf_types.parsed(*protobuf_types.message_at(messages, value[_HEAD.size :]))
+
+        return Written(columns, read)
+
+    def _referred(self, reference: Any) -> str:
+        found = self._client.get_version(reference.subject, reference.version, fmt=self.asked_as)
+        return str(found.schema.schema_str)
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        from queues.media import protobuf_types
+
+        message = protobuf_types.message_of(schema, self._topic)
+        write = ProtobufSerializer(message, self._client, conf={**conf, "use.deprecated.format": False})
+        return lambda row, context: write(protobuf_types.filled(message(), row), context)
+
+
 def _address(given: str | None) -> str:
     if given:
         return given
@@ -214,7 +293,8 @@ def _client(address: str, _pid: int) -> Any:
     """
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
-        from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: F401 - asked for here, to tell its absence
+        from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: F401 - asked for here, to tell their absence
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: F401 - likewise
     except ImportError as error:
         raise SetupError(
             "SX-REGISTRY-DRIVER",
@@ -231,8 +311,7 @@ def _client(address: str, _pid: int) -> Any:
 _DEBIAN_CA = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def _plain(value: Any) -> dict[str, Any]:
-    """A record as Arrow takes it: maps as pairs are made where the type is known; texts of UUIDs."""
+def _record(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("it is no record")
     return value
@@ -256,7 +335,11 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, lis
 
 
 def _column(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
-    return pa.array([_value(row.get(field.name), field.type) for row in rows], field.type)
+    found = [_value(row.get(field.name), field.type) for row in rows]
+    present = [value for value in found if value is not None]
+    if present and not pa.types.is_string(field.type) and all(isinstance(value, str) for value in present):
+        return parsed(pa.array(found, pa.string()), field.type)  # a declared type for what stands there as text
+    return pa.array(found, field.type)
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
@@ -277,7 +360,7 @@ def _undecodable(value: bytes | None, reason: str) -> Failure:
     shown = "" if value is None else shortened(value[:100].hex(), 60)
     return Failure(
         "SX-RECORD-UNDECODABLE",
-        f"a record could not be read as Avro: {shortened(reason, 300)}",
+        f"a record could not be read: {shortened(reason, 300)}",
         cause=f"the record begins with the bytes {shown}" if shown else "",
         fix='mend its writer, or let the task leave such records out with on_error "skip"',
     )
