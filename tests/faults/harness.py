@@ -29,7 +29,7 @@ from coordinator.events import JobNote
 from coordinator.outcomes import ZooKeeperAway
 from tests.faults.cluster import SESSION, Cluster, now
 from tests.faults.flow import Flow, Verdict
-from tests.faults.shapes import SHAPES
+from tests.faults.shapes import AT_A_TIME, SHAPES
 from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
 from tests.waiting import until
 
@@ -94,7 +94,6 @@ class Run:
         self.trouble: list[str] = []
         self._lock = threading.Lock()
         self._share = 0.0
-        self._fed = threading.Event()
         self._stale: list[tuple[str, float]] = []
 
     def run(self) -> dict[str, Any]:
@@ -102,7 +101,9 @@ class Run:
         options = self._options
         verdict: Counter[str] = Verdict()
         # One daemon may be gone, and all have their places.
-        virtual = math.ceil(2 * sum(SHAPES[shape].stages for shape in options.shapes) / max(1, options.peers - 1))
+        virtual = math.ceil(
+            AT_A_TIME * sum(SHAPES[shape].stages for shape in options.shapes) / max(1, options.peers - 1)
+        )
         with Cluster(
             self._folder,
             peers=options.peers,
@@ -118,9 +119,13 @@ class Run:
                 number += 1
                 if self.trouble or number > 10:
                     break
-            zombies = zombie_commits(cluster, self._stale)
-            starts = cluster.started
-        return self._result(verdict, zombies, starts, number)
+            told = {
+                "zombie_commits": zombie_commits(cluster, self._stale),
+                "takeover_s": _spread(takeovers(cluster)),
+                "processes": cluster.started,
+                "jobs": number * len(options.shapes),
+            }
+        return self._result(verdict, told)
 
     def _round(self, cluster: Cluster, number: int, missing: int, verdict: Counter[str]) -> None:
         """One job of each shape, begun and ended, with what is missing of the faults in between."""
@@ -134,7 +139,6 @@ class Run:
         ]
         scene = Scene(cluster, flows)
         self._share = 0.0
-        self._fed.clear()
         helpers = [threading.Thread(target=work, args=(scene,), daemon=True) for work in (self._feed, self._look)]
         strikes = [self._strike(scene, kind) for kind in plan["begin"]]
         jobs = {flow: cluster.client.submit(str(flow.spec)).id for flow in flows}
@@ -148,8 +152,8 @@ class Run:
             strikes += self._faults(scene, plan["run"])
             for strike in strikes:
                 strike.join()
+            scene.finishing.set()
             strikes = [self._strike(scene, kind) for kind in plan["end"]]
-            self._fed.set()
             self._tell("the last records go in")
             for flow in flows:
                 flow.feed.finish()
@@ -157,6 +161,7 @@ class Run:
         except (AssertionError, Broken) as error:
             self._tell(f"trouble: {error}")
             self.trouble.append(str(error))
+        scene.finishing.set()
         scene.ended.set()
         for thread in (*strikes, *helpers):
             thread.join()
@@ -209,7 +214,7 @@ class Run:
                 self._tell(self.trouble[-1])
                 return
             fault = Fault(kind, whom, began, now())
-            if not self._fed.is_set():
+            if not scene.finishing.is_set():
                 fault.marks = [(f, source, sent) for f in scene.flows for source, sent in enumerate(f.feed.sent)]
                 fault.counts = [(flow, flow.sight.count) for flow in scene.flows]
             with self._lock:
@@ -223,7 +228,7 @@ class Run:
     # Beside the faults
 
     def _feed(self, scene: Scene) -> None:
-        while not self._fed.wait(0.1):
+        while not scene.finishing.wait(0.1):
             for flow in scene.flows:
                 flow.step(self._share)
 
@@ -270,7 +275,7 @@ class Run:
 
     # What is told
 
-    def _result(self, verdict: Counter[str], zombies: int, starts: int, rounds: int) -> dict[str, Any]:
+    def _result(self, verdict: Counter[str], told: dict[str, Any]) -> dict[str, Any]:
         recovered = [fault.recovered for fault in self.faults if fault.recovered is not None]
         commits = [fault.commit for fault in self.faults if fault.commit is not None]
         return {
@@ -284,10 +289,8 @@ class Run:
             "seed": self._options.seed,
             "next_commit_s": _spread(commits),
             "stopped_past_every_timeout": len(self._stale),
-            "zombie_commits": zombies,
+            **told,
             "shapes": list(self._options.shapes),
-            "jobs": rounds * len(self._options.shapes),
-            "processes": starts,
             "trouble": self.trouble,
             "seconds": round(now() - self._began, 1),
         }
@@ -299,7 +302,9 @@ class Run:
 def _spread(seconds: list[float]) -> dict[str, float | int]:
     if not seconds:
         return {"of": 0}
-    return {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2), "of": len(seconds)}
+    p99 = sorted(seconds)[min(len(seconds) - 1, math.ceil(0.99 * len(seconds)) - 1)]
+    found = {"median": statistics.median(seconds), "max": max(seconds), "p99": p99}
+    return {**{name: round(value, 2) for name, value in found.items()}, "of": len(seconds)}
 
 
 def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
@@ -314,6 +319,23 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
         for line in cluster.lines(name):
             if line.get("event") in ("batch committed", "sealed") and _at(line) > woke:
                 found += died.get(str(line.get("peer")), woke) < woke
+    return found
+
+
+def takeovers(cluster: Cluster) -> list[float]:
+    """Seconds from taking a slot that another has left to the first batch committed there, of those that came to commit."""
+    taken: dict[tuple[object, object, object], float] = {}
+    known: Counter[tuple[object, object]] = Counter()
+    lines = [line for log in cluster.folder.glob("peer*.log") for line in cluster.lines(log.stem) if "task" in line]
+    found: list[float] = []
+    for line in sorted(lines, key=_at):
+        who, task = line.get("peer"), (line.get("job"), line["task"])
+        if line.get("event") == "takes the task":
+            known[task] += 1
+            if known[task] > AT_A_TIME:
+                taken[who, *task] = _at(line)
+        elif line.get("event") == "batch committed" and (since := taken.pop((who, *task), None)) is not None:
+            found.append(_at(line) - since)
     return found
 
 

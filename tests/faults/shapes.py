@@ -10,6 +10,8 @@ SOURCE = 100_000_000
 """Ids of one source (a partition of an input) begin at its number times this."""
 KEYS = 16
 """Keys of each source; no two sources share one."""
+AT_A_TIME = 2
+"""Peers on a task, at most: so that several jobs find room, and there is somebody to take over."""
 SCHEMA = "id bigint, key string"
 
 _FUNCTIONS = """
@@ -42,7 +44,7 @@ class Shape:
 
     Args:
         name: what it is called.
-        stages: how many of its tasks run; each takes two peers.
+        stages: how many of its tasks run; each takes :data:`AT_A_TIME` peers.
         body: the job, with the names of :data:`_FUNCTIONS`; ``IN0``, ``IN1`` are its input topics, ``OUT`` its folder.
         inputs: how many topics go in; none, and the job makes up its records.
         vias: what ``via`` says in the copies of each record that must come out.
@@ -64,7 +66,12 @@ class Shape:
         text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
-        return text.replace("OUT", repr(out)).replace("MADE", str(made)).replace("RATE", f"{rate:.1f}")
+        return (
+            text.replace("OUT", repr(out))
+            .replace("MADE", str(made))
+            .replace("RATE", f"{rate:.1f}")
+            .replace("MOST", str(AT_A_TIME))
+        )
 
 
 SHAPES = {
@@ -73,46 +80,46 @@ SHAPES = {
         Shape(
             "copy",
             1,
-            'job.output("write", out, after=job.task("copy", same, after=job.input("read", source(IN0)), max_peers=2))\n',
+            'job.output("write", out, after=job.task("copy", same, after=job.input("read", source(IN0)), max_peers=MOST))\n',
             ordered=True,
         ),
         Shape(
             "chain",
             3,
-            'first = job.task("first", same, after=job.input("read", source(IN0)), max_peers=2)\n'
-            'second = job.task("second", each, after=first, max_peers=2)\n'
-            'job.output("write", out, after=job.task("third", same, after=second, max_peers=2))\n',
+            'first = job.task("first", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'second = job.task("second", each, after=first, max_peers=MOST)\n'
+            'job.output("write", out, after=job.task("third", same, after=second, max_peers=MOST))\n',
         ),
         Shape(
             "diamond",
             4,
             'both = [job.input("read", source(IN0)), job.input("also", source(IN1))]\n'
-            'union = job.task("union", same, after=both, max_peers=2)\n'
-            'sides = [job.task("left", left, after=union, max_peers=2), job.task("right", right, after=union, max_peers=2)]\n'
-            'job.output("write", out, after=job.task("join", same, after=sides, max_peers=2))\n',
+            'union = job.task("union", same, after=both, max_peers=MOST)\n'
+            'sides = [job.task("left", left, after=union, max_peers=MOST), job.task("right", right, after=union, max_peers=MOST)]\n'
+            'job.output("write", out, after=job.task("join", same, after=sides, max_peers=MOST))\n',
             inputs=2,
             vias=("left", "right"),
         ),
         Shape(
             "files",
             2,
-            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=2)\n'
-            'job.output("write", files(OUT, format="json"), after=work, max_peers=2)\n',
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'job.output("write", files(OUT, format="json"), after=work, max_peers=MOST)\n',
             files=True,
         ),
         Shape(
             "made",
             2,
             'columns = {"id": "sequence", "key": {"kind": "key", "distinct": 50}}\n'
-            'made = job.input("make", generator(MADE, rate=RATE, columns=columns), max_peers=2)\n'
-            'job.output("write", out, after=job.task("work", same, after=made, max_peers=2))\n',
+            'made = job.input("make", generator(MADE, rate=RATE, columns=columns), max_peers=MOST)\n'
+            'job.output("write", out, after=job.task("work", same, after=made, max_peers=MOST))\n',
             inputs=0,
         ),
         Shape(
             "grouped",
             2,
-            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=2)\n'
-            'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"], max_peers=2))\n',
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"], max_peers=MOST))\n',
             ordered=True,
         ),
     )

@@ -36,11 +36,13 @@ class Scene:
     Args:
         cluster: all processes.
         flows: the jobs that run.
-        ended: set when they have all ended.
+        finishing: set when the last records are going in.
+        ended: set when the jobs have all ended.
     """
 
     cluster: Cluster
     flows: list[Flow]
+    finishing: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
@@ -121,7 +123,9 @@ def _struck(scene: Scene, point: str, action: str) -> int:
     gates.arm(point, action)
     deadline = now() + PATIENCE
     while not (pid := gates.struck(point)):
-        if scene.services.locked():  # nobody can come by while a service is down
+        if (
+            scene.services.locked() or scene.finishing.is_set()
+        ):  # nobody can come by while a service is down; in the end all do
             deadline = now() + PATIENCE
         if (now() > deadline or scene.ended.is_set()) and gates.disarm(point):
             raise NotNow(f"nobody came by {point}")
