@@ -240,8 +240,8 @@ def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> lis
             found += _value_problems(medium, name, option, options)
         elif option.required or options.get("format") in option.required_by:
             found.append(_problem(f"{medium} as an {use} needs {name}", f"{name} is {option.wanted}"))
-    if not found and (wrong := together(medium, use, options)):
-        found.append(_problem(*wrong))
+    if not found and (clash := together(medium, use, options)):
+        found.append(_problem(*clash))
     return found
 
 

@@ -99,7 +99,7 @@ class JdbcInput:
         if self._split_by is None or not rows:
             yield None, None, False, rows
             return
-        key = sa.column(self._split_by)
+        key: sa.ColumnElement[Any] = sa.column(self._split_by)
         wanted = self._splits or min(-(-rows // SPLIT_ROWS), _MOST_SPLITS)
         ranked = (
             sa.select(key.label("key"), sa.func.ntile(wanted).over(order_by=key).label("piece"))
@@ -124,8 +124,8 @@ class JdbcInput:
     def _within(self, low: Any, high: Any) -> sa.ColumnElement[bool]:
         import sqlalchemy as sa
 
-        key = sa.column(str(self._split_by))
-        parts = [key.is_not(None)]
+        key: sa.ColumnElement[Any] = sa.column(str(self._split_by))
+        parts: list[sa.ColumnElement[bool]] = [key.is_not(None)]
         parts += [] if low is None else [key >= _literal(low)]
         parts += [] if high is None else [key < _literal(high)]
         return sa.and_(*parts)
@@ -147,10 +147,11 @@ class JdbcInput:
     def _select(self, schema: pa.Schema, data: dict[str, Any]) -> sa.Select[Any]:
         import sqlalchemy as sa
 
-        select = sa.select(*(sa.column(name) for name in schema.names)).select_from(self._source())
+        columns: list[sa.ColumnElement[Any]] = [sa.column(name) for name in schema.names]
+        select = sa.select(*columns).select_from(self._source())
         if self._split_by is None:
             return select
-        key = sa.column(self._split_by)
+        key: sa.ColumnElement[Any] = sa.column(self._split_by)
         if data["nulls"]:
             return select.where(key.is_(None))
         return select.where(self._within(data["low"], data["high"])).order_by(key)
@@ -192,10 +193,11 @@ class JdbcInput:
     def _postgres_columns(self, connection: sa.Connection) -> list[tuple[str, str | None, str]]:
         import sqlalchemy as sa
 
-        cursor = connection.execute(sa.select(sa.literal_column("*")).select_from(self._source()).limit(0)).cursor
-        types = connection.connection.driver_connection.adapters.types  # type: ignore[union-attr]
+        cursor: Any = connection.execute(sa.select(sa.literal_column("*")).select_from(self._source()).limit(0)).cursor
+        driver: Any = connection.connection.driver_connection
+        types = driver.adapters.types
         found = []
-        for column in cursor.description or ():  # type: ignore[union-attr]
+        for column in cursor.description or ():
             info = types.get(column.type_code)
             name = info.name if info else str(column.type_code)
             kind = database.of_postgres(name, column.precision, column.scale)
