@@ -196,8 +196,17 @@ class Run:
             until(lambda: sum(s.is_alive() for s in strikes) < self._options.lanes, what="a fault's end", timeout=120)
             self._share = 0.9 * number / len(plan)
             strikes.append(self._strike(scene, kind))
+            if self._options.lanes == 1:
+                strikes[-1].join()
+                self._got_over(kind)
             scene.hold(self._rng.uniform(*GAP))
         return strikes
+
+    def _got_over(self, kind: str) -> None:
+        def over() -> bool:
+            return all(fault.recovered is not None or not fault.marks for fault in self.faults)
+
+        until(over, what=f"{kind} to be got over", timeout=90)
 
     def _strike(self, scene: Scene, kind: str) -> threading.Thread:
         rng = random.Random(self._rng.random())
@@ -214,7 +223,7 @@ class Run:
                 self._tell(self.trouble[-1])
                 return
             fault = Fault(kind, whom, began, now())
-            if not scene.finishing.is_set():
+            if not scene.finishing.is_set() and KINDS[kind].phase == "run":
                 fault.marks = [(f, source, sent) for f in scene.flows for source, sent in enumerate(f.feed.sent)]
                 fault.counts = [(flow, flow.sight.count) for flow in scene.flows]
             with self._lock:
@@ -240,9 +249,9 @@ class Run:
                 waiting = [fault for fault in self.faults if fault.recovered is None and fault.marks]
             for fault in waiting:
                 if fault.commit is None and any(flow.sight.count > count for flow, count in fault.counts):
-                    fault.commit = now() - fault.ended
+                    fault.commit = now() - max(fault.ended, scene.up)
                 if all(flow.sight.through.get(source, -1) >= mark for flow, source, mark in fault.marks):
-                    fault.recovered = now() - fault.ended
+                    fault.recovered = now() - max(fault.ended, scene.up)
             if now() - looked > 1:
                 looked = now()
                 scene.cluster.mend()
@@ -287,6 +296,7 @@ class Run:
             "faults": dict(sorted(Counter(fault.kind for fault in self.faults).items())),
             "recover_s": _spread(recovered),
             "seed": self._options.seed,
+            "recover_by_kind": self._by_kind() if self._options.lanes == 1 else {},
             "next_commit_s": _spread(commits),
             "stopped_past_every_timeout": len(self._stale),
             **told,
@@ -294,6 +304,14 @@ class Run:
             "trouble": self.trouble,
             "seconds": round(now() - self._began, 1),
         }
+
+    def _by_kind(self) -> dict[str, dict[str, float | int]]:
+        """Of faults one after the other: each is got over before the next."""
+        times: dict[str, list[float]] = {}
+        for fault in self.faults:
+            if fault.recovered is not None:
+                times.setdefault(fault.kind, []).append(fault.recovered)
+        return {kind: _spread(found) for kind, found in sorted(times.items())}
 
     def _tell(self, what: str) -> None:
         sys.stderr.write(f"{now() - self._began:7.1f} s  {what}\n")
@@ -372,7 +390,7 @@ def main() -> int:
     parser.add_argument("--coordinators", type=int, default=Options.coordinators)
     parser.add_argument("--spark", type=int, default=0, help="how many of the peers run Spark")
     parser.add_argument("--kinds", default="all", help=f"all, or some of {','.join(FAMILIES)}")
-    parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time")
+    parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time; 1 waits for recovery")
     given = parser.parse_args()
     options = Options(
         seed=given.seed,

@@ -66,12 +66,10 @@ class Shape:
         text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
-        return (
-            text.replace("OUT", repr(out))
-            .replace("MADE", str(made))
-            .replace("RATE", f"{rate:.1f}")
-            .replace("MOST", str(AT_A_TIME))
-        )
+        said = {"OUT": repr(out), "MADE": str(made), "RATE": f"{rate:.1f}", "MOST": str(AT_A_TIME)}
+        for word, value in said.items():
+            text = text.replace(word, value)
+        return text
 
 
 SHAPES = {
@@ -95,8 +93,9 @@ SHAPES = {
             4,
             'both = [job.input("read", source(IN0)), job.input("also", source(IN1))]\n'
             'union = job.task("union", same, after=both, max_peers=MOST)\n'
-            'sides = [job.task("left", left, after=union, max_peers=MOST), job.task("right", right, after=union, max_peers=MOST)]\n'
-            'job.output("write", out, after=job.task("join", same, after=sides, max_peers=MOST))\n',
+            'one = job.task("left", left, after=union, max_peers=MOST)\n'
+            'other = job.task("right", right, after=union, max_peers=MOST)\n'
+            'job.output("write", out, after=job.task("join", same, after=[one, other], max_peers=MOST))\n',
             inputs=2,
             vias=("left", "right"),
         ),

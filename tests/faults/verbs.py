@@ -46,6 +46,8 @@ class Scene:
     ended: threading.Event = field(default_factory=threading.Event)
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
+    up: float = 0.0
+    """When the last service that was down was up again: nothing is got over before."""
     points: dict[str, threading.Lock] = field(default_factory=dict)
     """One fault at a time lies in wait at a gate."""
     stale: list[tuple[str, float]] = field(default_factory=list)
@@ -247,6 +249,7 @@ def _again(service: str, *, kill: bool) -> Verb:
         with scene.services:
             scene.cluster.services.end(service, kill=kill)
             scene.cluster.services.begin(service)
+            scene.up = now()
         return service
 
     return verb
