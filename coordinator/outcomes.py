@@ -99,6 +99,26 @@ def unreachable(hosts: str, timeout: float) -> SetupError:
     )
 
 
+def no_address(hosts: str, error: Exception) -> SetupError:
+    """What kazoo cannot make an address of."""
+    return SetupError(
+        "SX-ZOOKEEPER-ADDRESS",
+        f"{hosts!r} is no ZooKeeper address",
+        cause=str(error),
+        fix='write it as "host:port" or "host:port,host:port"',
+    )
+
+
+def request_too_large(kind: str, size: int, limit: int) -> SardonyxError:
+    """A request of ``size`` bytes, of which at most ``limit`` fit into the log."""
+    return SardonyxError(
+        "SX-REQUEST-TOO-LARGE",
+        f"the request {kind!r} has {size:,} bytes; {limit:,} is the most",
+        cause="ZooKeeper keeps small things; every request goes into the replayable log",
+        fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
+    )
+
+
 def no_chroot(chroot: str, hosts: str) -> SetupError:
     """The address names a path in ZooKeeper that is not there."""
     return SetupError(

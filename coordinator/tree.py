@@ -43,7 +43,7 @@ from coordinator.multiread import MOST_COUNT, Chunks
 from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf, weight
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
-from sardonyx.errors import InternalError, SardonyxError, SetupError
+from sardonyx.errors import InternalError, SardonyxError
 
 WINDOW = 1000
 """Reads under way at a time in :meth:`Tree.read_many` if each needs a request of its own."""
@@ -111,12 +111,7 @@ class Tree:
         try:
             client = BulkClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
         except ValueError as error:
-            raise SetupError(
-                "SX-ZOOKEEPER-ADDRESS",
-                f"{hosts!r} is no ZooKeeper address",
-                cause=str(error),
-                fix='write it as "host:port" or "host:port,host:port"',
-            ) from error
+            raise outcomes.no_address(str(hosts), error) from error
         tree = cls(client, settings, survive_expiry=survive_expiry)
         client.tell_timeout(tree._negotiated)
         return tree.open(waits, listener, make_top=make_top)
@@ -305,12 +300,7 @@ class Tree:
         """
         data = encode_event(event)
         if len(data) > ENTRY_LIMIT:
-            raise SardonyxError(
-                "SX-REQUEST-TOO-LARGE",
-                f"the request {kind_of(event)!r} has {len(data):,} bytes; {ENTRY_LIMIT:,} is the most",
-                cause="ZooKeeper keeps small things; every request goes into the replayable log",
-                fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
-            )
+            raise outcomes.request_too_large(kind_of(event), len(data), ENTRY_LIMIT)
         self.create_sequential(layout.inbox_prefix(kind_of(event), self.clockwork.token()), data)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
