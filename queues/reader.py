@@ -168,6 +168,7 @@ class Reader:
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 100,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
                 "queued.max.messages.kbytes": 32_768,
                 **settings.kafka.client(),
                 "group.id": group,

@@ -29,6 +29,10 @@ log = structlog.get_logger()
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the Kafka client's own lines go; at warning they are mostly about reconnects that it mends by itself."""
 
+RECONNECT_MS = 1000
+"""Milliseconds between attempts to reach a broker that is away, at most: with the client's own ten seconds a task would stand
+still for longer than the broker took to start again."""
+
 _CALL = 5.0
 """Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
 
@@ -122,6 +126,7 @@ class TransactionalWriter:
                 # The broker asks for patience while it still writes the last transaction's markers; that is over in
                 # milliseconds, and the client's own 100 ms would be most of a small batch's time.
                 "retry.backoff.ms": 10,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
                 "queue.buffering.max.messages": 1_000_000,
                 "compression.type": "lz4",
                 **settings.kafka.client(),
