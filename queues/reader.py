@@ -28,7 +28,7 @@ from confluent_kafka import (
 
 from coordinator.events import LinkFacts
 from queues.positions import Partition, Position
-from queues.transaction import CLIENT_LOG, Outgoing
+from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
 from sardonyx.config import Settings
 from sardonyx.graph import Link
 from sentinel.rules import PartitionView

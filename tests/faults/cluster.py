@@ -82,7 +82,7 @@ class Cluster(contextlib.ExitStack):
         return load_settings(
             deployment="faults",
             zookeeper={"hosts": zookeeper, "session_timeout": session},
-            kafka={"bootstrap_servers": kafka, "reconnect.backoff.max.ms": 500},
+            kafka={"bootstrap_servers": kafka},
             peer={
                 "virtual_peers": self._virtual,
                 "session_timeout": SESSION,
