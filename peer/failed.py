@@ -6,9 +6,7 @@ First come the task's failed-edges: what the condition of one holds for goes the
 
 from __future__ import annotations
 
-import itertools
 import json
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from peer.origins import Origins
 from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.media import json_text
@@ -24,33 +23,6 @@ from queues.transaction import Outgoing
 from sardonyx.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.graph import Stage
 from spark_tasks.failures import Bad
-
-
-class Origins:
-    """Where the rows of a batch came from. What it costs is next to nothing until somebody asks."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[int, Sequence[Any], Sequence[int] | None]] = []
-        self._rows = 0
-
-    def add(self, messages: Sequence[Any], rows: Sequence[int] | None) -> None:
-        """The next rows of the batch are those of these messages.
-
-        Args:
-            messages: of Kafka, in order.
-            rows: how many rows each gave; None: one each.
-        """
-        self._spans.append((self._rows, messages, rows))
-        self._rows += len(messages) if rows is None else sum(rows)
-
-    def message(self, row: int) -> tuple[Any, int | None]:
-        """The message that carried a row of the batch, and the row's index within it where it may hold several."""
-        start, messages, rows = self._spans[bisect_right(self._spans, row, key=lambda span: span[0]) - 1]
-        if rows is None:
-            return messages[row - start], None
-        ends = list(itertools.accumulate(rows))
-        at = bisect_right(ends, row - start)
-        return messages[at], row - start - (ends[at] - rows[at])
 
 
 @dataclass(frozen=True)
@@ -153,7 +125,7 @@ def _letter(topic: str, task: str, record: Failed) -> Outgoing:
     bad = record.bad
     value = dead_letters.row_value(record.value) if isinstance(record.value, pa.Table) else record.value
     letter = Letter(task, record.kind, bad.error, bad.attempts, bad.failure, record.origin)
-    return dead_letters.encode(topic, letter, value, record.key)
+    return Outgoing(topic, value, 0, record.key, dead_letters.headers(letter))
 
 
 def _rows(task: str, records: Sequence[Failed]) -> pa.Table:

@@ -15,8 +15,9 @@ import pyarrow as pa
 from coordinator import layout
 from coordinator.events import Assignment, LinkFacts, LinksNote
 from coordinator.tree import Tree
-from peer.failed import Failed, Origins, error_of, sort_out, takes_failed, unfit, unread
+from peer.failed import Failed, error_of, sort_out, takes_failed, unfit, unread
 from peer.lifecycle import Context, Hooks
+from peer.origins import Origins
 from queues import block, dead_letters, links, media
 from queues.media.base import PositionedOutput, Split, SplitInput
 from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet

@@ -6,14 +6,13 @@ one row. What happened stands in the headers, so that letters are listed without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from queues import block
-from queues.transaction import Outgoing
 from sardonyx.errors import Failure
 
 FORMAT = "letters"
@@ -66,15 +65,8 @@ class Message(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
 
 
-def encode(topic: str, letter: Letter, value: bytes | None, key: bytes | None = None) -> Outgoing:
-    """A dead letter as a message for the batch's transaction.
-
-    Args:
-        topic: of the task's ``dead`` link.
-        letter: what is told of it; its texts are cut to their bounds here.
-        value: the record.
-        key: the record's key, if it had one.
-    """
+def headers(letter: Letter) -> list[tuple[str, bytes]]:
+    """What is told of a letter as the headers of its message; its texts are cut to their bounds."""
     failure = letter.failure
     cut = msgspec.structs.replace(
         failure,
@@ -83,8 +75,7 @@ def encode(topic: str, letter: Letter, value: bytes | None, key: bytes | None = 
         fix=failure.fix[:TEXT_KEPT],
         traceback=failure.traceback[-TRACEBACK_KEPT:],
     )
-    told = msgspec.json.encode(msgspec.structs.replace(letter, failure=cut))
-    return Outgoing(topic, value, 0, key, [(_HEADER, told)])
+    return [(_HEADER, msgspec.json.encode(msgspec.structs.replace(letter, failure=cut)))]
 
 
 def row_value(row: pa.Table) -> bytes:
@@ -105,3 +96,13 @@ def told(message: Message) -> Letter | None:
 def row_of(value: bytes) -> pa.Table:
     """The row in the value of a letter whose kind is ``row``."""
     return block.decode([value])
+
+
+def left_by(jobs: Collection[str], deployment: str, names: Iterable[str]) -> list[str]:
+    """Of the names of topics or groups those that belong to jobs of these ids.
+
+    Ids of jobs are never used twice, and neither they nor names of deployments and tasks have dots in them; so what is named
+    ``<deployment>.<job>.<...>`` is the job's and nobody else's.
+    """
+    ours = {f"{deployment}.{job}" for job in jobs}
+    return sorted(name for name in names if name.count(".") in (2, 3) and ".".join(name.split(".")[:2]) in ours)

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from queues import links
+from queues.dead_letters import left_by
 from sardonyx.config import Settings
 
 log = structlog.get_logger()
@@ -35,19 +36,11 @@ def read(settings: Settings, topic: str, start: int = 0, end: int | None = None)
 def forget(settings: Settings, jobs: Collection[str]) -> None:
     """Remove what jobs that were forgotten have left: topics and groups named after them.
 
-    Ids of jobs are never used twice, and neither they nor names of deployments and tasks have dots in them; so what is named
-    ``<deployment>.<job>.<...>`` is the job's and nobody else's.
-
     Raises:
         SetupError: Kafka is away or refuses; some may be gone already.
     """
-    ours = {f"{settings.deployment}.{job}" for job in jobs}
-
-    def of_them(name: str) -> bool:
-        return ".".join(name.split(".", 2)[:2]) in ours and name.count(".") in (2, 3)
-
-    topics = sorted(filter(of_them, links.topics(settings)))
-    groups = sorted(filter(of_them, links.groups(settings)))
+    topics = left_by(jobs, settings.deployment, links.topics(settings))
+    groups = left_by(jobs, settings.deployment, links.groups(settings))
     if groups:
         links.delete_groups(settings, groups)
     if topics:

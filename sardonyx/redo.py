@@ -17,7 +17,6 @@ import msgspec
 from coordinator import layout
 from coordinator.events import Create, JobSubmitted, encode_event, kind_of
 from coordinator.operations import ENTRY_LIMIT, Append, Check, SetIf
-from coordinator.outcomes import OutcomeUnknown, TransactionFailed
 from queues.dead_letters import FORMAT, FORMATS, Letter, told
 from sardonyx.errors import SardonyxError
 from sardonyx.gates import gate
@@ -182,6 +181,8 @@ class DeadLetters:
 
     def _commit(self, job: str, task: str, claims: Claims, version: int | None, spec: JobSpec) -> bool:
         """Claim and submit; False if it was not done, or nobody knows: the claims tell."""
+        from coordinator.outcomes import OutcomeUnknown, TransactionFailed
+
         event = JobSubmitted(job=spec.name, spec=spec)
         request = encode_event(event)
         if len(request) > ENTRY_LIMIT:
@@ -289,19 +290,16 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
         kept |= more
     edges = [(source, target) for source, target in spec.workflow if source in kept]
     before = [tasks[source] for source, target in spec.workflow if target == task]
-    options = {
-        "topic": topic,
-        "format": FORMAT,
-        "start": {"0": start},
-        "end": {"0": end},
-        FORMATS: {str(each.options["topic"]): each.options for each in (*before, tasks[task]) if _reads_topic(each)},
-    }
+    formats: dict[str, Any] = {}
+    for each in (*before, tasks[task]):
+        formats |= _formats(each)
+    options = {"topic": topic, "format": FORMAT, "start": {"0": start}, "end": {"0": end}, FORMATS: formats}
     catalog = [_again(each) for each in spec.catalog if each.name in kept]
     if tasks[task].type == "input":
         changed = {"medium": "kafka", "options": options}
         catalog = [msgspec.structs.replace(each, **changed) if each.name == task else each for each in catalog]
     else:
-        letters = next(n for n in (LETTERS, *(f"{LETTERS}{i}" for i in range(2, len(tasks) + 3))) if n not in tasks)
+        letters = next(n for n in (LETTERS, *(f"{LETTERS}{i}" for i in range(2, len(kept) + 3))) if n not in kept)
         catalog.insert(0, TaskSpec(name=letters, type="input", medium="kafka", options=options))
         edges.insert(0, (letters, task))
     links = {f"{source}.{target}" for source, target in edges}
@@ -314,8 +312,13 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     )
 
 
-def _reads_topic(task: TaskSpec) -> bool:
-    return task.type == "input" and task.medium == "kafka" and task.options.get("format") != FORMAT
+def _formats(task: TaskSpec) -> dict[str, Any]:
+    """By topic, how records of a Kafka input are to be read; of one that reads dead letters, as it says itself."""
+    if task.type != "input" or task.medium != "kafka":
+        return {}
+    if task.options.get("format") == FORMAT:
+        return dict(task.options[FORMATS])
+    return {str(task.options["topic"]): task.options}
 
 
 def _again(task: TaskSpec) -> TaskSpec:

@@ -1,0 +1,149 @@
+"""The job that works on dead letters, made from the job that they come from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from peer.origins import Origins
+from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
+from sardonyx.errors import Failure, SardonyxError
+from sardonyx.graph import graph_of
+from sardonyx.redo import redo_spec
+from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
+
+DEAD = OnError(then="dead_letter")
+SPEC = JobSpec(
+    name="orders",
+    workflow=[("read", "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "write")],
+    catalog=[
+        TaskSpec(name="read", type="input", medium="kafka", options={"topic": "in", "schema": "n long"}),
+        *(TaskSpec(name=name, type="function", fn=f"m:{name}", on_error=DEAD) for name in "abcd"),
+        TaskSpec(name="write", type="output", medium="files", options={"path": "/out", "mode": "overwrite"}),
+    ],
+    routes={"a.b": Route(where="m:p"), "b.d": Route(where="m:q")},
+    code="0" * 64,
+)
+
+
+def redo(task: str, spec: JobSpec = SPEC) -> JobSpec:
+    return redo_spec(spec, task, "orders-redo-abcdef", f"t.orders-x.{task}.dead", 3, 9)
+
+
+def test_the_task_and_everything_behind_it() -> None:
+    """The letters stand in front of the task; its other branch and what came before it are gone, conditions behind it stay."""
+    again = redo("b")
+    assert [task.name for task in again.catalog] == ["letters", "b", "d", "write"]
+    assert again.workflow == [("letters", "b"), ("b", "d"), ("d", "write")]
+    assert again.routes == {"b.d": Route(where="m:q")}
+    assert (again.name, again.code) == ("orders-redo-abcdef", SPEC.code)
+    letters = again.task("letters").options
+    assert (letters["topic"], letters["start"], letters["end"]) == ("t.orders-x.b.dead", {"0": 3}, {"0": 9})
+    graph = graph_of(again, "t", again.name)
+    assert graph.bounded
+    assert [link.kind for link in graph.stage("b").ingress] == ["input"]
+    assert again.task("write").options == {"path": "/out", "mode": "append"}, "what was written is not written over"
+
+
+def test_what_could_not_be_read_is_read_as_the_job_says() -> None:
+    """By the options of the topic that it came from."""
+    assert redo("a").task("letters").options["formats"] == {"in": {"topic": "in", "schema": "n long"}}
+    assert redo("b").task("letters").options["formats"] == {}
+
+
+def test_an_input_reads_its_own_letters() -> None:
+    """A task that reads a topic itself reads the letters instead, with its function and its errors as they were."""
+    read = TaskSpec(name="read", type="input", medium="kafka", options={"topic": "in"}, on_error=DEAD, fn="m:f")
+    spec = JobSpec(
+        name="j", workflow=[("read", "out")], catalog=[read, TaskSpec(name="out", type="output", medium="blackhole")]
+    )
+    again = redo("read", spec)
+    assert [task.name for task in again.catalog] == ["read", "out"]
+    found = again.task("read")
+    assert (found.fn, found.on_error, found.options["topic"]) == ("m:f", DEAD, "t.orders-x.read.dead")
+    assert found.options["formats"] == {"in": {"topic": "in"}}
+
+
+def test_a_redo_of_a_redo() -> None:
+    """The name of the first redo's input is free again, and what it could not read either is read as the first job says."""
+    twice = redo("a", redo("a"))
+    assert [task.name for task in twice.catalog] == ["letters", "a", "b", "c", "d", "write"]
+    assert twice.task("letters").options["formats"] == {"in": {"topic": "in", "schema": "n long"}}
+
+
+def test_a_task_that_is_not_there() -> None:
+    """A mended job may have lost it."""
+    with pytest.raises(SardonyxError) as raised:
+        redo("gone")
+    assert raised.value.code == "SX-DLQ-TASK"
+
+
+class Message(NamedTuple):
+    """A message as it is read again."""
+
+    data: bytes
+    told: list[tuple[str, bytes]]
+
+    def value(self) -> bytes:
+        return self.data
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self.told
+
+
+def test_a_letter_comes_back_as_it_was_written() -> None:
+    """But for texts that are too long: of a traceback the end is kept, where the reason stands."""
+    row = pa.table({"n": pa.array([7], pa.int16()), "at": pa.array([None], pa.timestamp("us", "UTC"))})
+    failure = Failure("SX-FN-RAISED", "m" * 5_000, traceback="x" * 9_000 + "the reason")
+    letter = Letter("t", "row", "ValueError", 3, failure, Origin("in", 1, 42, 7))
+    message = Message(row_value(row), headers(letter))
+    read = told(message)
+    assert read is not None
+    assert (read.task, read.kind, read.error, read.attempts, read.origin) == (
+        "t",
+        "row",
+        "ValueError",
+        3,
+        letter.origin,
+    )
+    assert len(read.failure.message) == 1_000
+    assert read.failure.traceback.endswith("the reason")
+    assert len(read.failure.traceback) == 4_000
+    assert row_of(message.value()) == row
+
+
+def test_a_message_that_is_no_letter() -> None:
+    """Anybody may write to a topic; what is no letter, or another version's, is told as none."""
+    for told_of in ([], [("other", b"x")], [("sx-letter", b"{}")], [("sx-letter", b"\xff")]):
+        assert told(Message(b"", told_of)) is None
+
+
+def test_a_row_is_traced_to_the_message_that_carried_it() -> None:
+    """Over messages of one record, blocks of several rows, empty ones, and several links one after the other."""
+    origins = Origins()
+    origins.add(["a", "b"], None)
+    origins.add(["c", "d", "e"], [2, 0, 3])
+    origins.add(["f"], [1])
+    assert [origins.message(row) for row in range(8)] == [
+        ("a", None),
+        ("b", None),
+        ("c", 0),
+        ("c", 1),
+        ("e", 0),
+        ("e", 1),
+        ("e", 2),
+        ("f", 0),
+    ]
+
+
+def test_only_what_forgotten_jobs_have_left_is_removed() -> None:
+    """By the whole id of the deployment and of a job that was forgotten; whatever is only named alike stays."""
+    names = {
+        *("d.j-abcdef.t.dead", "d.j-abcdef.a.b", "d.j-abcdef.t"),
+        *("d.j-abcdeg.t.dead", "d.j-abcdef", "d.j-abcdefx.t.dead", "dd.j-abcdef.t.dead", "d-j-abcdef.t.dead"),
+        *("x.d.j-abcdef.t.dead", "d.j.t.dead", "orders", "d.j-abcdef.a.b.c"),
+    }
+    assert left_by(["j-abcdef"], "d", names) == ["d.j-abcdef.a.b", "d.j-abcdef.t", "d.j-abcdef.t.dead"]
+    assert left_by([], "d", names) == []
