@@ -259,6 +259,7 @@ class LightWork:
     assignment: Assignment
     stage: Stage
     source: None = None
+    hooks: None = None
 
     @property
     def outlets(self) -> list[Outlet]:

@@ -1,0 +1,92 @@
+"""Spark's JVM dies under a daemon: no task failed for that, others take over at once, and the daemon comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from coordinator import layout
+from coordinator.events import TaskNote
+from coordinator.tree import Tree
+from peer.grant import CraftLost, Grant
+from peer.service import PeerDaemon
+from sardonyx.client import Client
+from sardonyx.config import Settings
+from tests.faults import processes
+from tests.faults.armed import Armed
+from tests.faults.flow import Flow
+from tests.faults.shapes import SHAPES
+from tests.services.coordination import SPEC, completed, coordinator, submit
+from tests.services.light import LightCraft, set_stage
+from tests.waiting import until
+
+
+class Mortal(LightCraft):
+    """Cannot go on after its first task, until the daemon begins its next session."""
+
+    lost = 0
+
+    def work(self, prepared: Any, grant: Grant, tree: Tree) -> None:
+        if not Mortal.lost:
+            Mortal.lost = 1
+            raise CraftLost("Spark has ended")
+        super().work(prepared, grant, tree)
+
+
+def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, tree: Tree) -> None:
+    """Its peers are dead at once, its tasks have not failed, and its next session takes them up again."""
+    set_stage(tree)
+    alone = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
+    sessions: list[Tree] = []
+
+    def connect(*arguments: Any, **options: Any) -> Tree:
+        sessions.append(Tree.connect(*arguments, **options))
+        return sessions[-1]
+
+    daemon = PeerDaemon(alone, Mortal("mortal"), connect=connect)
+    thread = tree.clockwork.spawn("daemon", daemon.run)
+    with coordinator(settings):
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        notes = [tree.read(layout.job_task("count-1", task.name)) for task in SPEC.catalog]
+        daemon.stop()
+        thread.join(30)
+    assert len(sessions) == 2
+    assert [msgspec.json.decode(note or b"", type=TaskNote).failures for note in notes] == [0] * len(notes)
+
+
+@pytest.mark.faults
+def test_a_job_outlives_the_death_of_spark(settings: Settings, tmp_path: Path) -> None:
+    """SIGKILL to the JVM of the only daemon, four peers in it: the job ends, exactly, without one failure."""
+    kafka = settings.kafka.bootstrap_servers
+    assert kafka
+    flow = Flow(kafka, SHAPES["chain"], f"{settings.deployment}-chain", 2000, tmp_path, 1.0)
+    processes.warm()
+    gates = Armed(tmp_path / "gates").folder
+    with contextlib.ExitStack() as stack:
+        stack.callback(flow.close)
+        client = stack.enter_context(Client(settings=settings))
+        for process in (
+            processes.coordinator("coordinator", tmp_path, settings, gates),
+            daemon := processes.peers("peer", tmp_path, settings, gates, spark=True),
+        ):
+            stack.callback(process.end)
+        until(lambda: len(client.peers()) == 4, what="the peers", timeout=120)
+        handle = client.submit(str(flow.spec))
+        flow.step(0.3)
+        until(lambda: flow.sight.count, what="first records", timeout=120)
+        (machine,) = (p for p in psutil.Process(daemon.pid).children(recursive=True) if p.name() == "java")
+        os.kill(machine.pid, signal.SIGKILL)
+        flow.feed.finish()
+        view = handle.await_completion(200)
+        assert view.status == "completed"
+        assert not any(view.task(name).failures for name in ("first", "second", "third"))
+        found = flow.check()
+    assert found["lost"] == found["doubled"] == 0, flow.wrong
