@@ -65,7 +65,10 @@ class House:
 
     def make_topic(self, name: str, **config: str) -> str:
         """A topic of two partitions that is this house's alone; gives its full name."""
-        topic = f"{self.settings.deployment}-{name}"
+        return self.make_named(f"{self.settings.deployment}-{name}", **config)
+
+    def make_named(self, topic: str, **config: str) -> str:
+        """The same, under this very name."""
         new = NewTopic(topic, num_partitions=2, replication_factor=1, config=config)
         admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.create_topics([new]).values():
