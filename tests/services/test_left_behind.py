@@ -29,6 +29,12 @@ def same(row: dict) -> dict:
     return row
 
 
+def picky(row: dict) -> dict:
+    if row["n"] == 500:
+        raise ValueError("not this one")
+    return row
+
+
 def bad(row: dict) -> dict:
     raise ValueError("no")
 
@@ -42,10 +48,10 @@ def cluster(sardonyx_clusters: Callable[..., Cluster]) -> Iterator[Cluster]:
 
 
 def copied(topic: str, folder: Path, sent: str) -> Job:
-    """Rows from a generator, through a function, to files and to a topic."""
+    """Rows from a generator, through a function that puts one of them aside, to files and to a topic."""
     job = Job("copied", partitions=2)
     read = job.input("read", generator(ROWS, columns={"n": {"kind": "sequence"}}), batch_size=FEW)
-    passed = job.task("pass", same, after=read, batch_size=FEW)
+    passed = job.task("pass", picky, after=read, batch_size=FEW, on_error="dead_letter")
     job.output("files", files(folder, format="json"), after=passed, batch_size=FEW)
     job.output("sent", kafka(sent), after=passed)
     return job
@@ -77,7 +83,7 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.submit(copied(topic, tmp_path / "copied", sent))
     until(lambda: peer.happened, what="the fault", timeout=60)
     done.await_completion(90)
-    wanted = list(range(ROWS))
+    wanted = [n for n in range(ROWS) if n != 500]
     assert sorted(row["n"] for row in cluster.records(sent)) == wanted
     assert sorted(row["n"] for row in _rows(tmp_path / "copied")) == wanted
 
@@ -90,14 +96,19 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
         ended.await_completion(30)
 
     _story_is_told(cluster, done.id)
+    admin = AdminClient({**cluster.settings.kafka.client(), "log_level": 0})
+    letters = f"{cluster.settings.deployment}.{done.id}.pass.dead"
+    # Dead letters outlive their job, all its other topics go with its end.
+    until(lambda: _topics(cluster, admin) == {topic, sent, letters}, what="only the dead letters to be left")
     for view in cluster.client.jobs():
         cluster.client.job(view.id).purge(60)
+    until(lambda: letters not in _topics(cluster, admin), what="the dead letters to go with their job")
     folders = [tmp_path / name for name in ("copied", "failing", "endless")]
     assert [path for folder in folders for path in folder.rglob("_sardonyx")] == []
     processes = _processes(cluster)
     for daemon in reversed(cluster.daemons):
         daemon.stop()
-    _nothing_is_there(cluster, {topic, sent}, processes)
+    _nothing_is_there(cluster, admin, {topic, sent}, processes)
 
 
 def _story_is_told(cluster: Cluster, job: str) -> None:
@@ -112,11 +123,13 @@ def _story_is_told(cluster: Cluster, job: str) -> None:
     assert [each["kind"] for each in data["incidents"]] == [incident.kind for incident in incidents]
 
 
-def _nothing_is_there(cluster: Cluster, own: set[str], processes: list[psutil.Process]) -> None:
-    admin = AdminClient({**cluster.settings.kafka.client(), "log_level": 0})
+def _topics(cluster: Cluster, admin: AdminClient) -> set[str]:
+    return {name for name in admin.list_topics(timeout=30).topics if name.startswith(cluster.settings.deployment)}
+
+
+def _nothing_is_there(cluster: Cluster, admin: AdminClient, own: set[str], processes: list[psutil.Process]) -> None:
     deployment = cluster.settings.deployment
-    topics = {name for name in admin.list_topics(timeout=30).topics if name.startswith(deployment)}
-    assert topics == own
+    assert _topics(cluster, admin) == own
     groups = [group.group_id for group in admin.list_consumer_groups(request_timeout=30).result().valid]
     assert [group for group in groups if group.startswith(deployment)] == []
     for topic in own:
