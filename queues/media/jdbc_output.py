@@ -107,7 +107,9 @@ class JdbcOutput:
         with self._lock:
             self._abandoned = False
         with self._explained("take the rows"):
-            self._make_table(table.schema)
+            self._prepare()
+            if table.num_rows:
+                self._make_table(table.schema)
             connection = self._address.engine().connect()
             try:
                 self._move(connection, started, positions, owed)
@@ -232,8 +234,7 @@ class JdbcOutput:
         """The output table, if it is missing, with the columns of the first rows that come."""
         import sqlalchemy as sa
 
-        self._prepare()
-        if self._made or not len(schema):
+        if self._made:
             return
         json_text.check_names(schema.names)
         engine = self._address.engine()

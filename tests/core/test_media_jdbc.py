@@ -1,0 +1,250 @@
+"""Databases as media, on SQLite: what is refused and how it is told. What all media keep to: test_media_conformance.py."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from queues.media import output, split_input
+from queues.positions import Partition, Position
+from sardonyx import media
+from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
+from sardonyx.media import Medium, console, jdbc
+from sardonyx.spec import TaskSpec
+
+HERE = Partition("link", 0)
+Run = Callable[[str], list]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db"
+
+
+@pytest.fixture
+def run(path: Path) -> Run:
+    def one(statement: str) -> list:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    return one
+
+
+def source(path: Path, **options):
+    return split_input(
+        TaskSpec(name="in", type="input", medium="jdbc", options={"url": f"sqlite:///{path}", **options})
+    )
+
+
+def everything(path: Path, **options) -> pa.Table:
+    medium = source(path, **options)
+    return pa.concat_tables(medium.read(split.data) for split in medium.splits())
+
+
+def write(path: Path, table: pa.Table) -> None:
+    task = TaskSpec(name="out", type="output", medium="jdbc", options={"url": f"sqlite:///{path}", "table": "t"})
+    made = output(task, "job-1")
+    made.begin(table, {HERE: None}, {HERE: Position(1)}, None)
+    made.commit()
+
+
+def refused(kind: type[SardonyxError], call: Callable[[], object]) -> SardonyxError:
+    with pytest.raises(kind) as error:
+        call()
+    return error.value
+
+
+def test_what_is_written_is_read_back(path: Path):
+    """Into a table that is made for it, in types that keep every value; without a schema given."""
+    moment = datetime(2026, 1, 31, 8, 30, 0, 5, UTC)
+    table = pa.table(
+        {
+            "id": pa.array([1, None, -(2**63)]),
+            "share": pa.array([0.1, None, -1e300]),
+            "text": pa.array(["a'b\"c", None, ""]),
+            "good": pa.array([True, None, False]),
+            "data": pa.array([b"\x00\xff", None, b""]),
+            "day": pa.array([date(2026, 1, 31), None, date(1, 1, 1)]),
+            "at": pa.array([moment, None, moment], pa.timestamp("us", "UTC")),
+            "price": pa.array([Decimal("12.50"), None, Decimal("-0.01")], pa.decimal128(9, 2)),
+            "odd name": pa.array([1, 2, 3], pa.int64()),
+        }
+    )
+    write(path, table)
+    assert everything(path, table="t").equals(table)
+    assert everything(path, query="select day, price from t", schema="price decimal(9,2), day date").equals(
+        table.select(["price", "day"])
+    )
+
+
+def test_what_is_nested_is_written_as_json(path: Path, run: Run):
+    """Lists, structs and maps as texts that any reader of JSON takes."""
+    write(path, pa.table({"x": [[1, None]], "y": [{"a": Decimal("1.5")}]}))
+    assert run("select x, y from t") == [("[1,null]", '{"a":"1.5"}')]
+
+
+def test_a_table_that_changed_is_found_out(path: Path, run: Run):
+    """Rows that came or went since the job began fail it, rather than be read in part."""
+    run("create table t (id int)")
+    run("insert into t values (1), (2), (3)")
+    medium = source(path, table="t", split_by="id", splits=2)
+    first, second = list(medium.splits())
+    run("insert into t values (9)")
+    assert medium.read(first.data).num_rows == 2
+    assert refused(InputError, lambda: medium.read(second.data)).code == "SX-INPUT-CHANGED"
+
+
+def test_equal_keys_are_never_torn_apart(path: Path, run: Run):
+    """However many pieces are asked for; an empty table has none."""
+    run("create table t (id int)")
+    assert list(source(path, table="t", split_by="id").splits()) == []
+    run("insert into t values (1), (1), (1), (1), (2)")
+    assert [split.rows for split in source(path, table="t", split_by="id", splits=5).splits()] == [4, 1]
+
+
+def test_what_a_database_refuses_is_told_in_its_words(path: Path, run: Run):
+    """Tables, columns and types that are not there, and values that are not what they should be."""
+    run("create table t (id int, b blob, p geometry)")
+    run("insert into t values (1, x'00', 'here')")
+
+    def code(**options) -> str:
+        return refused(InputError, lambda: everything(path, **options)).code
+
+    assert code(table="nowhere", schema="id int") == "SX-INPUT-DATABASE"
+    assert code(query="selec 1", schema="id int") == "SX-INPUT-DATABASE"
+    assert code(table="t", schema="other int") == "SX-INPUT-DATABASE"
+    assert code(table="t") == "SX-INPUT-SCHEMA"
+    assert code(query="select * from t") == "SX-INPUT-SCHEMA"
+    assert code(table="t", schema="p int") == "SX-INPUT-TYPE"
+    run("insert into t values (1, x'01', 'here')")
+    assert code(table="t", schema="id int", split_by="b", splits=2) == "SX-INPUT-SPLIT"
+    error = refused(OutputError, lambda: write(path, pa.table({"id": [1], "more": [2]})))
+    assert error.code == "SX-OUTPUT-DATABASE"
+    assert "more" in error.message
+
+
+def test_a_row_that_is_refused_leaves_nothing(path: Path, run: Run):
+    """Neither the rows before it nor the position."""
+    run("create table t (id int primary key)")
+    assert refused(OutputError, lambda: write(path, pa.table({"id": [1, 2, 1]}))).code == "SX-OUTPUT-DATABASE"
+    assert run("select * from t") == []
+    assert run("select * from sardonyx_positions") == []
+
+
+def test_who_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder that is not there, a server that does not answer, a password that is not set."""
+    away = source(tmp_path / "none" / "db", table="t", schema="id int")
+    assert refused(SetupError, lambda: list(away.splits())).code == "SX-DATABASE-UNREACHABLE"
+
+    def server(**options):
+        found = {"url": "jdbc:postgresql://127.0.0.1:9/test", "table": "t", "schema": "id int", "user": "me", **options}
+        return split_input(TaskSpec(name="in", type="input", medium="jdbc", options=found))
+
+    assert refused(SetupError, lambda: list(server().splits())).code == "SX-DATABASE-UNREACHABLE"
+    unset = "SX_NOT_SET"
+    monkeypatch.delenv(unset, raising=False)
+    assert refused(SetupError, lambda: list(server(password_env=unset).splits())).code == "SX-DATABASE-PASSWORD"
+
+
+# --- as declared ------------------------------------------------------------------------------------------------------
+
+
+def told(medium: Medium, use: str = "input") -> str:
+    return "\n".join(str(problem) for problem in media.problems_of(medium.name, use, medium.options))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@host/db",
+        "jdbc:postgresql://host/db?user=me&password=s3cret",
+        "postgresql://host/db?sslpassword=s3cret",
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_shown(url: str):
+    """It would stand in ZooKeeper, and in whatever shows the job."""
+    problems = told(jdbc(url, table="t"))
+    assert "password_env" in problems
+    assert "s3cret" not in problems
+
+
+@pytest.mark.parametrize(
+    ("medium", "use", "word"),
+    [
+        (jdbc("mysql://host/db", table="t"), "input", "PostgreSQL"),
+        (jdbc("sqlite://", table="t"), "input", "file"),
+        (jdbc("sqlite:////db"), "input", "a table or a query"),
+        (jdbc("sqlite:////db", table="t", query="q"), "input", "a table or a query"),
+        (jdbc("sqlite:////db", table="t", splits=3), "input", "split_by"),
+        (jdbc("sqlite:////db", table="t", mode="upsert"), "output", "belong together"),
+        (jdbc("sqlite:////db", table="t", key="id"), "output", "belong together"),
+        (jdbc("sqlite:////db", table="t", password_env="my secret"), "input", "name of an environment variable"),  # noqa: S106
+        (console(rows=0), "output", "at least 1"),
+        (console(), "input", "cannot be an input"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(medium: Medium, use: str, word: str):
+    """Each with what to do."""
+    assert word in told(medium, use)
+
+
+def test_options_that_fit_are_fine():
+    """As users write them: one key as a text, a path relative to the spec."""
+    login = {"user": "me", "password_env": "PW"}
+    assert told(jdbc("jdbc:postgresql://host:5432/db", table="s.t", split_by="id", splits=3, **login)) == ""
+    upsert = jdbc("sqlite:///out/x.db", table="t", mode="upsert", key="id")
+    assert told(upsert, "output") == ""
+    assert upsert.options["key"] == ["id"]
+    assert media.absolute("jdbc", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
+    assert media.absolute("jdbc", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
+
+
+# --- one's own, and the console ---------------------------------------------------------------------------------------
+
+
+class Halved:
+    def splits(self):
+        return []
+
+
+class Raising:
+    def __init__(self, *, loud=False):
+        self.loud = loud
+
+    def splits(self):
+        yield {}
+        raise KeyError("gone")
+
+    def read(self, data):
+        raise OSError("disk on fire")
+
+
+def test_a_class_that_is_no_medium_is_told():
+    """What it lacks, by name; and what it is given that it does not take."""
+
+    def made(name: str, kind: str = "input", **options):
+        task = TaskSpec(name="x", type=kind, medium=f"{__name__}:{name}", options=options)
+        return split_input(task) if kind == "input" else output(task, "job-1")
+
+    error = refused(FunctionError, lambda: made("Halved"))
+    assert (error.code, "read" in error.cause) == ("SX-MEDIUM-CLASS", True)
+    assert refused(FunctionError, lambda: made("Raising", "output")).code == "SX-MEDIUM-CLASS"
+    error = refused(FunctionError, lambda: made("Raising", folder="x"))
+    assert (error.code, "folder" in error.message) == ("SX-MEDIUM-RAISED", True)
+    error = refused(FunctionError, lambda: made("Raising").read({}))
+    assert "disk on fire" in error.traceback
+    assert refused(FunctionError, lambda: list(made("Raising").splits())).code == "SX-MEDIUM-RAISED"
+
+
+def test_the_console_shows_the_first_rows(capsys: pytest.CaptureFixture[str]):
+    """An object a line, behind the task's name, and how many more there were."""
+    task = TaskSpec(name="look", type="output", medium="console", options={"rows": 2})
+    assert output(task, "job-1").stage(pa.table({"id": [1, 2, 3]})) == []
+    assert capsys.readouterr().out == 'look: {"id":1}\nlook: {"id":2}\nlook: {"more":1}\n'
