@@ -27,6 +27,7 @@ from confluent_kafka import (
 )
 
 from coordinator.events import LinkFacts
+from queues.pieces import Held, Piece, split
 from queues.positions import Partition, Position
 from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
 from sardonyx.config import Settings
@@ -91,43 +92,6 @@ class Recovered(NamedTuple):
     """What is still to be written with the next commit, if Kafka's own position is another one."""
 
 
-@dataclass(slots=True)
-class _Piece:
-    """What came from one partition in a row: records, or one sentinel, or the news that nothing follows.
-
-    Records of users' topics come in long pieces, so that what is done for each of them is next to nothing.
-    """
-
-    partition: Partition
-    messages: list[Message] = field(default_factory=list)
-    rows: int = 0
-    """Of all messages; each holds one if there are several."""
-    sentinel: tuple[int, str] | None = None
-    """Its offset and uuid."""
-    end: int | None = None
-    """The offset behind everything, or one at or behind a bound end."""
-    due: float = 0.0
-    """Not to be read earlier than that, in seconds since 1970."""
-
-
-@dataclass
-class _Held:
-    """A partition that the group has given to this reader."""
-
-    view: PartitionView
-    committed: Position | None
-    incarnation: int
-    started: int
-    """Where reading begins if nothing was ever committed."""
-    later: deque[_Piece] = field(default_factory=deque)
-    """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
-    past_end: bool = False
-    """A record behind the bound end came: no more are asked for."""
-    behind: bool = False
-    """Kafka's own position is not ``committed``, which comes from elsewhere: it is to be brought up with the next commit."""
-    owed: list[Outgoing] = field(default_factory=list)
-
-
 class Reader:
     """One peer's way in.
 
@@ -154,8 +118,8 @@ class Reader:
         self._elect = elect
         self._batch_rows = batch_rows
         self._recover = recover
-        self._held: dict[Partition, _Held] = {}
-        self._buffer: deque[_Piece] = deque()
+        self._held: dict[Partition, Held] = {}
+        self._buffer: deque[Piece] = deque()
         self._rows = 0
         self._first_row_at: float | None = None
         self._paused = False
@@ -223,7 +187,7 @@ class Reader:
         while self._buffer and rows < size:
             piece = self._buffer.popleft()
             if len(piece.messages) > size - rows:
-                piece, rest = _split(piece, size - rows)
+                piece, rest = split(piece, size - rows)
                 self._buffer.appendleft(rest)
             rows += piece.rows
             self._sift(piece, batch)
@@ -375,7 +339,7 @@ class Reader:
             partition = Partition(message.topic(), message.partition())
             held = self._held.get(partition)
             if held is not None and not held.past_end:
-                self._keep(held, _Piece(partition, end=message.offset()))
+                self._keep(held, Piece(partition, end=message.offset()))
             return
         if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise ReaderLost(f"{error.name()}: {error.str()}")
@@ -394,20 +358,20 @@ class Reader:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
                 held.past_end = True
                 self._consumer.pause([TopicPartition(partition.topic, partition.number)])
-            pieces = [_Piece(partition, messages, len(messages))] if messages else []
+            pieces = [Piece(partition, messages, len(messages))] if messages else []
             if held.past_end:
-                pieces.append(_Piece(partition, end=end))
+                pieces.append(Piece(partition, end=end))
         for piece in pieces:
             self._keep(held, piece)
 
-    def _keep(self, held: _Held, piece: _Piece) -> None:
+    def _keep(self, held: Held, piece: Piece) -> None:
         """Put a piece where it belongs: into the buffer, or behind what is not due yet."""
         if held.later or piece.due > time.time():
             held.later.append(piece)
         else:
             self._buffer_piece(piece)
 
-    def _buffer_piece(self, piece: _Piece) -> None:
+    def _buffer_piece(self, piece: Piece) -> None:
         self._buffer.append(piece)
         self._rows += piece.rows
         if piece.rows and self._first_row_at is None:
@@ -420,17 +384,17 @@ class Reader:
             while held.later and held.later[0].due <= now:
                 self._buffer_piece(held.later.popleft())
 
-    def _piece_of(self, partition: Partition, message: Message) -> _Piece:
+    def _piece_of(self, partition: Partition, message: Message) -> Piece:
         """A message of a link with sentinels; its headers say what it is."""
         headers = dict(message.headers() or ())
         uuid = headers.get(SENTINEL_HEADER)
         if uuid is not None:
-            return _Piece(partition, sentinel=(message.offset(), uuid.decode()))
+            return Piece(partition, sentinel=(message.offset(), uuid.decode()))
         rows = headers.get(ROWS_HEADER)
         due = float(headers.get(DUE_HEADER, 0))
-        return _Piece(partition, [message], int(rows) if rows is not None else self._batch_rows, due=due)
+        return Piece(partition, [message], int(rows) if rows is not None else self._batch_rows, due=due)
 
-    def _sift(self, piece: _Piece, batch: Batch) -> None:
+    def _sift(self, piece: Piece, batch: Batch) -> None:
         """Give a piece to its partition's view and, if it holds records, to the batch."""
         partition = piece.partition
         link, _ = self._links[partition.topic]
@@ -444,12 +408,12 @@ class Reader:
             batch.messages.setdefault(link.name, []).extend(piece.messages)
             batch.rows[partition] = batch.rows.get(partition, 0) + piece.rows
 
-    def _to_commit(self, held: _Held) -> bool:
+    def _to_commit(self, held: Held) -> bool:
         """Whether Kafka's position is to be brought up, or the partition was found drained and that is not committed yet."""
         drained = held.view.drained
         return held.behind or (drained is not None and (held.committed is None or held.committed.drained != drained))
 
-    def _fresh_view(self, partition: Partition, held: _Held) -> PartitionView:
+    def _fresh_view(self, partition: Partition, held: Held) -> PartitionView:
         _, facts = self._links[partition.topic]
         position = held.committed.offset if held.committed else held.started
         if facts.end is None:
@@ -502,7 +466,7 @@ class Reader:
         for partition, (position, behind, owed) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
             self._incarnation += 1
-            held = _Held(
+            held = Held(
                 view=PartitionView(0),
                 committed=position,
                 incarnation=self._incarnation,
@@ -543,9 +507,3 @@ class Reader:
 def _offset(message: Message) -> int:
     offset: int = message.offset()
     return offset
-
-
-def _split(piece: _Piece, count: int) -> tuple[_Piece, _Piece]:
-    """The first ``count`` records of a piece that holds more, and the rest."""
-    head, tail = piece.messages[:count], piece.messages[count:]
-    return _Piece(piece.partition, head, len(head)), _Piece(piece.partition, tail, len(tail))

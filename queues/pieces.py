@@ -1,0 +1,55 @@
+"""What a reader keeps between the client and a batch: pieces of partitions, and what it knows of each partition it holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from confluent_kafka import Message
+
+from queues.positions import Partition, Position
+from queues.transaction import Outgoing
+from sentinel.rules import PartitionView
+
+
+@dataclass(slots=True)
+class Piece:
+    """What came from one partition in a row: records, or one sentinel, or the news that nothing follows.
+
+    Records of users' topics come in long pieces, so that what is done for each of them is next to nothing.
+    """
+
+    partition: Partition
+    messages: list[Message] = field(default_factory=list)
+    rows: int = 0
+    """Of all messages; each holds one if there are several."""
+    sentinel: tuple[int, str] | None = None
+    """Its offset and uuid."""
+    end: int | None = None
+    """The offset behind everything, or one at or behind a bound end."""
+    due: float = 0.0
+    """Not to be read earlier than that, in seconds since 1970."""
+
+
+@dataclass
+class Held:
+    """A partition that the group has given to this reader."""
+
+    view: PartitionView
+    committed: Position | None
+    incarnation: int
+    started: int
+    """Where reading begins if nothing was ever committed."""
+    later: deque[Piece] = field(default_factory=deque)
+    """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
+    past_end: bool = False
+    """A record behind the bound end came: no more are asked for."""
+    behind: bool = False
+    """Kafka's own position is not ``committed``, which comes from elsewhere: it is to be brought up with the next commit."""
+    owed: list[Outgoing] = field(default_factory=list)
+
+
+def split(piece: Piece, count: int) -> tuple[Piece, Piece]:
+    """The first ``count`` records of a piece that holds more, and the rest."""
+    head, tail = piece.messages[:count], piece.messages[count:]
+    return Piece(piece.partition, head, len(head)), Piece(piece.partition, tail, len(tail))
