@@ -127,14 +127,13 @@ def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
     """
     keys = [f"key-{n}" for n in range(24)]
     outs = {name: ten.topic(f"by-{name}", partitions=2) for name in ("table", "record")}
-    topics = [ten.topic(f"keyed-{source}") for source in ("a", "b")]
-    for source, topic in zip("ab", topics, strict=True):
-        for partition in range(2):  # each key in one partition, so that its rows have an order
-            mine = keys[partition::2]
-            rows = [{"key": mine[n % 12], "number": n, "source": source} for n in range(1_000)]
-            ten.fill(topic, rows, partition)
+    topics = [
+        # In turn over two partitions, and so each key in one of them, where its rows have an order.
+        ten.topic(f"keyed-{source}", ({"key": keys[n % 24], "number": n, "source": source} for n in range(2_000)))
+        for source in "ab"
+    ]
     handle = ten.submit(shapes.grouped(*topics, outs["table"], outs["record"]))
-    until(lambda: handle.status().task("by-table").rows_out >= 500, what="the first rows of the job", timeout=60)
+    until(lambda: (handle.status().task("by-table").rows_out or 0) >= 500, what="the first rows of the job", timeout=60)
     kill_nine(ten)
     assert handle.await_completion(120).status == "completed"
 
