@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sardonyx import Job, JobFailed, SardonyxError, files, generator, kafka
-from sardonyx.testing import Cluster, kill_at, pause_at, run_job
+from sardonyx.testing import run_job
 
 
 def doubled(row: dict) -> dict:
@@ -203,37 +202,6 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
-
-
-def through_kafka(orders: str, results: str) -> Job:
-    job = Job("through-kafka", partitions=2)
-    read = job.input("read", kafka(orders, start="earliest", end="latest"), batch_size=50)
-    job.output("write", kafka(results), after=job.task("twice", doubled, after=read, batch_size=50))
-    return job
-
-
-@pytest.mark.faults
-def test_a_job_on_the_cluster_that_a_session_shares(sardonyx_cluster: Cluster) -> None:
-    """The fixture as it is documented."""
-    orders = sardonyx_cluster.topic("orders", [{"n": n} for n in range(1000)])
-    results = sardonyx_cluster.topic("results")
-    view = sardonyx_cluster.run(through_kafka(orders, results))
-    assert view.task("twice").rows_in == 1000
-    assert sorted(row["n"] for row in sardonyx_cluster.records(results)) == list(range(1000))
-
-
-@pytest.mark.faults
-def test_a_peer_that_dies_after_its_third_commit_and_then_stands_still(
-    sardonyx_clusters: Callable[..., Cluster],
-) -> None:
-    """The fault script as it is documented: the result is exact all the same."""
-    with sardonyx_clusters(**{"zookeeper.session_timeout": "2 s"}) as cluster:
-        orders = cluster.topic("orders", [{"n": n} for n in range(1000)])
-        results = cluster.topic("results")
-        daemon = cluster.peers(2, faults=[kill_at("committed", 3), pause_at("begin", seconds=10)])
-        cluster.run(through_kafka(orders, results))
-        assert len(daemon.happened) == 2
-        assert sorted(row["n"] for row in cluster.records(results)) == list(range(1000))
 
 
 def _spark_jobs(spark: SparkSession) -> int:
