@@ -1,4 +1,4 @@
-"""The fixtures of ``sardonyx.testing`` on real services, as ``docs/testing.md`` shows them; ``test_left_behind.py`` uses them too."""
+"""The fixtures of ``sardonyx.testing`` on real services, as ``docs/testing.md`` shows them."""
 
 from __future__ import annotations
 
