@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -276,7 +277,12 @@ def _rows(tables: Iterable[pa.Table]) -> Rows:
 
 def _bag(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Rows without their order, in a form that can be compared."""
-    return sorted(repr(sorted(row.items())) for row in rows)
+    return sorted(repr(sorted((name, _moment(value)) for name, value in row.items())) for row in rows)
+
+
+def _moment(value: Any) -> Any:
+    """A moment is the same in whatever zone it is told."""
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 
 def _table(rows: Rows) -> pa.Table:
