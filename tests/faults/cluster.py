@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from coordinator import layout
 from coordinator.leadership import EpochNote
@@ -75,6 +76,7 @@ class Cluster(contextlib.ExitStack):
         self.coordinators = [Seat(f"coordinator{n}") for n in range(coordinators)]
         self.callback(self._end)
         self.mend()
+        _warm(self.services.kafka)
         self.client = self.enter_context(Client(settings=self.settings))
         until(lambda: len(self.client.peers()) >= peers * virtual, what="all peers to be registered", timeout=120)
 
@@ -144,6 +146,15 @@ class Cluster(contextlib.ExitStack):
                     with contextlib.suppress(ProcessLookupError):
                         seat.process.send(signal.SIGCONT)
                     seat.process.end()
+
+
+def _warm(kafka: str) -> None:
+    """A fresh broker makes the topics of its transactions and groups when the first of each comes."""
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": "warm"})
+    producer.init_transactions(60)
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "warm"})
+    consumer.committed([TopicPartition("nothing", 0)], timeout=60)
+    consumer.close()
 
 
 def now() -> float:
