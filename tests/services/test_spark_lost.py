@@ -63,6 +63,7 @@ def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, tre
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(900)
 def test_a_job_outlives_the_death_of_spark(settings: Settings, tmp_path: Path) -> None:
     """SIGKILL to the JVM of the only daemon, four peers in it: the job ends, exactly, without one failure."""
     kafka = settings.kafka.bootstrap_servers
@@ -78,14 +79,14 @@ def test_a_job_outlives_the_death_of_spark(settings: Settings, tmp_path: Path) -
             daemon := processes.peers("peer", tmp_path, settings, gates, spark=True),
         ):
             stack.callback(process.end)
-        until(lambda: len(client.peers()) == 4, what="the peers", timeout=120)
+        until(lambda: len(client.peers()) == 4, what="the peers", timeout=300)
         handle = client.submit(str(flow.spec))
         flow.step(0.3)
-        until(lambda: flow.sight.count, what="first records", timeout=120)
+        until(lambda: flow.sight.count, what="first records", timeout=300)
         (machine,) = (p for p in psutil.Process(daemon.pid).children(recursive=True) if p.name() == "java")
         os.kill(machine.pid, signal.SIGKILL)
         flow.feed.finish()
-        view = handle.await_completion(200)
+        view = handle.await_completion(300)
         assert view.status == "completed"
         assert not any(view.task(name).failures for name in ("first", "second", "third"))
         found = flow.check()
