@@ -56,6 +56,8 @@ def look_at(settings: Settings, spec: JobSpec, view: JobView) -> list[OutputView
             output.where = str(task.options["topic"])
             if output.rows:
                 _look_at_topic(settings, output)
+        elif task.medium == "jdbc":
+            output.where = str(task.options["table"])
         found.append(output)
     return found
 
