@@ -1,0 +1,244 @@
+"""A database at both ends of a job, on a real PostgreSQL and on SQLite: exactly once, whoever dies between the two commits."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from queues.media import output, split_input
+from queues.media.base import PositionsMoved
+from queues.positions import Position
+from sardonyx.config import Settings
+from sardonyx.spec import TaskSpec
+from sardonyx.testing.conformance import ROWS, InputSuite, PositionedOutputSuite
+from tests.postgres import PASSWORD_ENV, Postgres, postgres
+from tests.services.crew import Crew
+from tests.waiting import until
+
+JOB = """
+from sardonyx import Job, generator, jdbc, medium
+
+def keep(row: dict) -> dict | None:
+    return None if row["id"] %% 10 == 0 else {**row, "twice": row["id"] * 2}
+
+job = Job("tables", partitions=6)
+rows = job.input("read", %(source)s, batch_size=2000)
+kept = job.task("keep", keep, after=rows, batch_size=500)
+job.output("write", %(target)s, after=kept, batch_size=200)
+"""
+OWN = """
+import json
+import uuid
+from pathlib import Path
+
+class Ledger:
+    def __init__(self, *, folder, job="", task=""):
+        self.folder, self.aside = Path(folder), Path(folder) / f"{job}-{task}"
+
+    def splits(self):
+        yield from ({"name": path.name} for path in sorted(self.folder.glob("*.json")))
+
+    def read(self, data):
+        return [json.loads(line) for line in (self.folder / data["name"]).read_text().splitlines()]
+
+    def stage(self, table):
+        self.aside.mkdir(parents=True, exist_ok=True)
+        name = f"{uuid.uuid4().hex}.json"
+        (self.aside / name).write_text("".join(json.dumps(row) + chr(10) for row in table.to_pylist()))
+        return [name.encode()]
+
+    def publish(self, entries):
+        for name in (entry.decode() for entry in entries):
+            if (self.aside / name).exists():
+                (self.aside / name).rename(self.folder / name)
+
+    def seal(self, entries):
+        self.publish(entries)
+        for left in self.aside.glob("*"):
+            left.unlink()
+"""
+COUNT = 20_000
+KEPT = [number for number in range(COUNT) if number % 10]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres() as started:
+        yield started
+
+
+class Rows:
+    """What stands in a table of PostgreSQL's."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+
+    def __call__(self, statement: str) -> list[tuple]:
+        address = f"host=127.0.0.1 port={self._server.port} user=sx dbname=test"
+        with psycopg.connect(address, password=os.environ[PASSWORD_ENV], autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def rows(server: Postgres) -> Rows:
+    return Rows(server)
+
+
+class Gates:
+    """A directory of gates for the processes of a crew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def arm(self, point: str, action: str) -> None:
+        """The first process to pass that point gets ``kill`` or ``stop``."""
+        for old in self.folder.glob(f"{point}.*"):
+            old.unlink()
+        (self.folder / point).write_text(action)
+
+    def struck(self, point: str) -> int:
+        """The process that was struck there; 0: none yet."""
+        return next((int(path.suffix[1:]) for path in self.folder.glob(f"{point}.*")), 0)
+
+
+def job_of(folder: Path, source: str, target: str) -> str:
+    folder.mkdir()
+    (folder / "ledger.py").write_text(OWN)
+    (folder / "job.py").write_text(JOB % {"source": source, "target": target})
+    return str(folder / "job.py")
+
+
+def test_rows_come_once_through_deaths_between_the_commits(
+    settings: Settings, server: Postgres, rows: Rows, tmp_path: Path
+):
+    """PostgreSQL to PostgreSQL: a daemon is killed when the database has a batch and Kafka does not; another is stopped just
+    before the database gets its batch, past every timeout, and woken up when all is done. Then to SQLite, once more with a
+    death between the commits. Every row stands there once, and the counts say so.
+    """
+    rows("create table numbers (id bigint, name text, at timestamptz)")
+    rows(f"insert into numbers select n, 'n' || n, now() from generate_series(0, {COUNT - 1}) n")  # noqa: S608
+    login = f"url={'jdbc:' + server.url!r}, password_env={PASSWORD_ENV!r}"
+    gates = Gates(tmp_path / "gates")
+    with Crew(settings, tmp_path) as crew:
+        crew.coordinator()
+        for _ in range(3):
+            crew.peers(2, gate=str(gates.folder))
+        gates.arm("stored", "kill")
+        gates.arm("store", "stop")
+        source, target = f"jdbc({login}, table='numbers', split_by='id', splits=10)", f"jdbc({login}, table='results')"
+        handle = crew.client.submit(job_of(tmp_path / "one", source, target))
+        crew.until(lambda: gates.struck("stored") and gates.struck("store"), "both gates to be passed", 90)
+        view = crew.completed(handle, 90)
+        found = "select id, name, twice from results order by id"
+        assert rows(found) == [(number, f"n{number}", 2 * number) for number in KEPT]
+        sleeper = next(process for process in crew.processes if process.pid == gates.struck("store"))
+        sleeper.signal(signal.SIGCONT)
+        crew.until(lambda: len([peer for peer in crew.client.peers() if peer.pid == sleeper.pid]) == 2, "it to be back")
+        assert len(rows(found)) == len(KEPT)
+        counted = {task.name: (task.rows_in, task.rows_out) for task in view.tasks}
+        assert counted == {"read": (COUNT, COUNT), "keep": (COUNT, len(KEPT)), "write": (len(KEPT), len(KEPT))}
+        kept = rows("select sealed is not null, owed from sardonyx_positions where task = 'write'")
+        assert kept == [(True, None)] * 6
+
+        gates.arm("stored", "kill")
+        source = f"generator({COUNT}, columns={{'id': 'sequence', 'n': 'integer'}})"
+        target = "jdbc('sqlite:///out.db', table='results', mode='upsert', key='id')"
+        view = crew.completed(crew.client.submit(job_of(tmp_path / "two", source, target)), 90)
+        assert gates.struck("stored")
+        own_medium(crew, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "two" / "out.db")) as connection:
+        assert connection.execute("select id, twice from results order by id").fetchall() == [(n, 2 * n) for n in KEPT]
+    assert view.task("write").rows_in == len(KEPT)
+
+
+def own_medium(crew: Crew, folder: Path) -> None:
+    """A class in a module beside the spec, which peers and Spark's workers only have from the job's code, at both ends."""
+    source, target = folder / "from", folder / "to"
+    source.mkdir()
+    for half in range(2):
+        numbers = range(half * 500, half * 500 + 500)
+        (source / f"{half}.json").write_text("".join(f'{{"id": {number}}}\n' for number in numbers))
+    ends = [f"medium('ledger:Ledger', folder={str(place)!r})" for place in (source, target)]
+    crew.completed(crew.client.submit(job_of(folder / "three", *ends)), 90)
+    lines = [line for path in target.glob("*.json") for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["id"] for line in lines) == [number for number in range(1000) if number % 10]
+
+
+class OnPostgres:
+    @pytest.fixture(autouse=True)
+    def _server(self, server: Postgres, rows: Rows) -> None:
+        self.options = {"url": server.url, "password_env": PASSWORD_ENV}
+        self.rows = rows
+        rows("drop table if exists conform, sardonyx_positions")
+
+
+class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
+    def make(self):
+        task = TaskSpec(name="out", type="output", medium="jdbc", options={**self.options, "table": "public.conform"})
+        return output(task, "job-1")
+
+    def visible(self):
+        if self.rows("select to_regclass('conform')") == [(None,)]:
+            return []
+        return [{"id": number, "text": text} for number, text in self.rows("select id, text from conform")]
+
+    def test_who_waits_for_a_rival_finds_that_it_was_faster(self):
+        """Two do the same batch at once: the second waits for the first one's end, and is refused if that was a commit."""
+        self._commit(ROWS[:10], None, 7)
+        first, second = self.make(), self.make()
+        table = pa.Table.from_pylist(ROWS[10:])
+        first.begin(table, {self.here: 7}, {self.here: Position(9)}, None)
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(second.begin, table, {self.here: 7}, {self.here: Position(9)}, None)
+            waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            until(lambda: self.rows(waits) == [(1,)], what="the second to wait for the first")
+            first.commit()
+            with pytest.raises(PositionsMoved):
+                late.result(30)
+        self._sees(ROWS)
+
+
+class TestPostgresTable(OnPostgres, InputSuite):
+    ordered = False
+    split_by = "id"
+
+    def make(self):
+        if self.rows("select to_regclass('conform')") == [(None,)]:
+            self.rows("create table conform (id int, text text, price numeric(9, 2), at timestamptz, day date)")
+            for row in ROWS:
+                text = "null" if row["text"] is None else f"'{row['text']}'"
+                self.rows(f"insert into conform values ({row['id']}, {text}, {row['id']} / 8.0, 'epoch', 'epoch')")  # noqa: S608
+            self.rows("insert into conform select null, 'none', 'NaN', null, null from generate_series(1, 3)")
+        options = {
+            **self.options,
+            "query": "select id, text, at, day from conform",
+            "split_by": self.split_by,
+            "splits": 6,
+        }
+        return split_input(TaskSpec(name="in", type="input", medium="jdbc", options=options))
+
+    def expected(self):
+        epoch = dt.datetime.fromtimestamp(0, dt.UTC)
+        found = [{**row, "at": epoch, "day": epoch.date()} for row in ROWS]
+        return [*found, *[{"id": None, "text": "none", "at": None, "day": None}] * 3]
+
+
+class TestPostgresTableByText(TestPostgresTable):
+    split_by = "text"
+
+
+class TestPostgresTableByTime(TestPostgresTable):
+    split_by = "at"
