@@ -15,6 +15,7 @@ import pytest
 
 from sardonyx.graph import graph_of
 from sardonyx.spec import JobSpec, decode_spec
+from sardonyx.testing import run_job
 from tests import flights_reference as reference
 
 ROOT = Path(__file__).parents[2]
@@ -125,3 +126,18 @@ def test_reference_sees_every_kind_of_difference():
     ):
         with pytest.raises(AssertionError, match=says):
             reference.compare(bad, expected)
+
+
+def test_orders_go_their_ways(spark):
+    """The wrong ones apart, the large ones both to be looked at and added up, each customer's together."""
+    result = run_job(ROOT / "examples" / "orders" / "job.py", {"read": ORDERS}, spark=spark)
+    assert [json.loads(row["record"])["id"] for row in result.rows("refused")] == [2]
+    assert [row["id"] for row in result.rows("review")] == [3]
+    added = {row["customer"]: (row["id_count"], row["amount_sum"]) for row in result.rows("customers")}
+    assert added == {"a": (2, 970.0), "b": (1, 20.0)}
+
+
+ORDERS = [
+    {"id": number, "customer": customer, "amount": amount}
+    for number, customer, amount in ((0, "a", 10.0), (1, "b", 20.0), (2, "b", -1.0), (3, "a", 960.0))
+]

@@ -133,7 +133,9 @@ def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
         for source in "ab"
     ]
     handle = ten.submit(shapes.grouped(*topics, outs["table"], outs["record"]))
-    until(lambda: (handle.status().task("by-table").rows_out or 0) >= 500, what="the first rows of the job", timeout=60)
+    until(
+        lambda: (handle.status().task("by-table").rows_out or 0) >= 500, what="the first rows of the job", timeout=120
+    )
     kill_nine(ten)
     assert handle.await_completion(120).status == "completed"
 
@@ -167,5 +169,5 @@ def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):
     assert {view.task(f"hop-{n}").rows_in for n in range(8)} == {shapes.NUMBERS}
 
 
-MOST_CHANGES = 8
-"""How often a partition may change hands: when each of the four peers that share it comes, and when those die."""
+MOST_CHANGES = 6
+"""How often a partition may change hands: as each of the four peers that share it comes, and as those die. It was 1 as a rule."""
