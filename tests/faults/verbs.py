@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from coordinator import layout
 from coordinator.events import PulseNote
+from sardonyx.errors import SetupError
 from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
 from tests.waiting import until
@@ -248,7 +249,11 @@ def _again(service: str, *, kill: bool) -> Verb:
     def verb(scene: Scene, _rng: random.Random) -> str:
         with scene.services:
             scene.cluster.services.end(service, kill=kill)
-            scene.cluster.services.begin(service)
+            try:
+                scene.cluster.services.begin(service)
+            except SetupError:  # the machine has other things to do; the longer it was down
+                scene.cluster.services.end(service, kill=True)
+                scene.cluster.services.begin(service)
             scene.up = now()
         return service
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Options, good, run
-from tests.faults.verbs import FAMILIES
+from coordinator.tree import Tree
+from tests.faults.flow import Sight
+from tests.faults.harness import Options, Run, good, run
+from tests.faults.shapes import SHAPES, SOURCE
+from tests.faults.verbs import FAMILIES, KINDS, password_of
 
 
 @pytest.mark.timeout(400)
@@ -27,3 +31,30 @@ def test_faults_of_one_family_lose_and_double_nothing(seed: int, family: str) ->
     """Twenty of a kind, over all shapes."""
     result = run(Options(seed=seed, faults=20, families=(family,), spark=int(family == "spark")))
     assert good(result), json.dumps(result, indent=1)
+
+
+def test_the_check_sees_what_is_wrong() -> None:
+    """A record that comes twice, and one that comes behind a later one of its key; the same record by two ways is right."""
+    sight = Sight(SHAPES["copy"])
+    for number in (1, 3, 2, 3):
+        sight.record(0, json.dumps({"id": number, "key": "k"}).encode())
+    assert (sight.count, sight.doubled, sight.out_of_order) == (4, 1, 1)
+    both = Sight(SHAPES["diamond"])
+    for via in ("left", "right", "left"):
+        both.record(0, json.dumps({"id": SOURCE + 7, "key": "k", "via": via}).encode())
+    assert (both.doubled, both.out_of_order, both.through) == (1, 0, {1: 7})
+
+
+def test_a_seed_gives_the_same_faults_again(tmp_path: Path) -> None:
+    """Each kind once before any comes twice; what can strike but once in a job is not asked for again."""
+    plan, again = (Run(Options(seed=5, spark=1), tmp_path)._plan(len(KINDS) + 10) for _ in range(2))
+    assert plan == again
+    assert {name for names in plan.values() for name in names} == set(KINDS)
+    assert sum(map(len, plan.values())) == len(KINDS) + 10
+    assert len(plan["end"]) == sum(kind.phase == "end" for kind in KINDS.values())
+
+
+def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(tree: Tree) -> None:
+    """So any process's session can be ended by whoever knows its id."""
+    session, password = tree.client.client_id
+    assert password_of(session) == password
