@@ -13,7 +13,14 @@ SERVICES = Path(__file__).parent / "services"
 SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().randrange(2**32))
 os.environ["SARDONYX_SEED"] = str(SEED)
 
-LONGEST = ("test_flights.py", "test_bad_input.py", "test_task_loop.py", "test_front_door.py", "test_embedded.py")
+LONGEST = (
+    "test_faults.py",
+    "test_flights.py",
+    "test_bad_input.py",
+    "test_task_loop.py",
+    "test_front_door.py",
+    "test_embedded.py",
+)
 """Files of tests that take longest: begun first, so that no process is left alone with one of them in the end."""
 
 
