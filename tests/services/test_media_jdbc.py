@@ -20,6 +20,7 @@ from queues.media import output, split_input
 from queues.media.base import PositionsMoved
 from queues.positions import Position
 from sardonyx.config import Settings
+from sardonyx.errors import SetupError
 from sardonyx.spec import TaskSpec
 from sardonyx.testing.conformance import ROWS, InputSuite, PositionedOutputSuite
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
@@ -208,6 +209,20 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
             first.commit()
             with pytest.raises(PositionsMoved):
                 late.result(30)
+        self._sees(ROWS)
+
+    def test_a_connection_that_breaks_is_told_as_such(self):
+        """It may be waited for; here nothing was committed, and the same batch goes through on the next connection."""
+        table = pa.Table.from_pylist(ROWS)
+        output = self.make()
+        output.begin(table, {self.here: None}, {self.here: Position(7)}, None)
+        self.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sardonyx'")
+        with pytest.raises(SetupError) as error:
+            output.commit()
+        assert error.value.code == "SX-DATABASE-UNREACHABLE"
+        output.reach()
+        assert output.positions([self.here]) == {}
+        self._commit(ROWS, None, 7)
         self._sees(ROWS)
 
 
