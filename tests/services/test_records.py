@@ -91,6 +91,7 @@ def ran(shared_house: House, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 PYTHON = [sys.executable, "-m", "sardonyx"]
+KILLED = 128 + 9
 LOST = [3, 13, 15, 23, 24, 33]
 
 
@@ -150,7 +151,7 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
         env = {**environment, "SARDONYX_GATE": f"{gate}:1:kill"}
         with start_child(command, name=gate, log_path=ran.folder / f"{gate}.log", env=env) as child:
             until(lambda child=child: child.poll() is not None, what=f"death at {gate}", timeout=60)
-            assert child.poll() == -9, child.log_tail(20)
+            assert child.poll() == KILLED, child.log_tail(20)
         assert ran.dead(first, "share")[0]["waiting"] == left
     assert house.call("dlq", "redo", first, "--task", "share").stdout.strip() == "no dead letters that were not redone"
     (by,) = ran.dead(first, "share")[0]["redone_by"]
