@@ -16,7 +16,7 @@ from queues.media import output, split_input
 from queues.positions import Partition, Position
 from sardonyx import media
 from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
-from sardonyx.media import Medium, console, jdbc
+from sardonyx.media import Medium, console, jdbc, kafka
 from sardonyx.spec import TaskSpec
 
 HERE = Partition("link", 0)
@@ -204,6 +204,18 @@ def test_options_that_fit_are_fine():
     assert upsert.options["key"] == ["id"]
     assert media.absolute("jdbc", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
     assert media.absolute("jdbc", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
+
+
+def test_formats_of_a_registry_have_options_of_their_own():
+    """Others do not know them; and an address with a password is refused, and not shown."""
+    both = {"format": "avro", "registry": "http://registry:8081"}
+    assert told(kafka("t", start="earliest", schema="id int", **both)) == ""
+    assert told(kafka("t", subject="record", register=False, value_schema="{}", **both), "output") == ""
+    assert "has no registry" in told(kafka("t", start="earliest", format="json", registry="http://registry:8081"))
+    assert "has no value_schema" in told(kafka("t", value_schema="{}", format="protobuf"), "output")
+    problems = told(kafka("t", start="earliest", format="avro", registry="https://me:s3cret@registry"))
+    assert "kafka.schema_registry" in problems
+    assert "s3cret" not in problems
 
 
 # --- one's own, and the console ---------------------------------------------------------------------------------------
