@@ -80,6 +80,9 @@ def df_exit(df: DataFrame) -> DataFrame:
 def arrow_same(table: pa.Table) -> pa.Table:
     return table
 
+def arrow_count(table: pa.Table) -> pa.Table:
+    return pa.table({"rows": [table.num_rows]})
+
 def arrow_none(table: pa.Table) -> pa.Table:
     return table.slice(0, 0)
 
@@ -269,6 +272,17 @@ def test_order_and_count_are_kept(run: Runner, fn: str, rows: int) -> None:
     assert result.table is not None
     assert result.table.equals(whole)
     assert (result.skipped, result.first_error) == (0, None)
+
+
+def test_a_grouped_task_sees_its_batch_whole(run: Runner, spark: SparkSession, code: CodeBundle) -> None:
+    """Rows of a key are not cut apart; without keys a large batch is cut for Spark's cores."""
+    task = TaskSpec(name="count", type="function", fn="job:arrow_count", group_by=["id"])
+    whole = TaskFunction(spark, task, code).apply(ids(10_001)).table
+    assert whole is not None
+    assert whole["rows"].to_pylist() == [10_001]
+    cut = run("arrow_count", ids(10_001)).table
+    assert cut is not None
+    assert len(cut) == min(spark.sparkContext.defaultParallelism, 5)
 
 
 def test_a_dataframe_function_is_a_spark_expression(run: Runner) -> None:
