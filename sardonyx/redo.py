@@ -125,7 +125,7 @@ class DeadLetters:
 
         Args:
             job: an id, the beginning of one, or a name.
-            task: whose; may be None if only one task of the job keeps any.
+            task: whose; may be None if only one task of the job has any.
             first: number of the first of them.
             most: how many at most.
 
@@ -223,8 +223,9 @@ class DeadLetters:
 
     def _one_topic(self, job: str, task: str | None) -> tuple[str, str]:
         topics = dict(self._topics(job))
-        if task is None and len(topics) == 1:
-            return next(iter(topics.items()))
+        if task is None:
+            with_any = list(topics) if len(topics) == 1 else [pile.task for pile in self.piles(job)]
+            task = with_any[0] if len(with_any) == 1 else None
         if task is None or task not in topics:
             raise _no_task(job, task, list(topics))
         return task, topics[task]
