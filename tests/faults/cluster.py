@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from coordinator import layout
 from coordinator.leadership import EpochNote
@@ -153,7 +153,14 @@ def _warm(kafka: str) -> None:
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": "warm"})
     producer.init_transactions(60)
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "warm"})
-    consumer.committed([TopicPartition("nothing", 0)], timeout=60)
+
+    def answers() -> bool:
+        with contextlib.suppress(KafkaException):  # it is just becoming the group's coordinator
+            consumer.committed([TopicPartition("nothing", 0)], timeout=10)
+            return True
+        return False
+
+    until(answers, what="Kafka to know its groups", timeout=60)
     consumer.close()
 
 
