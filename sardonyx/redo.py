@@ -115,6 +115,7 @@ class DeadLetters:
             raise SardonyxError(
                 "SX-DLQ-NONE",
                 f"there is no dead letter {offset}" + (f" of task {task}" if task else "") + f" of job {job}",
+                cause="a letter's number is its offset, and transactions take some of these",
                 fix=f"`sardonyx dlq show {job}` shows the numbers of those that there are",
                 where={"job": job},
             )
