@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import socket
 import subprocess
@@ -28,8 +27,6 @@ _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 @contextmanager
 def schema_registry() -> Iterator[str]:
     """Address of a registry that keeps everything in memory and dies with us. Skips, with the reason, if none can be had."""
-    if importlib.util.find_spec("fastavro") is None:
-        pytest.skip("sardonyx[registry] is not installed; see pyproject.toml for why it is not in the lock file")
     jar = _jar()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
