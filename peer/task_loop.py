@@ -40,9 +40,10 @@ from peer.work import Result, StepClock, Work
 from queues.links import read_all
 from queues.media.base import PositionsMoved, Split
 from queues.outlets import sentinel_message
+from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, Batch, Reader, ReaderLost
+from queues.reader import DUE_HEADER, ROWS_HEADER, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
 from sardonyx.gates import gate

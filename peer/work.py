@@ -21,8 +21,8 @@ from peer.origins import Origins
 from queues import block, dead_letters, links, media
 from queues.media.base import PositionedOutput, Split, SplitInput
 from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
+from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
-from queues.reader import Batch
 from queues.transaction import Outgoing
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, InternalError

@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from queues.media.base import PositionedOutput
+from queues.pieces import Recovered
 from queues.positions import Partition, Position
-from queues.reader import Recovered
 from queues.transaction import Outgoing, Records
 from sardonyx.errors import OutputError
 

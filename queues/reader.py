@@ -13,8 +13,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from confluent_kafka import (
@@ -27,7 +26,7 @@ from confluent_kafka import (
 )
 
 from coordinator.events import LinkFacts
-from queues.pieces import Held, Piece, split
+from queues.pieces import Batch, Held, Piece, Recovered, split
 from queues.positions import Partition, Position
 from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
 from sardonyx.config import Settings
@@ -62,34 +61,6 @@ _ELSEWHERE = (
 
 class ReaderLost(Exception):
     """The consumer is of no more use; a new one takes over from the committed positions."""
-
-
-@dataclass
-class Batch:
-    """Messages to be worked on together, and what is to be committed with their results."""
-
-    messages: dict[str, list[Message]] = field(default_factory=dict)
-    """By link name, in the order in which they were read."""
-    rows: dict[Partition, int] = field(default_factory=dict)
-    """Rows read, by partition; estimated where only reading the piece will tell."""
-    positions: dict[Partition, Position] = field(default_factory=dict)
-    """Where each touched partition stands behind this batch; the counts are still those from before it."""
-    displaced: dict[Partition, str] = field(default_factory=dict)
-    """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
-    incarnations: dict[Partition, int] = field(default_factory=dict)
-    """Which assignment of the partition it was read under."""
-    started: dict[Partition, int | None] = field(default_factory=dict)
-    """For each of ``positions``, the committed offset that the batch goes on from; None: nothing was ever committed."""
-    owed: list[Outgoing] = field(default_factory=list)
-    """What an earlier batch had still to say, of which only the output's own transaction is committed."""
-
-
-class Recovered(NamedTuple):
-    """Where a partition stands in an output that keeps positions itself, which is where reading begins."""
-
-    position: Position
-    owed: list[Outgoing]
-    """What is still to be written with the next commit, if Kafka's own position is another one."""
 
 
 class Reader:

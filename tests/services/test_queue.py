@@ -15,8 +15,9 @@ from coordinator.events import Counts
 from coordinator.outer import KafkaLinks
 from queues import links
 from queues.outlets import sentinel_message
+from queues.pieces import Batch
 from queues.positions import Partition, Position, add
-from queues.reader import ROWS_HEADER, Batch, Reader
+from queues.reader import ROWS_HEADER, Reader
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
