@@ -399,7 +399,7 @@ def test_a_record_that_raises_is_shown(run: Runner) -> None:
     assert error.message == "function row_ratio of task label raised ZeroDivisionError: division by zero"
     assert error.cause == "the record was {'delay': 0.0, 'id': 0}"
     assert 'File "helpers.py", line 18, in ratio' in error.traceback
-    assert error.traceback.splitlines()[1].strip() == 'File "job.py", line 104, in row_ratio'
+    assert error.traceback.splitlines()[1].strip() == 'File "job.py", line 107, in row_ratio'
     assert "return {" in error.traceback
 
 
