@@ -35,7 +35,7 @@ core: $(READY) ## the tests of the pure core: no services, and no package that t
 	@$(PYTEST) -p tests.without_services tests/core
 
 simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests of the simulation
-	@$(PYTEST) tests/simulation
+	@$(PYTEST) --dist worksteal tests/simulation
 
 simulate: $(READY) ## so many histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLAN),--plan $(PLAN))
