@@ -42,7 +42,7 @@ def _sweep(parent: Path, prefix: str) -> None:
         with contextlib.suppress(OSError):  # somebody else is at it, or it is not ours to remove
             if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
                 continue
-            with (folder / _LOCK).open("a") as lock:
+            with (folder / _LOCK).open("r+") as lock:  # must be there: one without it was made by somebody else
                 if _hold(lock):
                     shutil.rmtree(folder, ignore_errors=True)
 

@@ -55,3 +55,13 @@ def test_what_a_killed_owner_left_goes_with_the_next_of_its_kind(temporary: Path
     assert (left / "file").exists()
     with scratch("kind-") as folder:
         assert sorted(path.name for path in temporary.iterdir()) == sorted([folder.name, "other-1"])
+
+
+def test_a_directory_that_somebody_else_made_stays(temporary: Path) -> None:
+    """One of the same prefix by chance: it has no lock file, and none is put there."""
+    mine = temporary / "kind-mine"
+    mine.mkdir()
+    (mine / "thesis").write_text("x")
+    with scratch("kind-"):
+        pass
+    assert [path.name for path in mine.iterdir()] == ["thesis"]
