@@ -63,6 +63,10 @@ class ReaderLost(Exception):
     """The consumer is of no more use; a new one takes over from the committed positions."""
 
 
+class PositionsUndecided(ReaderLost):
+    """The broker did not tell the committed positions, for longer than any transaction may stand open."""
+
+
 class Reader:
     """One peer's way in.
 
@@ -404,8 +408,10 @@ class Reader:
                 answer = self._consumer.committed(wanted, timeout=_BROKER_CALL + self._transaction_timeout)
                 break
             except KafkaException as error:
-                if error.args[0].code() not in _ELSEWHERE or time.monotonic() > deadline:
-                    raise ReaderLost(f"the broker did not tell the committed positions: {error}") from error
+                code = error.args[0].code()
+                if code not in _ELSEWHERE or time.monotonic() > deadline:
+                    lost = PositionsUndecided if code == KafkaError._TIMED_OUT else ReaderLost
+                    raise lost(f"the broker did not tell the committed positions: {error}") from error
                 time.sleep(_ASK_AGAIN)
         found: list[tuple[Partition, Position | None]] = []
         for item in answer:
