@@ -90,7 +90,9 @@ class _Registered:
             try:
                 rows.append(schema.read(value))
                 columns = schema.columns(value)
-            except Exception as error:  # noqa: BLE001 (whatever a decoder meets in bytes that are none of its own)
+            except Exception as error:  # (whatever a decoder meets in bytes that are none of its own)
+                if _is_of_network(error):  # which says nothing about the record
+                    raise self._unreachable(error) from error
                 del rows[len(places) :]
                 bad.append((index, _undecodable(value, f"{type(error).__name__}: {error}")))
                 continue
@@ -111,20 +113,19 @@ class _Registered:
         return self._schemas[number]
 
     def _fetched(self, number: int) -> Written | str:
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-
         try:
             found = self._client.get_schema(number, fmt=self.asked_as)
-            if found.schema_type != self.kind.upper():
-                return f"schema {number} is {found.schema_type}, not {self.kind}"
-            return self._written(found)
-        except (ValueError, KeyError) as error:
-            return f"schema {number} cannot be read as columns: {error}"
-        except SchemaRegistryError as error:
-            if error.http_status_code == 404:
+        except Exception as error:
+            if _is_unknown(error):
                 return f"the registry has no schema {number}"
             raise self._unreachable(error) from error
+        if found.schema_type != self.kind.upper():
+            return f"schema {number} is {found.schema_type}, not {self.kind}"
+        try:
+            return self._written(found)
         except Exception as error:
+            if isinstance(error, (ValueError, KeyError)) or _is_unknown(error):
+                return f"schema {number} cannot be read as columns: {error}"
             raise self._unreachable(error) from error
 
     def _written(self, schema: Any) -> Written:
@@ -178,18 +179,16 @@ class _Registered:
         raise NotImplementedError
 
     def _refused(self, error: Exception, row: dict[str, Any]) -> SetupError | OutputError:
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-
         where = {"topic": self._topic, "registry": self._address}
-        if isinstance(error, SchemaRegistryError) and error.http_status_code < 500:
+        if _is_unknown(error) or getattr(error, "http_status_code", 0) in _NOT_TAKEN:
             return OutputError(
                 "SX-OUTPUT-REGISTRY",
-                f"the schema registry did not take the schema of topic {self._topic}: {error.error_message}",
+                f"the schema registry did not take the schema of topic {self._topic}: {error}",
                 cause="it is not compatible with an earlier one, or it is not registered and register is false",
                 fix="make the rows fit the schema that is there, or register a new one",
                 where=where,
             )
-        if isinstance(error, SchemaRegistryError) or "httpx" in type(error).__module__ or isinstance(error, OSError):
+        if _is_of_network(error):
             return self._unreachable(error)
         return OutputError(
             "SX-OUTPUT-TYPE",
@@ -215,12 +214,11 @@ class AvroFormat(_Registered):
 
     def _written(self, schema: Any) -> Written:
         from confluent_kafka.schema_registry.avro import AvroDeserializer
-        from confluent_kafka.serialization import MessageField, SerializationContext
 
         columns = avro_types.to_arrow(json.loads(schema.schema_str))
         read = AvroDeserializer(self._client)
-        context = SerializationContext(self._topic, MessageField.VALUE)
-        return Written(lambda _: columns, lambda value: _record(read(value, context)))
+        # Without a context it does not ask the registry, batch after batch, for a subject that nothing here depends on.
+        return Written(lambda _: columns, lambda value: _record(read(value)))
 
     def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
         from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -309,6 +307,24 @@ def _client(address: str, _pid: int) -> Any:
 
 
 _DEBIAN_CA = "/etc/ssl/certs/ca-certificates.crt"
+
+
+_UNKNOWN = {40401, 40402, 40403}
+"""How a registry itself says that there is no such subject, version or schema; a bare 404 may be anybody's at its address."""
+_NOT_TAKEN = {409, 422}
+"""HTTP statuses of a schema that is not compatible or not valid."""
+
+
+def _is_unknown(error: Exception) -> bool:
+    return getattr(error, "error_code", None) in _UNKNOWN
+
+
+def _is_of_network(error: Exception) -> bool:
+    """Whether it was raised by talking to a registry, or to what answers in its place."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    talk = (SchemaRegistryError, OSError, json.JSONDecodeError)
+    return isinstance(error, talk) or type(error).__module__.startswith("httpx")
 
 
 def _record(value: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from queues.media import topic_format
 from sardonyx.errors import OutputError, SetupError
+from tests.proxy import Proxy
 from tests.registry import schema_registry
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -131,3 +132,20 @@ def test_without_a_registry_no_record_is_called_bad(form: str, options: dict):
     with pytest.raises(SetupError) as error:
         topic_format({"topic": "t", "format": form})
     assert error.value.code == "SX-REGISTRY-MISSING"
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_a_registry_that_goes_away_makes_no_good_record_bad(form: str, options: dict):
+    """Records of a schema that was read before are read without it, batch after batch; others wait."""
+    host = options["registry"].split("/")[2]
+    topics = {name: {**options, "topic": f"{options['topic']}-{name}"} for name in ("one", "two")}
+    first, second = (records(form, topic, pa.table({name: [7]})) for name, topic in topics.items())
+    with Proxy(host) as proxy:
+        through = {**options, "format": form, "registry": options["registry"].replace(host, proxy.address)}
+        assert topic_format(through).decode(first).table.to_pylist() == [{"one": 7}]
+        proxy.refuse()
+        decoded = topic_format(through).decode(first)
+        assert (decoded.table.to_pylist(), decoded.bad) == ([{"one": 7}], [])
+        with pytest.raises(SetupError) as error:
+            topic_format(through).decode([*first, *second])
+        assert error.value.code == "SX-REGISTRY-UNREACHABLE"
