@@ -29,6 +29,7 @@ from coordinator.events import (
     Create,
     Delete,
     DeletePulse,
+    Effect,
     Evicted,
     Exhausted,
     JobPurged,
@@ -48,7 +49,7 @@ from coordinator.fences import Fences, Slot
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
-from coordinator.orphans import Orphans
+from coordinator.orphans import Orphans, readers_of_letters
 from coordinator.outcomes import TransactionFailed
 from coordinator.outer import OuterEffects, OuterWorker
 from coordinator.state import decode_state, encode_state, new_state, project
@@ -72,6 +73,9 @@ RECALLED = 20_000
 
 _LEAVING = (PeerDied, Evicted, TaskFailed)
 """Events by which a slot may be left with something open on Kafka."""
+
+_FORGETTING = (JobPurged, LinksDeleted)
+"""Events by which a job may be forgotten."""
 
 _EVERYDAY = (Acked, Exhausted, Completed)
 """Events that are logged for debugging only: there are many, and they say nothing that is out of the ordinary."""
@@ -121,8 +125,10 @@ class Leader:
         )
         self.state = new_state(settings.deployment)
         self._snapshot = 0
-        self._swept = ""
-        """The job that was forgotten last when code was swept last."""
+        self._forgotten: dict[str, str] = {}
+        """Jobs that were forgotten since code was swept last; the state remembers but the last thousand."""
+        self._read: dict[str, str] = {}
+        """Jobs that were forgotten and whose dead letters are still read -> the job that reads them."""
         self._weighs = 0
         """Entries that must lie between two snapshots of a state as large as it was in the last."""
         self._under_way: tuple[Callable[[], None], int] | None = None
@@ -177,6 +183,7 @@ class Leader:
         if found is not None:
             self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
+            self._forgotten = dict.fromkeys(self.state.purged, "")
         reached = journal.read_checkpoint(self._tree)
         left: dict[Slot, int] = {}
         touched = self._replay(reached, left)
@@ -213,7 +220,7 @@ class Leader:
             slot = self._slot(entry.event)
             if slot is not None and entry.event.at > lately:
                 left[slot] = n
-            effects = decide(self.state, n, entry.event)
+            effects = self._decide(n, entry.event)
             if n > reached:
                 touched |= {effect.path for effect in effects if isinstance(effect, TreeEffect)}
         if self.state.n < reached:
@@ -278,7 +285,7 @@ class Leader:
                 slot = self._slot(intake.event)
                 if slot is not None:
                     left[slot] = n
-                effects = decide(self.state, n, intake.event)
+                effects = self._decide(n, intake.event)
                 self._tell(told, n, intake.event, many)
                 if effects and not isinstance(effects[-1], TreeEffect):  # these come last
                     self._outer += [(n, effect) for effect in effects if not isinstance(effect, TreeEffect)]
@@ -296,6 +303,12 @@ class Leader:
             kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
             log.info("decided many alike", last=self.state.n, **kinds)
         self._keep()
+
+    def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
+        effects = decide(self.state, n, event)
+        if isinstance(event, _FORGETTING) and event.job in self.state.purged:
+            self._forgotten[event.job] = ""
+        return effects
 
     def settle(self) -> None:
         """Wait until the effects of all events that were handled stand in the tree, and begin what waited for them."""
@@ -399,15 +412,19 @@ class Leader:
         log.debug("snapshot written", n=self.state.n, entries_removed=removed)
 
     def _sweep(self) -> None:
-        """Once after jobs were forgotten, and after taking over: remove their code, their claims and their dead letters."""
-        forgotten = next(reversed(self.state.purged), "")
-        if forgotten != self._swept:
-            sweep_code(
-                self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
-            )
-            sweep_claims(self._leadership, self.state.jobs)
-            self._orphans.sweep(self.state.purged)
-            self._swept = forgotten
+        """Once after jobs were forgotten, and after taking over: remove their code, their claims and their dead letters. Those
+        that a redo still reads stay until it has ended.
+        """
+        over = [job for job, reader in self._read.items() if reader not in self.state.plans]
+        if not self._forgotten and not over:
+            return
+        sweep_code(self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None})
+        sweep_claims(self._leadership, self.state.jobs)
+        forgotten = self._forgotten | self._read
+        readers = readers_of_letters({job: self.state.jobs[job].spec for job in self.state.plans})
+        self._read = {job: readers[job] for job in forgotten if job in readers}
+        self._orphans.sweep([job for job in forgotten if job not in readers])
+        self._forgotten = {}
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""

@@ -5,16 +5,33 @@ Only what the log says was forgotten is looked for, by its id; so no topic of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
 from sardonyx.clockwork import REAL, Clockwork
+from sardonyx.spec import JobSpec
 
 PAUSE = 30.0
 """Seconds after which it is tried again if Kafka was away."""
+LETTERS = "letters"
+"""The format of an input that reads dead letters: ``queues.dead_letters.FORMAT``, which is not loaded here."""
 
 log = structlog.get_logger()
+
+
+def readers_of_letters(specs: Mapping[str, JobSpec]) -> dict[str, str]:
+    """The jobs whose dead letters are read by any of these, each with one that reads them: ``sardonyx dlq redo`` made it.
+
+    Args:
+        specs: of jobs that have not ended, by id.
+    """
+    return {
+        topic[1]: job  # <deployment>.<job>.<task>.dead
+        for job, spec in specs.items()
+        for task in spec.catalog
+        if task.options.get("format") == LETTERS and len(topic := str(task.options.get("topic")).split(".")) == 4
+    }
 
 
 class Orphans:
@@ -36,7 +53,7 @@ class Orphans:
     def sweep(self, forgotten: Collection[str]) -> None:
         """Begin to remove what these jobs have left. Does not wait."""
         with self._changed:
-            self._wanted = tuple(forgotten)
+            self._wanted = _all(self._wanted, forgotten)
             if self._wanted and not self._busy and not self._closed:
                 self._busy = True
                 self._clockwork.spawn("orphans", self._work)
@@ -59,6 +76,11 @@ class Orphans:
             except Exception as error:  # noqa: BLE001 - Kafka is away: again, for as long as it takes
                 log.warning("what forgotten jobs have left cannot be removed yet", reason=str(error))
                 with self._changed:
-                    self._wanted = self._wanted or forgotten
+                    self._wanted = _all(forgotten, self._wanted)
                     if not self._closed:
                         self._changed.wait(PAUSE)
+
+
+def _all(first: Collection[str], then: Collection[str]) -> tuple[str, ...]:
+    """Each once: what is asked for while Kafka is away comes on top of what was asked for before."""
+    return tuple(dict.fromkeys((*first, *then)))

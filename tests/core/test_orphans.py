@@ -8,7 +8,9 @@ from collections.abc import Collection
 import pytest
 
 from coordinator import orphans
-from coordinator.orphans import Orphans
+from coordinator.orphans import Orphans, readers_of_letters
+from sardonyx.redo import redo_spec
+from sardonyx.spec import JobSpec, TaskSpec
 
 
 class Kafka:
@@ -33,6 +35,35 @@ def test_it_is_tried_until_kafka_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     Orphans(kafka.forget).sweep(["a", "b"])
     assert kafka.done.wait(10)
     assert kafka.asked == [("a", "b")] * 3
+
+
+def test_what_is_asked_for_meanwhile_comes_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether Kafka is away or at work just then: nothing that was asked for before is dropped."""
+    monkeypatch.setattr(orphans, "PAUSE", 0.001)
+    asked: list[tuple[str, ...]] = []
+    done = threading.Event()
+
+    def forget(jobs: Collection[str]) -> None:
+        asked.append(tuple(jobs))
+        if len(asked) == 1:
+            swept.sweep(["b"])
+            swept.sweep(["c", "a"])
+            raise ConnectionError("away")
+        done.set()
+
+    swept = Orphans(forget)
+    swept.sweep(["a"])
+    assert done.wait(10)
+    assert asked == [("a",), ("a", "b", "c")]
+
+
+def test_who_reads_dead_letters_is_known_by_the_job_they_are_of() -> None:
+    """From a redo as it is made; a job that reads any other topic reads none."""
+    one = TaskSpec(name="one", type="input", medium="kafka", options={"topic": "t.orders-abc.one.d"})
+    out = TaskSpec(name="out", type="output", medium="blackhole")
+    spec = JobSpec(name="orders", workflow=[("one", "out")], catalog=[one, out])
+    redo = redo_spec(spec, "out", "orders-redo", "t.orders-abc.out.dead", 0, 1)
+    assert readers_of_letters({"orders-abc": spec, "orders-redo": redo}) == {"orders-abc": "orders-redo"}
 
 
 def test_nothing_is_begun_for_nothing_or_when_closed() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from coordinator import layout
+from coordinator import layout, step
 from coordinator import log as journal
-from coordinator.events import JobSubmitted
+from coordinator.events import JobKilled, JobPurged, JobSubmitted
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
 from coordinator.tree import Tree
@@ -19,9 +19,10 @@ from sardonyx import handle
 from sardonyx.client import Client
 from sardonyx.config import Settings
 from sardonyx.errors import Interrupted, SardonyxError
+from sardonyx.redo import redo_spec
 from sardonyx.views import JobView
 from tests.services.conftest import Sardonyx
-from tests.services.coordination import SPEC, coordinator, peers, status, submit
+from tests.services.coordination import SPEC, FakeLinks, coordinator, peers, status, submit
 from tests.waiting import until
 
 
@@ -59,6 +60,32 @@ def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sard
         assert "SX-JOB-UNKNOWN" in sardonyx("job", "explain", "one-zzzzzz", code=1).stderr
         assert "SX-USAGE" in sardonyx("job", "purge", code=2).stderr
     assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]
+
+
+def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
+    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job that waits for peers is about to read goes when that has ended; what other jobs left goes at once, of every
+    one of them, also of more than are remembered.
+    """
+    monkeypatch.setattr(step, "REMEMBERED_PURGED", 1)
+    outer = FakeLinks()
+    jobs = [f"job{number}-aaaaaa" for number in range(4)]
+    with coordinator(settings, outer), peers(settings, "peer-a"):
+        for job in jobs:
+            submit(tree, job)
+            completed(tree, job)
+        spec = redo_spec(SPEC, "work", "redo", f"{settings.deployment}.{jobs[0]}.work.dead", 0, 1)
+        needy = [msgspec.structs.replace(task, min_peers=2) for task in spec.catalog]
+        tree.request(JobSubmitted(job="redo-bbbbbb", spec=msgspec.structs.replace(spec, catalog=needy)))
+        until(lambda: (note := status(tree, "redo-bbbbbb")) and note.waits_for, what="the redo to wait for peers")
+        for job in jobs:
+            tree.request(JobPurged(job=job))
+        until(
+            lambda: {job for what, job in outer.asked if what == "forget"} == set(jobs[1:]), what="what is left to go"
+        )
+        tree.request(JobKilled(job="redo-bbbbbb"))
+        until(lambda: ("forget", jobs[0]) in outer.asked, what="the letters to go with their reader")
 
 
 def test_a_purge_goes_on_past_jobs_that_others_purged(
