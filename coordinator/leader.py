@@ -357,6 +357,8 @@ class Leader:
 
     def _fence(self, left: dict[Slot, int]) -> None:
         """End what may be open in slots that nobody has been given meanwhile: whoever is does it himself, by beginning."""
+        if left:
+            self._applied()
         for slot, n in left.items():
             job = self.state.jobs.get(slot.job)
             if job is not None and self._vacant(slot):
@@ -418,6 +420,7 @@ class Leader:
         over = [job for job, reader in self._read.items() if reader not in self.state.plans]
         if not self._forgotten and not over:
             return
+        self._applied()
         sweep_code(self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None})
         sweep_claims(self._leadership, self.state.jobs)
         forgotten = self._forgotten | self._read

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +18,15 @@ from structlog.testing import capture_logs
 from coordinator import layout, log
 from coordinator.decide import decide, replay
 from coordinator.events import (
+    Acked,
     Create,
     Evicted,
     JobKilled,
+    JobPurged,
     JobSubmitted,
     LinkFacts,
     LinksCreated,
+    LinksDeleted,
     PeerBorn,
     PeerDied,
     Set,
@@ -228,6 +231,31 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
     assert decided_nodes(tree) != project(replay(log.read_log(tree), deployment=quick.deployment))
     follows(quick)
     hold_together(tree, quick)
+
+
+def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is a slot fenced before its peer is gone from the tree, nor are letters removed before their job is."""
+    begun: list[str] = []
+
+    def begins(what: str) -> Callable[..., None]:
+        return lambda *_: begun.append(f"{what} early" if leader._under_way else what)
+
+    monkeypatch.setattr("coordinator.fences.Fences.left", begins("fence"))
+    monkeypatch.setattr("coordinator.orphans.Orphans.sweep", begins("forget"))
+    with leadership(quick) as won:
+        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        facts = {link.name: LinkFacts(4) for link in graph_of(SPEC, "d", "count-1").links}
+        leader.handle([Intake(PeerBorn(at=1.0, peer="p1"))])
+        leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
+        leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=facts))])
+        assert leader.state.peers["p1"].assignment
+        leader.handle([Intake(Acked(at=4.0, peer="p1", assignment=leader.state.peers["p1"].assignment.id))])
+        leader.handle([Intake(PeerDied(at=5.0, peer="p1"))])
+        leader.handle([Intake(JobKilled(at=6.0, job="count-1"))])
+        leader.handle([Intake(LinksDeleted(at=7.0, job="count-1", counts={}))])
+        leader.handle([Intake(JobPurged(at=8.0, job="count-1"))])
+        leader.close()
+    assert begun == ["fence", "forget"]
 
 
 def test_what_happened_while_nobody_led(tree: Tree, quick: Settings) -> None:
