@@ -14,7 +14,6 @@ SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().r
 os.environ["SARDONYX_SEED"] = str(SEED)
 
 LONGEST = (
-    "test_faults.py",
     "test_flights.py",
     "test_bad_input.py",
     "test_task_loop.py",
