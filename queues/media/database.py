@@ -142,6 +142,13 @@ def _is_away(error: sa.exc.DBAPIError) -> bool:
     return state.startswith(("08", "57P"))
 
 
+def lost_to_rival(error: SetupError) -> bool:
+    """Whether an error that :func:`explained` told only says that another transaction was preferred: a deadlock, a
+    serialisation failure. The same transaction may go through at once.
+    """
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in {"40P01", "40001"}
+
+
 def _is_about_names(error: sa.exc.OperationalError) -> bool:
     """SQLite calls it operational that there is no such table or column."""
     return bool(re.search(r"no such (table|column)|has no column|syntax error|ON CONFLICT clause", str(error.orig)))

@@ -20,7 +20,8 @@ sealed tasks go when a later job seals, a week after their own seal.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from queues.media import database, json_text
 from queues.media.base import Kept, PositionsMoved
 from queues.media.database import Address, explained
 from queues.positions import Partition, Position
-from sardonyx.errors import OutputError
+from sardonyx.errors import OutputError, SetupError
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -99,7 +100,7 @@ class JdbcOutput:
         """Step 1. A transaction that is left open for :meth:`commit` or :meth:`abandon`.
 
         Raises:
-            PositionsMoved: the batch is somebody else's.
+            PositionsMoved: the batch is somebody else's, or the database has ended a deadlock at our expense.
             OutputError: ``SX-OUTPUT-DATABASE``, the database does not take the rows.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
@@ -210,7 +211,10 @@ class JdbcOutput:
             )
         columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
         names = table.column_names
-        connection.execute(statement, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        # By key, or two peers could each wait for a row that the other has locked. Of equal keys the last one still stands.
+        rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
+        connection.execute(statement, rows)
 
     def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
         """PostgreSQL's own way for many rows. All are made ready first: a transaction holds a lock, and should be short."""
@@ -259,8 +263,15 @@ class JdbcOutput:
             _create(engine, _positions_table(self._schema))
         self._ready = True
 
-    def _explained(self, what: str) -> Any:
-        return explained(self._address, OutputError, "SX-OUTPUT-DATABASE", what)
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            with explained(self._address, OutputError, "SX-OUTPUT-DATABASE", what):
+                yield
+        except SetupError as error:
+            if database.lost_to_rival(error):
+                raise PositionsMoved(error.message) from error
+            raise
 
 
 def _positions_table(schema: str | None) -> sa.Table:

@@ -196,6 +196,15 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
             return []
         return [{"id": number, "text": text} for number, text in self.rows("select id, text from conform")]
 
+    def _raises(self, state: str, trigger: str) -> None:
+        """From now on whoever writes a row is told that."""
+        self.rows(
+            "create or replace function raises() returns trigger language plpgsql as "
+            f"$$ begin raise exception 'so it is' using errcode = '{state}'; end $$"
+        )
+        when = "deferrable initially deferred" if "constraint" in trigger else ""
+        self.rows(f"create {trigger} raises after insert on conform {when} for each row execute function raises()")
+
     def test_who_waits_for_a_rival_finds_that_it_was_faster(self):
         """Two do the same batch at once: the second waits for the first one's end, and is refused if that was a commit."""
         self._commit(ROWS[:10], None, 7)
@@ -224,6 +233,14 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
         assert output.positions([self.here]) == {}
         self._commit(ROWS, None, 7)
         self._sees(ROWS)
+
+    def test_a_deadlock_that_the_database_ended_is_no_failure(self):
+        """The batch is dropped, and read and written again."""
+        self._commit(ROWS[:1], None, 1)  # makes the table
+        self._raises("40P01", "trigger")
+        output = self.make()
+        with pytest.raises(PositionsMoved):
+            output.begin(pa.Table.from_pylist(ROWS[1:]), {self.here: 1}, {self.here: Position(7)}, None)
 
 
 class TestPostgresTable(OnPostgres, InputSuite):
