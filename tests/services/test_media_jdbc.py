@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import signal
+import socket
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import pytest
 
 from queues.media import output, split_input
 from queues.media.base import PositionsMoved
+from queues.media.database import Address
 from queues.positions import Position
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
@@ -233,6 +235,15 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
         assert output.positions([self.here]) == {}
         self._commit(ROWS, None, 7)
         self._sees(ROWS)
+
+    def test_a_server_that_vanishes_is_not_waited_for_in_silence(self):
+        """The system asks whether it is still there, and gives the connection up after 15 seconds without an answer."""
+        with Address.of(self.options).engine().connect() as connection:
+            descriptor = connection.connection.driver_connection.pgconn.socket
+            with closing(socket.socket(fileno=os.dup(descriptor))) as held:
+                assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+                assert held.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
 
     def test_a_deadlock_that_the_database_ended_is_no_failure(self):
         """The batch is dropped, and read and written again."""
