@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.tree import Tree
 from tests.faults.flow import Sight
-from tests.faults.harness import Options, Run, good, run
+from tests.faults.harness import Broken, Options, Run, good, main, run
 from tests.faults.shapes import SHAPES, SOURCE
 from tests.faults.verbs import FAMILIES, KINDS, password_of
 
@@ -34,7 +34,11 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
 def test_faults_of_one_family_lose_and_double_nothing(seed: int, family: str) -> None:
     """Twenty of a kind, over all shapes."""
     result = run(Options(seed=seed, faults=20, families=(family,), spark=int(family == "spark")))
-    assert good(result), json.dumps(result, indent=1)
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["faults"].values()) >= 20, told
+    if family == "sigstop":
+        assert result["stopped_past_every_timeout"], told
 
 
 def test_the_check_sees_what_is_wrong() -> None:
@@ -56,6 +60,26 @@ def test_a_seed_gives_the_same_faults_again(tmp_path: Path) -> None:
     assert {name for names in plan.values() for name in names} == set(KINDS)
     assert sum(map(len, plan.values())) == len(KINDS) + 10
     assert len(plan["end"]) == sum(kind.phase == "end" for kind in KINDS.values())
+
+
+def test_what_did_not_strike_comes_first_or_the_run_is_red(tmp_path: Path) -> None:
+    """A kind that was planned is planned again; a run with fewer faults than were asked for is no good one, whatever it lost."""
+    missing = Run(Options(seed=5, faults=2, families=("leader",)), tmp_path)
+    missing._missed = ["stop leader", "kill leader"]
+    assert missing._plan(1)["run"] == ["stop leader"]
+    missing._all_struck()
+    assert missing.trouble == ["0 of 2 faults struck; not struck: kill leader"]
+    with pytest.raises(Broken, match="no fault of spark"):
+        Run(Options(families=("spark",)), tmp_path)._plan(1)
+    assert "kill at vote" not in Run(Options(shapes=("copy",)), tmp_path)._plan(60)["end"]
+
+
+def test_what_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped family of faults is told before anything is started."""
+    monkeypatch.setattr("sys.argv", ["harness", "--kinds", "sigkill,sigstpo"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "there is no sigstpo" in capsys.readouterr().err
 
 
 def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(tree: Tree) -> None:
