@@ -72,8 +72,8 @@ class Cluster(contextlib.ExitStack):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> bool:
-        missing = [fault for daemon in self.daemons for fault in daemon.missing]
         swallowed = super().__exit__(kind, error, where)
+        missing = [fault for daemon in self.daemons for fault in daemon.missing]  # one may come while they are stopped
         if error is None and missing:
             raise AssertionError(f"a fault of the script has not come: {missing[0]}\n{self.logs()}")
         return bool(swallowed)

@@ -63,7 +63,7 @@ class Daemon:
         self._left = list(script)
         self._closing = threading.Event()
         self.happened: list[Fault] = []
-        """The faults that have come so far."""
+        """The faults that have come so far; a pause counts from its beginning."""
         self.processes: list[Keeper] = [start(self._left[0].environment if self._left else {})]
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="fault script")
         if self._left:
@@ -89,6 +89,8 @@ class Daemon:
         self._closing.set()
         if self._watcher.is_alive():
             self._watcher.join()
+        if self._left and self._has_come(self._left[0]):  # after the watcher's last look
+            self._over(self._left[0])
         self.process.signal(signal.SIGCONT)
         self.process.stop(grace)
 
@@ -104,12 +106,15 @@ class Daemon:
                 self._over(fault)
                 self.processes.append(self._start(self._left[0].environment if self._left else {}))
             elif _stands(process.pid):
+                self._over(fault)  # it has come, though the cluster may be left before the pause is over
                 self._closing.wait(fault.pause)
                 process.signal(signal.SIGCONT)
-                self._over(fault)
                 if self._left:  # a gate is armed when a process starts, so the next fault takes a new one
                     process.stop()
                     self.processes.append(self._start(self._left[0].environment))
+
+    def _has_come(self, fault: Fault) -> bool:
+        return self.process.poll() == _KILLED if fault.pause is None else _stands(self.process.pid)
 
     def _over(self, fault: Fault) -> None:
         self.happened.append(fault)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sardonyx.keeper import Keeper, start_child
+from sardonyx.testing import faults
 from sardonyx.testing.faults import Daemon, kill_at, pause_at
 from tests.waiting import until
 
@@ -64,3 +65,25 @@ def test_a_fault_that_does_not_come_is_told(lives: list[Keeper], tmp_path: Path)
     made.stop()
     assert made.missing == [kill_at("never")]
     assert str(made.missing[0]) == "killed when it passes 'never' for the 1. time"
+
+
+def test_a_pause_has_come_when_it_begins(lives: list[Keeper], tmp_path: Path) -> None:
+    """Who is done before it is over need not wait for it."""
+    made = daemon(lives, tmp_path, pause_at("passed", 600))
+    until(lambda: made.happened, what="the pause")
+    made.stop()
+    assert made.missing == []
+    assert lives[0].poll() is not None
+
+
+def test_a_death_that_nobody_has_looked_at_yet_has_come(
+    lives: list[Keeper], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon dies at its last step, and the test is over before the next look at it."""
+    monkeypatch.setattr(faults, "_TICK", 600)
+    made = daemon(lives, tmp_path, kill_at("passed"))
+    until(lambda: lives[0].poll() is not None, what="the death")
+    assert made.happened == []
+    made.stop()
+    assert made.happened == [kill_at("passed")]
+    assert len(lives) == 1
