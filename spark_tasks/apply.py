@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -155,16 +155,21 @@ class TaskFunction:
 
     # --- again, and then apart -----------------------------------------------------------------------------------
 
-    def _again(self) -> Iterator[int]:
-        """The numbers of the attempts, from 1; waits before each but the first."""
+    def _again(self, left: Callable[[], Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
+        """The numbers of the attempts, from 1, with what is left to run, as long as there is any; waits before each but the
+        first.
+        """
         on_error = self._task.on_error
         pause = seconds(on_error.backoff)
         for attempt in range(1, on_error.retries + 2):
+            now = left()
+            if not now:
+                return
             if attempt > 1:
                 if self._abandoned.wait(pause):
                     raise Abandoned
                 pause *= 2
-            yield attempt
+            yield attempt, now
 
     def _last(self, attempt: int) -> bool:
         return attempt > self._task.on_error.retries
@@ -177,12 +182,9 @@ class TaskFunction:
         parts = [table] if self._task.group_by else self._cut(table)  # rows of a key stay together
         data = [to_bytes(part) for part in parts]
         done: dict[int, Done] = {}
-        for attempt in self._again():
+        for attempt, left in self._again(lambda: [n for n in range(len(data)) if n not in done or done[n].fault]):
             apart = self._apart and self._last(attempt)
-            left = [n for n in range(len(data)) if n not in done or done[n].fault is not None]
-            if not left:
-                break
-            done |= dict(zip(left, self._run(run, [Slice(data[n], apart, attempt - 1) for n in left]), strict=True))
+            done.update(zip(left, self._run(run, [Slice(data[n], apart, attempt - 1) for n in left]), strict=True))
         _refuse(done.values())
         starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
         bad = [
@@ -204,12 +206,11 @@ class TaskFunction:
         ]
         given: dict[int, Done] = {n: Done(bad=[each]) for n, (_, _, each) in enumerate(found)}
         rows = [start + each.index for _, start, each in found]
-        for attempt in self._again():
-            left = [n for n, one in given.items() if one.bad]
-            if attempt == 1 or not left:
+        for attempt, left in self._again(lambda: [n for n, one in given.items() if one.bad]):
+            if attempt == 1:  # that was the run of the whole
                 continue
             item = Slice(to_bytes(table.take(pa.array([rows[n] for n in left]))), True, attempt - 1)
-            given |= dict(zip(left, self._run(run_each, [item])[0], strict=True))
+            given.update(zip(left, self._run(run_each, [item])[0], strict=True))
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in given if given[n].bad]
         if bad and not self._apart:
             raise _error_of(bad[0])
@@ -223,7 +224,7 @@ class TaskFunction:
         """For functions of a DataFrame: the whole batch is run again, and then halved by Spark jobs, some at a time."""
         fault: DataFault | None = None
         raised = 0
-        for _ in self._again():
+        for _ in self._again(lambda: [0]):
             try:
                 return [self._dataframe(table)], []
             except DataFault as error:

@@ -285,6 +285,15 @@ def test_a_grouped_task_sees_its_batch_whole(run: Runner, spark: SparkSession, c
     assert len(cut) == min(spark.sparkContext.defaultParallelism, 5)
 
 
+@pytest.mark.parametrize("fn", ["row_same", "arrow_same", "pandas_same", "df_same"])
+def test_a_batch_that_does_not_raise_waits_for_nothing(fn: str, spark: SparkSession, code: CodeBundle) -> None:
+    """Retries cost nothing where there is nothing to try again; had it waited, this function would have been abandoned."""
+    on_error = OnError(retries=3, backoff="1 h", then="skip")
+    function = TaskFunction(spark, TaskSpec(name="label", type="function", fn=f"job:{fn}", on_error=on_error), code)
+    function.abandon()
+    assert function.apply(ids(10)).table.num_rows == 10
+
+
 def test_a_dataframe_function_is_a_spark_expression(run: Runner) -> None:
     """Filters and new columns by Catalyst; params are keyword arguments."""
     result = run("df_late", ids(50), limit=20).table
