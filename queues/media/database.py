@@ -54,7 +54,8 @@ class Address(msgspec.Struct, frozen=True):
         return self.url.startswith("sqlite")
 
     def engine(self) -> sa.Engine:
-        """The process's one pool of connections to it.
+        """The process's one pool of connections to it: as many as there are who need one at a time, for each holds its own
+        while it writes.
 
         Raises:
             SetupError: ``SX-DATABASE-DRIVER``, what talks to databases is not installed here; ``SX-DATABASE-PASSWORD``,
@@ -80,7 +81,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
         ) from error
     url = make_url(re.sub(r"^postgres(ql)?(?=:)", "postgresql+psycopg", address.url))
     if address.is_sqlite:
-        return sa.create_engine(url, connect_args={"timeout": _PATIENCE})
+        return sa.create_engine(url, poolclass=sa.QueuePool, max_overflow=-1, connect_args={"timeout": _PATIENCE})
     if address.user is not None:
         url = url.set(username=address.user)
     if address.password_env is not None:
@@ -88,7 +89,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
     limits = {"lock_timeout": _PATIENCE, "idle_in_transaction_session_timeout": _IDLE}
     options = " ".join(f"-c {name}={seconds}s" for name, seconds in limits.items())
     arguments = {"connect_timeout": _REACHED_WITHIN, "application_name": "sardonyx", "options": options, **_SILENCE}
-    return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
+    return sa.create_engine(url, pool_pre_ping=True, max_overflow=-1, connect_args=arguments)
 
 
 def _password(variable: str) -> str:
@@ -144,10 +145,12 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
 
 def _is_away(error: sa.exc.DBAPIError) -> bool:
     """Whether there is no connection: none came about, it broke, or the server ended it."""
-    if error.connection_invalidated or error.statement is None:
+    if error.connection_invalidated:
         return True
-    state = getattr(error.orig, "sqlstate", None) or ""
-    return state.startswith(("08", "57P"))
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None) or ""
+    if not state:  # not the database's word: it came from connecting, unless a statement was under way
+        return error.statement is None
+    return state.startswith(("08", "28", "3D", "57P")) or state == "SQLITE_CANTOPEN"
 
 
 def lost_to_rival(error: SetupError) -> bool:

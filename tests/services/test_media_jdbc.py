@@ -10,7 +10,7 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg
@@ -22,7 +22,7 @@ from queues.media.base import PositionsMoved
 from queues.media.database import Address
 from queues.positions import Position
 from sardonyx.config import Settings
-from sardonyx.errors import SetupError
+from sardonyx.errors import SardonyxError, SetupError
 from sardonyx.spec import TaskSpec
 from sardonyx.testing.conformance import ROWS, InputSuite, PositionedOutputSuite
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
@@ -252,6 +252,25 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
         output = self.make()
         with pytest.raises(PositionsMoved):
             output.begin(pa.Table.from_pylist(ROWS[1:]), {self.here: 1}, {self.here: Position(7)}, None)
+
+    @pytest.mark.parametrize(("state", "code"), [("23514", "SX-OUTPUT-DATABASE"), ("53100", "SX-DATABASE-REFUSED")])
+    def test_what_only_a_commit_is_told_is_told_as_what_it_is(self, state: str, code: str):
+        """A constraint that is deferred, a disk that is full: not that nobody answers."""
+        self._commit(ROWS[:1], None, 1)
+        self._raises(state, "constraint trigger")
+        output = self.make()
+        output.begin(pa.Table.from_pylist(ROWS[1:]), {self.here: 1}, {self.here: Position(7)}, None)
+        with pytest.raises(SardonyxError) as error:
+            output.commit()
+        assert error.value.code == code
+        self._sees(ROWS[:1])
+
+    def test_as_many_as_there_are_peers_may_write_at_a_time(self):
+        """None waits for another's connection."""
+        with ExitStack() as stack:
+            held = [stack.enter_context(Address.of(self.options).engine().connect()) for _ in range(20)]
+            self.make().reach()
+            assert len(held) == 20
 
 
 class TestPostgresTable(OnPostgres, InputSuite):
