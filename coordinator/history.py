@@ -53,8 +53,7 @@ def at(tree: Tree, n: int) -> State:
         SardonyxError: ``SX-LOG-RANGE``: it is not kept any more, or has not happened yet.
     """
     _in_range(n, kept(tree))
-    state = _base(tree, n)
-    return _follow(state, takewhile(lambda entry: entry[0] <= n, journal.read_log(tree, state.n + 1)))
+    return _state(tree, n)
 
 
 def decided(tree: Tree, first: int, last: int | None = None) -> Iterator[Decided]:
@@ -83,18 +82,18 @@ def incidents(tree: Tree, job: str) -> list[Incident]:
             return []
         first = max(known.number, kept(tree).first)
         try:
-            return told(job, _past(tree, first))
+            state = _state(tree, first - 1)
+            before = state.jobs.get(job)
+            return told(job, _past(tree, state), running=before is not None and not before.ended)
         except SardonyxError as error:
             if error.code != "SX-LOG-COMPACTED":  # it was cut off in front while we read
                 raise
 
 
-def _past(tree: Tree, first: int) -> Iterator[Past]:
-    replay = Replay(_base(tree, first - 1))
-    for n, entry in journal.read_entries(tree, replay.state.n + 1):
-        step = replay.step(n, entry.event)
-        if n >= first:
-            yield Past(step, entry.leader)
+def _past(tree: Tree, state: State) -> Iterator[Past]:
+    replay = Replay(state)
+    for n, entry in journal.read_entries(tree, state.n + 1):
+        yield Past(replay.step(n, entry.event), entry.leader)
 
 
 def stand(tree: Tree) -> Stand:
@@ -222,6 +221,12 @@ def _base(tree: Tree, n: int) -> State:
     """The newest state that is stored at or before event ``n``."""
     found = journal.base(tree, n) if n >= journal.FIRST else None
     return new_state(_deployment(tree)) if found is None else decode_state(found[1])
+
+
+def _state(tree: Tree, n: int) -> State:
+    """The state after event ``n``, which must be kept."""
+    state = _base(tree, n)
+    return _follow(state, takewhile(lambda entry: entry[0] <= n, journal.read_log(tree, state.n + 1)))
 
 
 def _follow(state: State, entries: Iterable[tuple[int, AnyEvent]]) -> State:

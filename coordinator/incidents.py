@@ -74,14 +74,15 @@ class Incident(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How long it took until somebody had it."""
 
 
-def incidents(job: str, past: Iterable[Past]) -> list[Incident]:
+def incidents(job: str, past: Iterable[Past], *, running: bool = False) -> list[Incident]:
     """What went wrong with a job, in order.
 
     Args:
         job: its id.
         past: the log from the job's submission on, or from the oldest entry that is kept; read as far as the job's end.
+        running: whether the job had been submitted, and had not ended, before the first entry of ``past``.
     """
-    teller = _Teller(job)
+    teller = _Teller(job, running)
     for each in past:
         teller.take(each)
         if teller.over:
@@ -97,9 +98,9 @@ class _Open(NamedTuple):
 class _Teller:
     """Goes along the log, and closes each incident when its place is taken again."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, running: bool) -> None:
         self._job = job
-        self._running = False
+        self._running = running
         self.over = False
         """Whether the job has ended: nothing that follows is part of its story."""
         self._places: list[_Open] = []

@@ -144,6 +144,16 @@ def test_coordinators_that_took_over() -> None:
     assert lines(*sealed, leaders=leaders, ended=True) == ["coordinator h:2 took over"]
 
 
+def test_coordinators_that_took_over_a_job_whose_submission_is_not_kept() -> None:
+    """The log may begin while it runs; then that is known from the state before."""
+    replay = Replay(new_state("test"))
+    for number, event in enumerate(BEGIN, 1):
+        replay.step(number, event)
+    past = [Past(replay.step(5, PeerBorn(at=14.0, peer="b")), "h:2")]
+    assert [incident.leader for incident in incidents("j-1", past, running=True)] == ["h:2"]
+    assert incidents("j-1", past) == []
+
+
 def test_answers_that_came_too_late_are_no_incident() -> None:
     """A peer that gives up what it has not any more; a job that ends with everybody at work."""
     late = TaskFailed(at=15.0, peer="a", assignment=2, error=ERROR)
