@@ -86,8 +86,8 @@ class KafkaLinks:
         from queues.links import delete_links, last_counts
 
         graph = graph_of(spec, self._settings.deployment, job)
-        # What was counted first counts: by the next attempt the positions may be gone.
-        self._counted[job] = last_counts(self._settings, graph, job) | self._counted.get(job, {})
+        # The last count of each counts; by the next attempt the positions of some may be gone, and these are not counted.
+        self._counted[job] = self._counted.get(job, {}) | last_counts(self._settings, graph, job)
         delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
         return self._counted.pop(job)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from coordinator.events import (
     LinksDeleted,
     LinksFailed,
 )
-from coordinator.outer import OuterWorker
+from coordinator.outer import KafkaLinks, OuterWorker
+from sardonyx.config import Settings
 from sardonyx.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.spec import JobSpec
 
@@ -166,3 +169,20 @@ def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
     release.set()
     with pytest.raises(queue.Empty):
         done.get(timeout=0.2)
+
+
+def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first."""
+    found = [{"a": Counts(1, 1), "b": Counts(2, 2)}, {"b": Counts(3, 3)}]
+    attempts = iter([SetupError("SX-KAFKA-UNREACHABLE", "away"), None])
+
+    def delete(*_: object) -> None:
+        if (error := next(attempts)) is not None:
+            raise error
+
+    kafka = SimpleNamespace(last_counts=lambda *_: found.pop(0), delete_links=delete)
+    monkeypatch.setitem(sys.modules, "queues.links", kafka)
+    links = KafkaLinks(Settings())
+    with pytest.raises(SetupError):
+        links.delete_links("j-1", SPEC)
+    assert links.delete_links("j-1", SPEC) == {"a": Counts(1, 1), "b": Counts(3, 3)}
