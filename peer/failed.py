@@ -69,7 +69,9 @@ def origin_of(message: Any, row: int | None) -> Origin:
 
 def unread(message: Any, failure: Failure) -> Failed:
     """A record that could not be read: bad at once, and kept as it is."""
-    return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), "raw", message.value(), message.key())
+    letter = dead_letters.told(message)
+    kind: dead_letters.Kind = "large" if letter is not None and letter.kind == "large" else "raw"
+    return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
 
 
 def unfit(bad: Bad, table: pa.Table, origins: Origins) -> Failed:
@@ -123,9 +125,9 @@ def error_of(record: Failed) -> SardonyxError:
 
 def _letter(topic: str, task: str, record: Failed) -> Outgoing:
     bad = record.bad
-    value = dead_letters.row_value(record.value) if isinstance(record.value, pa.Table) else record.value
     letter = Letter(task, record.kind, bad.error, bad.attempts, bad.failure, record.origin)
-    return Outgoing(topic, value, 0, record.key, dead_letters.headers(letter))
+    value, key, headers = dead_letters.packed(letter, record.value, record.key)
+    return Outgoing(topic, value, 0, key, headers)
 
 
 def _rows(task: str, records: Sequence[Failed]) -> pa.Table:

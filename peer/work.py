@@ -144,9 +144,9 @@ class Work:
             rows = self._rows(batch)
         rows_in = rows.table.num_rows + len(rows.unread)
         applied = Applied(rows.table)
+        if rows_in and self.hooks is not None:  # as after_batch will be, also where no record could be read
+            self.hooks.before_batch(rows_in)
         if rows.table.num_rows:
-            if self.hooks is not None:
-                self.hooks.before_batch(rows_in)
             with clock("function"):
                 applied = self.function.apply(rows.table)
         out = applied.table if applied.table is not None else rows.table.slice(0, 0)
@@ -226,6 +226,9 @@ def _letters(link: Link, messages: Sequence[Any], registry: str | None) -> _Read
         value = message.value()
         if letter.kind == "row":
             tables.append(block.decode([value]))
+        elif letter.kind == "large":
+            bad.append(unread(message, dead_letters.NO_VALUE))
+            continue
         elif letter.origin.topic in formats:
             decoded = formats[letter.origin.topic].decode([value])
             bad += [unread(message, failure) for _, failure in decoded.bad]

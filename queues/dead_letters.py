@@ -1,19 +1,21 @@
 """A dead letter: a record that a task could not work on, as it was, with everything that is known of why. Pure.
 
 The value of the message is the record: the bytes of a user's topic where they could not even be read, else an Arrow block of
-one row. What happened stands in the headers, so that letters are listed without Arrow.
+one row; a record that is too large for a message stays where it came from. What happened stands in the headers, so that letters
+are listed without Arrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, Protocol
+from contextlib import suppress
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from queues import block
-from sardonyx.errors import Failure
+from sardonyx.errors import Failure, OutputError
 
 FORMAT = "letters"
 """The format that a ``kafka`` input has whose topic holds dead letters; only ``sardonyx dlq redo`` writes such inputs."""
@@ -31,8 +33,18 @@ TEXT_KEPT = 1_000
 _HEADER = "sx-letter"
 
 
-Kind = Literal["row", "raw"]
-"""Whether the value of a letter is an Arrow block, or the bytes of a user's topic."""
+Kind = Literal["row", "raw", "large"]
+"""Whether the value of a letter is an Arrow block, the bytes of a user's topic, or none, as it would not fit into a message."""
+
+LARGEST = 950_000
+"""Bytes that value, key and header of a letter may take together; brokers take 1,000,000 with what they add."""
+
+NO_VALUE = Failure(
+    "SX-LETTER-LARGE",
+    "the record of this dead letter was too large to be kept in it, and cannot be redone from there",
+    fix="read it where it came from: topic, partition and offset are told",
+)
+"""Why a letter of kind ``large`` fails again."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,6 +88,30 @@ def headers(letter: Letter) -> list[tuple[str, bytes]]:
         traceback=failure.traceback[-TRACEBACK_KEPT:],
     )
     return [(_HEADER, msgspec.json.encode(msgspec.structs.replace(letter, failure=cut)))]
+
+
+class Packed(NamedTuple):
+    """What the message of a letter holds."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+def packed(letter: Letter, record: pa.Table | bytes | None, key: bytes | None) -> Packed:
+    """A letter as a message; one that would be too large for a message goes without the record and its key.
+
+    Args:
+        letter: what is told of it.
+        record: a table of one row, or the bytes of a user's topic.
+        key: of the user's message.
+    """
+    told = headers(letter)
+    with suppress(OutputError):  # a row too large for a message
+        value = row_value(record) if isinstance(record, pa.Table) else record
+        if sum(len(part) for part in (value, key, told[0][1]) if part is not None) <= LARGEST:
+            return Packed(value, key, told)
+    return Packed(None, None, headers(msgspec.structs.replace(letter, kind="large")))
 
 
 def row_value(row: pa.Table) -> bytes:

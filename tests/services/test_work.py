@@ -1,0 +1,95 @@
+"""What a peer makes of a batch of messages, where neither Kafka nor Spark is asked for anything."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from coordinator.events import Assignment
+from peer.work import StepClock, Work, assemble
+from queues import dead_letters
+from queues.dead_letters import Letter, Origin
+from queues.pieces import Batch
+from sardonyx import Job, blackhole, kafka
+from sardonyx.config import Settings
+from sardonyx.errors import Failure
+from sardonyx.graph import graph_of
+
+CALLS: list[tuple[str, int]] = []
+
+
+class Noted:
+    """A lifecycle that keeps book."""
+
+    def before_batch(self, rows: int) -> None:
+        CALLS.append(("before", rows))
+
+    def after_batch(self, rows_out: int) -> None:
+        CALLS.append(("after", rows_out))
+
+
+class Message(NamedTuple):
+    data: bytes | None
+    told: tuple[tuple[str, bytes], ...] = ()
+
+    def value(self) -> bytes | None:
+        return self.data
+
+    def key(self) -> None:
+        return None
+
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        return self.told
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 5
+
+
+def work_of(options: dict[str, Any]) -> Work:
+    """That of an input task with a lifecycle, which leaves bad records out."""
+    job = Job("j")
+    rows = job.input("read", kafka("t", schema="n long"), on_error="skip", lifecycle=f"{__name__}:Noted")
+    job.output("drop", blackhole(), after=rows)
+    graph = graph_of(job.spec(), "d", "j-1")
+    (link,) = graph.stage("read").ingress
+    link.options.update(options)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+    facts: Any = {name.name: SimpleNamespace(partitions=1) for name in graph.links}
+    return assemble(Settings(), spark, "p", Assignment(1, "j-1", "read", 0), graph, facts, None)
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    CALLS.clear()
+
+
+def test_hooks_come_in_pairs_where_no_record_can_be_read() -> None:
+    """before_batch hears of every batch whose commit after_batch will hear of."""
+    work = work_of({})
+    assert work.hooks is not None
+    work.hooks.start()
+    messages: Any = {"read.topic": [Message(b"no JSON"), Message(b"{")]}
+    result = work.apply(Batch(messages=messages), StepClock())
+    assert (result.rows_in, result.skipped, result.table.num_rows) == (2, 2, 0)
+    assert CALLS == [("before", 2)]
+
+
+def test_a_letter_without_its_record_cannot_be_redone() -> None:
+    """The redo says so, whatever format the record's topic has; all others go through."""
+    work = work_of({"format": dead_letters.FORMAT, dead_letters.FORMATS: {"t": {"topic": "t", "schema": "n long"}}})
+    letter = Letter("clean", "raw", "E", 1, Failure("SX-C", "m"), Origin("t", 0, 7))
+    packed = [dead_letters.packed(letter, record, None) for record in (b"x" * 1_000_000, b'{"n": 1}')]
+    messages: Any = {"read.topic": [Message(each.value, tuple(each.headers)) for each in packed]}
+    result = work.apply(Batch(messages=messages), StepClock())
+    assert result.table.equals(pa.table({"n": [1]}))
+    assert result.first_error is not None
+    assert (result.skipped, result.first_error.code) == (1, "SX-LETTER-LARGE")
