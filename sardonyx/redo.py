@@ -331,6 +331,8 @@ def _again(task: TaskSpec) -> TaskSpec:
 
 
 def _record(letter: Letter, value: bytes | None) -> Any:
+    if letter.kind == "large":  # it stayed where it came from
+        return None
     if letter.kind == "row" and value is not None:
         from queues.dead_letters import row_of
 
