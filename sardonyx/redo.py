@@ -8,7 +8,7 @@ the same time the second takes only what the first did not, and a command that d
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,31 @@ class DeadLetters:
             redone_by=next((claim.job for claim in claims if claim.start <= offset < claim.end), None),
         )
 
+    def redo_each(
+        self, job: str, task: str | None = None, mended: LoadedJob | None = None
+    ) -> Iterator[tuple[str, JobHandle]]:
+        """Hand in a job for each task with letters that were not redone yet, and give each with its task as soon as it is.
+
+        Args:
+            job: an id, the beginning of one, or a name.
+            task: only for this one.
+            mended: the job as it should have been; None: as it was.
+
+        Raises:
+            SardonyxError: ``SX-DLQ-TASK``: the job or the mended one has no such task; then none is handed in.
+                ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
+        """
+        if task is not None:
+            self._topic(self._client.job(job).id, task)
+        piles = [pile for pile in self.piles(job) if pile.waiting and task in (None, pile.task)]
+        if mended is not None:
+            for pile in piles:
+                redo_spec(mended.spec, pile.task, "", "", 0, 0)
+        for pile in piles:
+            handle = self.redo(pile.job, pile.task, mended)
+            if handle is not None:
+                yield pile.task, handle
+
     def redo(self, job: str, task: str, mended: LoadedJob | None = None) -> JobHandle | None:
         """Hand in a job that reads the task's letters that were not redone yet; None if there are none.
 
@@ -165,7 +190,7 @@ class DeadLetters:
             SardonyxError: ``SX-DLQ-TASK``, the (mended) job has no such task; ``SX-JOB-GONE``.
         """
         spec = self._client.job(job).spec() if mended is None else mended.spec
-        topic = dict(self._topics(job))[task]
+        topic = self._topic(job, task)
         redo_id = new_id(f"{spec.name[:40]}-redo")
         while True:
             claims, version = self._claims(job, task)
@@ -227,9 +252,15 @@ class DeadLetters:
         if task is None:
             with_any = list(topics) if len(topics) == 1 else [pile.task for pile in self.piles(job)]
             task = with_any[0] if len(with_any) == 1 else None
-        if task is None or task not in topics:
+        if task is None:
             raise _no_task(job, task, list(topics))
-        return task, topics[task]
+        return task, self._topic(job, task)
+
+    def _topic(self, job: str, task: str) -> str:
+        topics = dict(self._topics(job))
+        if task not in topics:
+            raise _no_task(job, task, list(topics))
+        return topics[task]
 
     def _read(self, topic: str, start: int = 0) -> Generator[Any, None, None]:
         from queues.dead_topics import read

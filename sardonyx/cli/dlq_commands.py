@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.cli.report import exit_code
 from sardonyx.cli.words import clock
+from sardonyx.errors import SardonyxError
 
 if TYPE_CHECKING:
     from sardonyx.redo import Stored
@@ -75,13 +77,15 @@ SHOWN = 100
 def redo(
     call: Call,
     job: JobId,
-    task: Task = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="Of which task; without it of every one that has any.")
+    ] = None,
     spec: Annotated[
         str | None,
         typer.Option("--spec", metavar="SPEC", help="The job as it should have been: FILE.py, a YAML file ..."),
     ] = None,
-) -> None:
-    """Work on dead letters again: hand in a job that reads those of a task that were not redone, each once.
+) -> int | None:
+    """Work on dead letters again: for each task, hand in a job that reads those that were not redone, each once.
 
     It has the task and everything behind it, as in the job that they come from, or as in SPEC.
     """
@@ -89,20 +93,28 @@ def redo(
     from sardonyx.redo import DeadLetters
 
     mended = None if spec is None else load(spec, places=False)
-    with call.client() as client:
-        letters = DeadLetters(client)
-        with call.patience("Kafka"):
-            piles = [pile for pile in letters.piles(job) if pile.waiting and task in (None, pile.task)]
-        handed = [(pile.task, letters.redo(pile.job, pile.task, mended)) for pile in piles]
-    done = [(name, handle.id) for name, handle in handed if handle is not None]
+    done: list[dict[str, str]] = []
+    with call.client() as client, call.patience("Kafka"):
+        try:
+            for name, handle in DeadLetters(client).redo_each(job, task, mended):
+                done.append({"task": name, "id": handle.id})
+                if not call.json:
+                    _tell(call, name, handle.id)
+        except SardonyxError as error:
+            if not done:
+                raise
+            call.tell(error, {"jobs": done})  # what was handed in works, whatever became of the rest
+            return exit_code(error)
     if call.json:
-        call.put_json({"jobs": [{"task": name, "id": found} for name, found in done]})
-        return
-    for name, found in done:
-        call.put(found)
-        call.say(f"it works on the dead letters of task {name}; `sardonyx job await {found}` waits for its end")
-    if not done:
+        call.put_json({"jobs": done})
+    elif not done:
         call.put("no dead letters that were not redone")
+    return None
+
+
+def _tell(call: Call, task: str, job: str) -> None:
+    call.put(job)
+    call.say(f"it works on the dead letters of task {task}; `sardonyx job await {job}` waits for its end")
 
 
 def _whole(stored: Stored) -> list[str]:

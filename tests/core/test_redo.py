@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -11,7 +13,9 @@ from peer.origins import Origins
 from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
 from sardonyx.errors import Failure, SardonyxError
 from sardonyx.graph import graph_of
-from sardonyx.redo import redo_spec
+from sardonyx.handle import JobHandle
+from sardonyx.loading import LoadedJob
+from sardonyx.redo import DeadLetters, Pile, redo_spec
 from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
 
 DEAD = OnError(then="dead_letter")
@@ -78,6 +82,40 @@ def test_a_task_that_is_not_there() -> None:
     with pytest.raises(SardonyxError) as raised:
         redo("gone")
     assert raised.value.code == "SX-DLQ-TASK"
+
+
+class Piles(DeadLetters):
+    """Letters of two tasks; those of one cannot be handed in."""
+
+    def __init__(self) -> None:
+        self.handed: list[str] = []
+
+    def piles(self, job: str | None = None) -> list[Pile]:
+        return [Pile(job="orders-x", task=task, letters=1, waiting=1) for task in ("a", "b")]
+
+    def redo(self, job: str, task: str, mended: LoadedJob | None = None) -> JobHandle | None:
+        if task == "b":
+            raise SardonyxError("SX-JOB-GONE", "gone")
+        self.handed.append(task)
+        return JobHandle(SimpleNamespace(_tree=None), f"{task}-redo")  # type: ignore[arg-type]
+
+
+def test_what_is_handed_in_is_told_before_the_next_fails() -> None:
+    """Whoever asked for all tasks must know of the jobs that work on some of them."""
+    each = Piles().redo_each("orders")
+    task, handle = next(each)
+    assert (task, handle.id) == ("a", "a-redo")
+    with pytest.raises(SardonyxError, match="gone"):
+        next(each)
+
+
+def test_none_is_handed_in_if_the_mended_job_lacks_a_task() -> None:
+    """Each is looked for before the first is handed in."""
+    letters = Piles()
+    mended = LoadedJob(redo("c"), None, Path())
+    with pytest.raises(SardonyxError) as raised:
+        list(letters.redo_each("orders", None, mended))
+    assert (raised.value.code, letters.handed) == ("SX-DLQ-TASK", [])
 
 
 class Message(NamedTuple):

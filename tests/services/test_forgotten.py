@@ -52,6 +52,8 @@ def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sard
         assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
         assert tree.children(layout.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
         assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
+        assert "SX-DLQ-TASK" in sardonyx("dlq", "redo", "three", "--task", "wrok", code=1).stderr
+        assert sardonyx("dlq", "redo", "three").stdout == "no dead letters that were not redone\n"
         purged = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout)["purged"]
         assert purged == ["two-bbbbbb", "three-cccccc"]
         assert "keep_jobs" in sardonyx("job", "show", "one", code=1).stderr

@@ -138,6 +138,7 @@ def test_a_dead_letter_says_what_it_was_and_why_it_died(ran: Ran) -> None:
     assert "dead letters" in ran.house.call("job", "show", ran.handle.id).stdout
     told(ran.house.call("dlq", "show", ran.handle.id, "3"), "SX-DLQ-TASK", "parse, share")
     told(ran.house.call("dlq", "show", ran.handle.id, "99", "--task", "share"), "SX-DLQ-NONE")
+    told(ran.house.call("dlq", "redo", ran.handle.id, "--task", "shara"), "SX-DLQ-TASK", "parse, share")
 
 
 def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
