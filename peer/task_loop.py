@@ -36,6 +36,7 @@ from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.tree import Tree
 from peer.aside import Aside
 from peer.grant import CraftLost, Grant, GrantGone
+from peer.troubles import Troubles
 from peer.work import Result, StepClock, Work
 from queues.links import read_all
 from queues.media.base import PositionsMoved, Split
@@ -62,21 +63,14 @@ _TICK = 0.05
 _ASK_AGAIN = 0.25
 """Seconds between questions to the broker about partitions that others hold."""
 
-_REBUILDS = 5
-"""New producers and consumers in a row, without a commit between, before the task is given up."""
-
-
 _HEARD_SOON = 10.0
 """Seconds within which a peer hears that its job has ended."""
 
 _STOPPED_WITHIN = 8.0
 """Seconds that a task's lifecycle may take to stop before its peer goes on without waiting; it is stopped all the same."""
 
-_FORGOTTEN = 60.0
-"""Seconds without trouble after which earlier ones count no more; an input may be quiet for days."""
-
-_REFUSALS = 5
-"""Times in a row that Kafka may refuse a batch before the job fails."""
+_REST = 1.0
+"""Seconds between attempts while something that the task needs is away."""
 
 
 class BatchDropped(Exception):
@@ -102,9 +96,7 @@ class TaskLoop:
         self._told = False
         self._sealed = False
         self._asked_at = 0.0
-        self._rebuilds = 0
-        self._rebuilt_at = 0.0
-        self._refusals = 0
+        self._troubles = Troubles(work.stage.name, work.assignment.job)
         self._undecided = False
         self._started = time.monotonic()
         self._clock = StepClock()
@@ -127,7 +119,7 @@ class TaskLoop:
                     while not self._over:
                         self.step()
                 except (ProducerLost, ReaderLost, SetupError) as reason:
-                    if isinstance(reason, SetupError) and not self._waits_for(reason):
+                    if isinstance(reason, SetupError) and not self._troubles.waits_for(reason, self._reached):
                         raise
                     self._close()  # or its partitions would wait with us
                     self._undecided = isinstance(reason, PositionsUndecided)
@@ -174,13 +166,24 @@ class TaskLoop:
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
-                self._refused(reason)
+                self._grant.pause(self._troubles.refused(reason))
                 # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
                 raise ProducerLost(str(reason)) from reason
             gate("rewind")
-            if self._store is not None:
-                self._store.abandon()
-            self._reader.recover()
+            self._drop()
+        except SetupError as reason:
+            if not self._troubles.passes(reason, self._reached):
+                raise
+            log.warning("waits for what the task needs, and then reads the batch again", reason=reason.message)
+            self._drop(_REST)
+
+    def _drop(self, rest: float = 0.0) -> None:
+        """Leave nothing of the batch behind, and go back to what is committed."""
+        if self._store is not None:
+            self._store.abandon()
+        if rest:
+            self._grant.pause(rest)
+        self._reader.recover()
 
     # --- the batch -----------------------------------------------------------------------------------------------
 
@@ -231,6 +234,8 @@ class TaskLoop:
     ) -> None:
         """Rows, positions and what is still to be said in Kafka, in the output's own transaction."""
         self._meanwhile(lambda: store.begin(batch.started, positions, outgoing))
+        if not self._grant.usable:  # others would have to wait for the transaction's locks as long as ZooKeeper is away
+            raise BatchDropped("not granted at this moment")
         self._check(batch)
         gate("store")
         store.commit()
@@ -240,7 +245,7 @@ class TaskLoop:
         """One transaction. When it is through, earlier troubles are over."""
         self._writer.write(messages, positions, self._reader.group_metadata)
         self._reader.committed(positions)
-        self._rebuilds = self._refusals = 0
+        self._troubles.over()
 
     def _positions(self, batch: Batch, result: Result) -> dict[Partition, Position]:
         """The batch's positions with the counts as they will be. What came out is booked on one partition: the sum is exact."""
@@ -424,22 +429,10 @@ class TaskLoop:
         if self._store is not None:
             self._store.abandon()
 
-    def _waits_for(self, away: SetupError) -> bool:
-        """Whether what cannot be reached is known to have been there, so that it is waited for."""
-        known = self._store is not None and self._store.reached
-        return away.code == "SX-KAFKA-UNREACHABLE" or (known and away.code == "SX-DATABASE-UNREACHABLE")
-
-    def _refused(self, reason: TransactionAborted) -> None:
-        """Kafka does not take the batch, for a reason that will not pass by itself: a few times may be chance."""
-        self._refusals += 1
-        if self._refusals >= _REFUSALS:
-            raise OutputError(
-                "SX-KAFKA-REJECTED",
-                f"Kafka refused the results of task {self._work.stage.name}, {_REFUSALS} times in a row",
-                cause=str(reason),
-                fix="look at the topic's settings and at the rights of this client; nothing of the batch was written",
-            )
-        self._grant.pause(0.1 * 2**self._refusals)
+    @property
+    def _reached(self) -> bool | None:
+        """Whether the output that keeps the positions has ever answered; None: there is none."""
+        return None if self._store is None else self._store.reached
 
     def _rebuild(self, reason: Exception) -> None:
         """Go on with a new producer and consumer. While Kafka is away that is no failure: what it holds is safe there."""
@@ -450,21 +443,11 @@ class TaskLoop:
                 self._store.reach()
         except SetupError as away:
             log.warning("waits for what it writes to", reason=away.message)
-            self._grant.pause(1.0)
+            self._grant.pause(_REST)
             return
-        now = time.monotonic()
-        self._rebuilds = 1 if now - self._rebuilt_at > _FORGOTTEN else self._rebuilds + 1
-        self._rebuilt_at = now
-        if self._rebuilds > _REBUILDS:
-            raise SetupError(
-                "SX-KAFKA-LOST",
-                f"Kafka did not let task {self._work.stage.name} commit, {_REBUILDS} times in a row",
-                cause=str(reason),
-                fix="look at the brokers; `sardonyx doctor` shows whether they answer",
-                where={"task": self._work.stage.name, "job": self._work.assignment.job},
-            ) from reason
+        rest = self._troubles.rebuilt(reason)
         log.warning("begins afresh from the committed positions", reason=str(reason))
-        self._grant.pause(0.1 * 2**self._rebuilds)
+        self._grant.pause(rest)
 
     def _fail(self, error: Exception, *, fatal: bool) -> None:
         if self._grant.gone:

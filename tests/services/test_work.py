@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from coordinator.events import Assignment
+from peer.task_loop import TaskLoop
 from peer.work import StepClock, Work, assemble
 from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.pieces import Batch
 from sardonyx import Job, blackhole, kafka
 from sardonyx.config import Settings
-from sardonyx.errors import Failure
+from sardonyx.errors import Failure, SetupError
 from sardonyx.graph import graph_of
 
 CALLS: list[tuple[str, int]] = []
@@ -93,3 +94,23 @@ def test_a_letter_without_its_record_cannot_be_redone() -> None:
     assert result.table.equals(pa.table({"n": [1]}))
     assert result.first_error is not None
     assert (result.skipped, result.first_error.code) == (1, "SX-LETTER-LARGE")
+
+
+def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
+    """A loop that has committed before rests and goes back to the committed positions; before that it is a failure."""
+    calls: list[str] = []
+
+    def cut(_size: int) -> Batch:
+        raise SetupError("SX-REGISTRY-UNREACHABLE", "the schema registry does not answer")
+
+    reader: Any = SimpleNamespace(
+        held={}, ready=lambda *_: True, cut=cut, recover=lambda: calls.append("recover"), close=lambda: None
+    )
+    grant: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
+    loop = TaskLoop(work_of({}), grant, SimpleNamespace())  # type: ignore[arg-type]
+    loop._reader = reader
+    with pytest.raises(SetupError):
+        loop.step()
+    loop._troubles.over()  # as after a commit
+    loop.step()
+    assert calls == ["pause", "recover"]
