@@ -16,9 +16,9 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -53,11 +53,14 @@ class Services:
     """Process id of each service by its name, ``zookeeper`` and ``kafka``."""
     doors: tuple[str, ...] = ()
     """Further addresses of Kafka, in the order in which they were asked for; it tells clients there to come another way."""
-    _running: dict[str, _Service] = field(default_factory=dict, repr=False)
+    running: InitVar[Mapping[str, _Service] | None] = None
+
+    def __post_init__(self, running: Mapping[str, _Service] | None) -> None:
+        object.__setattr__(self, "_running", dict(running or {}))  # no field: the others are plain data
 
     def end(self, name: str, *, kill: bool = False) -> None:
         """Stop one of the services, with SIGKILL if ``kill``; :meth:`begin` starts it again. For tests of what happens then."""
-        child = self._running[name].child
+        child = self._service(name).child
         if child is not None:
             (child.kill if kill else child.stop)()
 
@@ -67,9 +70,13 @@ class Services:
         Raises:
             SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
         """
-        service = self._running[name]
+        service = self._service(name)
         service.start(again=True)
         self.pids[name] = service.pid
+
+    def _service(self, name: str) -> _Service:
+        services: dict[str, _Service] = self.__dict__["_running"]
+        return services[name]
 
 
 @contextlib.contextmanager
@@ -116,7 +123,7 @@ def embedded_services(
             kept=data_dir is not None,
             pids=pids,
             doors=tuple(f"127.0.0.1:{port}" for port in broker.door_ports),
-            _running={service.name: service for service in both},
+            running={service.name: service for service in both},
         )
         log.info("stopping embedded services", data_dir=str(folder))
 
