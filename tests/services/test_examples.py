@@ -81,7 +81,8 @@ def test_flights_on_a_peer_needs_no_data(loaded):
 
 def test_the_front_door_is_the_same_job_in_python_and_yaml(tmp_path):
     """What docs/jobs.md shows first, as written: it loads, and its YAML gives the same bytes."""
-    blocks = dict(re.findall(r"```(python|yaml)\n(.*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.S))
+    found = re.findall(r"```(python|yaml)\n(.*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.S)
+    blocks = dict(reversed(found))  # the first of each
     (tmp_path / "job.py").write_text(blocks["python"])
     (tmp_path / "job.yaml").write_text(blocks["yaml"])
     (tmp_path / "flights.csv").write_text("dep_delay,tailnum,carrier\n2,N1,UA\n")
