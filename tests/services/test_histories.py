@@ -174,7 +174,7 @@ def never_acks(play: Play) -> None:
     play.begin(SEQUENTIAL)
     p1 = play.peer("P1", gate="offered:1:stop", session=SAFE)
     held_up(p1)
-    play.tells("P1 ack-timed-out", "P1 grace-ended")
+    play.tells("P1 ack-timed-out", "P1 grace-ended", "P1 died, no change")
     play.peer("P2", "exhausted")
     play.tells("P2 ack")
     p1.send(signal.SIGCONT)
