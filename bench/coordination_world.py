@@ -12,7 +12,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Event
@@ -93,6 +93,9 @@ class Links:
         return {}
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
+        pass
+
+    def forget(self, jobs: Collection[str]) -> None:
         pass
 
 
