@@ -132,13 +132,19 @@ class _Service(ABC):
     """One server process: configure, start, wait until it serves; other ports if these were taken meanwhile."""
 
     name: str
+    wanted_ports = 1
+    """How many ports it listens on, the one for its clients among them."""
 
     def __init__(self, java: Java, folder: Path) -> None:
         self.java = java
         self.home = folder / self.name
         self.log_path = folder / f"{self.name}.log"
-        self.port = 0
+        self.ports: list[int] = []
         self.child: Keeper | None = None
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
 
     @property
     def address(self) -> str:
@@ -159,11 +165,11 @@ class _Service(ABC):
         """Whether it answers a real request."""
 
     def start(self, *, again: bool = False) -> None:
-        """Start it on a free port, or ``again`` on the one that it had."""
+        """Start it on free ports, or ``again`` on those that it had."""
         self.home.mkdir(parents=True, exist_ok=True)
         for _ in range(PORT_TRIES):
             if not again:
-                self.port = free_port()
+                self.ports = free_ports(self.wanted_ports)
             self.log_path.unlink(missing_ok=True)
             self.child = start_child(self.prepare(), name=self.name, log_path=self.log_path)
             if self._wait(self.child):
@@ -243,7 +249,11 @@ class _Kafka(_Service):
         super().__init__(java, folder)
         self.jars = jars
         self.doors = list(doors)
-        self.door_ports = [free_port() for _ in doors]
+        self.wanted_ports = 2 + len(self.doors)
+
+    @property
+    def door_ports(self) -> list[int]:
+        return self.ports[2:]
 
     def prepare(self) -> list[str]:
         config = self.home / "server.properties"
@@ -251,7 +261,7 @@ class _Kafka(_Service):
         config.write_text(
             _BROKER.format(
                 port=self.port,
-                controller=free_port(),
+                controller=self.ports[1],
                 data=self.home / "data",
                 listeners="".join(f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.door_ports, strict=True)),
                 advertised="".join(f",{n}://{door}" for n, door in zip(names, self.doors, strict=True)),
@@ -330,12 +340,14 @@ background.threads=2
 # The last block keeps a broker that few use small; the two cleanups are quick because nobody waits for a disk here.
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """So many loopback ports that nobody listens on now, no two the same."""
+    with contextlib.ExitStack() as probes:
+        # All are held at once: the kernel may give the port of a closed socket again, to the very next who asks.
+        held = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in held:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in held]
 
 
 def listens(pid: int, port: int) -> bool:

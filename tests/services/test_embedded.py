@@ -23,7 +23,7 @@ from kazoo.exceptions import NoAuthError
 
 from sardonyx import doctor, embedded, kafka_jars
 from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import Services, embedded_services, free_port, listens
+from sardonyx.embedded import Services, embedded_services, free_ports, listens
 from sardonyx.errors import SetupError
 from sardonyx.health import at_work
 from sardonyx.java import find_java
@@ -157,14 +157,20 @@ def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypat
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         taken = stranger.getsockname()[1]
-        offers = iter([taken, taken])
-        monkeypatch.setattr(embedded, "free_port", lambda: next(offers, None) or free_port())
+        offers = iter([[taken], [taken]])  # to each of the two, once
+        monkeypatch.setattr(embedded, "free_ports", lambda n: [*next(offers, []), *free_ports(n)][:n])
         with embedded_services() as services:
             check_reachable(settings_for(services))
             assert str(taken) not in {services.zookeeper.split(":")[1], services.kafka.split(":")[1]}
             assert services.data_dir.is_dir()
             assert not services.kept
     assert not services.data_dir.exists()
+
+
+def test_the_ports_of_a_service_differ() -> None:
+    """No two ports drawn together are the same; the kernel likes to give the one that was just let go."""
+    for _ in range(300):
+        assert len(set(free_ports(12))) == 12
 
 
 def test_a_service_that_dies_at_start_shows_its_last_lines(tmp_path: Path) -> None:
@@ -220,7 +226,7 @@ def fake_java(home: Path, says: str) -> str:
 def test_kafka_that_cannot_be_fetched_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No network: SX-KAFKA-FETCH says what is missing and what to do; the cache is not taken for complete after it."""
     monkeypatch.setenv("SARDONYX_CACHE_DIR", str(tmp_path))
-    nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
+    nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_ports(1)[0]}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
     told: list[str] = []
     with pytest.raises(SetupError) as caught:
@@ -235,7 +241,7 @@ def test_kafka_that_cannot_be_fetched_leaves_nothing_half_done(monkeypatch: pyte
 
 def test_unreachable_services_name_address_and_wait() -> None:
     """SX-ZOOKEEPER-UNREACHABLE and SX-KAFKA-UNREACHABLE: which address, how long it waited, why, from where it came."""
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     settings = load_settings(
         zookeeper={"hosts": nobody, "connect_timeout": "600 ms"},
         kafka={"bootstrap_servers": nobody, "connect_timeout": "600 ms"},
@@ -284,7 +290,7 @@ def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> N
     assert settings.zookeeper.hosts in findings["ZooKeeper"].detail
     none_set = {finding.name: finding for finding in doctor.examine(load_settings())}
     assert none_set["Kafka"].ok is None
-    wrong = load_settings(zookeeper={"hosts": f"127.0.0.1:{free_port()}", "connect_timeout": "300 ms"})
+    wrong = load_settings(zookeeper={"hosts": f"127.0.0.1:{free_ports(1)[0]}", "connect_timeout": "300 ms"})
     failed = next(finding for finding in doctor.examine(wrong) if finding.name == "ZooKeeper")
     assert failed.ok is False
     assert failed.fix
