@@ -115,14 +115,11 @@ class KafkaLinks:
                 log.warning("files of an ended job stay written aside", job=job, task=stage.name, reason=str(error))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
-        from queues.positions import Partition
         from queues.transaction import TransactionalWriter
 
         deployment = self._settings.deployment
         stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        writer = TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number))
-        writer.open()
-        writer.settle(stage.group(deployment, slot.job), Partition(stage.ingress[0].topic, 0))
+        TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number)).open()
 
 
 class OuterWorker:

@@ -44,7 +44,7 @@ from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, PositionsUndecided, Reader, ReaderLost
+from queues.reader import DUE_HEADER, ROWS_HEADER, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
 from sardonyx.gates import gate
@@ -97,7 +97,6 @@ class TaskLoop:
         self._sealed = False
         self._asked_at = 0.0
         self._troubles = Troubles(work.stage.name, work.assignment.job)
-        self._undecided = False
         self._started = time.monotonic()
         self._clock = StepClock()
         self._aside = Aside(f"batch-{work.peer}", work.begin)
@@ -122,7 +121,6 @@ class TaskLoop:
                     if isinstance(reason, SetupError) and not self._troubles.waits_for(reason, self._reached):
                         raise
                     self._close()  # or its partitions would wait with us
-                    self._undecided = isinstance(reason, PositionsUndecided)
                     self._rebuild(reason)
                 finally:
                     self._close()
@@ -414,9 +412,6 @@ class TaskLoop:
         work = self._work
         self._writer = TransactionalWriter(work.settings, work.transactional_id)
         self._writer.open()
-        if self._undecided:
-            self._writer.settle(work.group, Partition(work.stage.ingress[0].topic, 0))
-            self._undecided = False
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
         recover = None if self._store is None else self._store.recover
         self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size, recover)

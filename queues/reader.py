@@ -58,13 +58,14 @@ _ELSEWHERE = (
 )
 """What a broker says while another one, or itself in a moment, takes the group over. It is asked again."""
 
+_UNDECIDED = (
+    "longer than a transaction may stand open (brokers of Kafka 4.3.0 to 4.4.0 lose the ends of transactions when they "
+    "start again and then never tell: docs/guarantees.md)"
+)
+
 
 class ReaderLost(Exception):
     """The consumer is of no more use; a new one takes over from the committed positions."""
-
-
-class PositionsUndecided(ReaderLost):
-    """The broker did not tell the committed positions, for longer than any transaction may stand open."""
 
 
 class Reader:
@@ -410,8 +411,9 @@ class Reader:
             except KafkaException as error:
                 code = error.args[0].code()
                 if code not in _ELSEWHERE or time.monotonic() > deadline:
-                    lost = PositionsUndecided if code == KafkaError._TIMED_OUT else ReaderLost
-                    raise lost(f"the broker did not tell the committed positions: {error}") from error
+                    # Nothing may be done about it here: whoever decides for the broker loses records, or doubles them.
+                    undecided = f" for {_UNDECIDED}" if code == KafkaError._TIMED_OUT else ""
+                    raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {error}") from error
                 time.sleep(_ASK_AGAIN)
         found: list[tuple[Partition, Position | None]] = []
         for item in answer:

@@ -9,7 +9,6 @@ never used again after one.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import logging
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.block import record_too_large
 from queues.positions import Partition, Position
@@ -120,7 +119,6 @@ class TransactionalWriter:
 
     def __init__(self, settings: Settings, transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
-        self._client = settings.kafka.client()
         self._producer = Producer(
             {
                 # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
@@ -146,33 +144,6 @@ class TransactionalWriter:
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them."""
         self._call(self._producer.init_transactions)
-
-    def settle(self, group: str, partition: Partition) -> None:
-        """Have the group forget positions of this slot that it takes for undecided though their transaction is over.
-
-        A broker that was ended in the midst of a transaction may keep such positions for ever, and tell none to anybody:
-        opening the slot ends a transaction that stands open, and there is none. What clears them is the end of any
-        transaction of the slot that has to do with the group; so one is begun and aborted.
-
-        Args:
-            group: whose positions they are.
-            partition: any that the group reads.
-
-        Raises:
-            ProducerLost: it could not be done.
-        """
-        outsider = Consumer({**self._client, "group.id": group, "enable.auto.commit": False}, logger=CLIENT_LOG)
-        try:
-            metadata = outsider.consumer_group_metadata()
-        finally:
-            outsider.close()
-        position = TopicPartition(partition.topic, partition.number, 0)
-        self._call(lambda _timeout: self._producer.begin_transaction())
-        with contextlib.suppress(
-            TransactionAborted
-        ):  # an outsider may be refused: the group is part of it all the same
-            self._call(lambda timeout: self._producer.send_offsets_to_transaction([position], metadata, timeout))
-        self._abort()
 
     def write(
         self,

@@ -25,7 +25,7 @@ from sardonyx.keeper import start_child
 if TYPE_CHECKING:
     from rich.console import Console
 
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = "4.2.1"
 MAIN_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
 JARS = 45
 """How many there are; Ivy looks each up, then downloads it."""

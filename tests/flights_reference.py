@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import shutil
+import zipfile
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,18 @@ def source(name: str) -> Path:
     return Path(package.submodule_search_locations[0], "data", name)
 
 
+def write_first(departures: int, folder: Path) -> None:
+    """The data of the package cut to its first departures, where ``examples/flights`` looks for its own."""
+    with zipfile.ZipFile(source("flights.csv.zip")) as archive, archive.open("flights.csv") as lines:
+        (folder / "flights.csv").write_bytes(b"".join(islice(lines, departures + 1)))  # and the names of the columns
+    shutil.copy(source("airlines.csv"), folder)
+
+
 @functools.cache
-def _flown() -> pd.DataFrame:
+def _flown(departures: int) -> pd.DataFrame:
     flights = pd.read_csv(source("flights.csv.zip"))
     assert len(flights) == DEPARTURES
+    flights = flights.head(departures)
     airlines = pd.read_csv(source("airlines.csv")).rename(columns={"name": "airline"})
     flown = flights[flights.dep_time.notna() & flights.dep_delay.notna()].merge(airlines, on="carrier", how="left")
     flown["time_hour"] = pd.to_datetime(flown.time_hour, utc=True)
@@ -40,17 +51,17 @@ def _flown() -> pd.DataFrame:
     return flown
 
 
-def on_time() -> pd.DataFrame:
-    """What must be in the Parquet files."""
+def on_time(departures: int = DEPARTURES) -> pd.DataFrame:
+    """What must be in the Parquet files, of the first so many."""
     columns = "year month day dep_delay arr_delay carrier flight tailnum origin dest air_time distance time_hour"
-    flown = _flown()
+    flown = _flown(departures)
     return flown.loc[flown.dep_delay <= 15, [*columns.split(), "speed", "lateness", "airline"]]
 
 
-def late() -> pd.DataFrame:
-    """What must be in the topic, a row a record."""
+def late(departures: int = DEPARTURES) -> pd.DataFrame:
+    """What must be in the topic, a row a record, of the first so many."""
     columns = "time_hour carrier airline flight tailnum origin dest speed lateness minutes_late"
-    flown = _flown().rename(columns={"dep_delay": "minutes_late"})
+    flown = _flown(departures).rename(columns={"dep_delay": "minutes_late"})
     return flown.loc[flown.minutes_late > 15, columns.split()]
 
 

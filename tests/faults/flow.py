@@ -68,13 +68,17 @@ class Feed:
                 self.sent[source] = number + 1
                 return
 
+    def arrived(self) -> None:
+        """Wait until all that was given stands in Kafka."""
+        assert self._producer.flush(60) == 0, "Kafka does not take the feed"
+
     def finish(self) -> None:
         """Fill every partition up to its end; the marks of strangers' transactions count too."""
         consumer = Consumer({**self._config, "group.id": "nobody", "isolation.level": "read_uncommitted"})
         try:
             for source, place in enumerate(self.places):
                 while True:
-                    assert self._producer.flush(60) == 0, "Kafka does not take the feed"
+                    self.arrived()
                     high = consumer.get_watermark_offsets(place, timeout=30)[1]
                     if high >= self.end:
                         break

@@ -271,8 +271,9 @@ class Run:
 
     def _feed(self, scene: Scene) -> None:
         while not scene.finishing.wait(0.1):
-            for flow in scene.flows:
-                flow.step(self._share)
+            with scene.feeding:
+                for flow in scene.flows:
+                    flow.step(self._share)
 
     def _look(self, scene: Scene) -> None:
         """When each fault was got over; and seats that have become free for whatever reason are filled."""

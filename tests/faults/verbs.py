@@ -47,6 +47,8 @@ class Scene:
     ended: threading.Event = field(default_factory=threading.Event)
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
+    feeding: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever gives records to Kafka."""
     up: float = 0.0
     """When the last service that was down was up again: nothing is got over before."""
     points: dict[str, threading.Lock] = field(default_factory=dict)
@@ -57,6 +59,16 @@ class Scene:
     def hold(self, seconds: float) -> None:
         """Let things take their course for so long."""
         threading.Event().wait(seconds)
+
+    @contextmanager
+    def fasting(self) -> Iterator[None]:
+        """Nothing goes in meanwhile, and nothing is on its way: librdkafka's idempotent producer, if it has records left when
+        the broker goes, spins until it is back, and four of them leave the broker no processor to start with.
+        """
+        with self.feeding:
+            for flow in self.flows:
+                flow.feed.arrived()
+            yield
 
     @contextmanager
     def seat(self, rng: random.Random, *, spark: bool | None = None) -> Iterator[Seat]:
@@ -247,7 +259,7 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
 
 def _again(service: str, *, kill: bool) -> Verb:
     def verb(scene: Scene, _rng: random.Random) -> str:
-        with scene.services:
+        with scene.services, scene.fasting():
             scene.cluster.services.end(service, kill=kill)
             try:
                 scene.cluster.services.begin(service)

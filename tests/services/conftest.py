@@ -19,6 +19,7 @@ from sardonyx.config import Settings, SparkSettings, load_settings
 from sardonyx.testing import Addresses
 from tests.proxy import Proxy
 from tests.services.coordination import leadership
+from tests.services.house import House, house_of
 
 Sardonyx = Callable[..., Result]
 """Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
@@ -93,6 +94,20 @@ def sardonyx(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return result
 
     return call
+
+
+@pytest.fixture(scope="session")
+def shared_house(zookeeper: str, kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A coordinator and a peer daemon with Spark, which takes long to start: one for all tests that leave them alive."""
+    with house_of(zookeeper, kafka, tmp_path_factory.mktemp("house")) as found:
+        yield found
+
+
+@pytest.fixture
+def house(shared_house: House) -> Iterator[House]:
+    """The same, with no job left behind by a test."""
+    yield shared_house
+    shared_house.clear()
 
 
 @pytest.fixture(scope="session")

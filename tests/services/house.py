@@ -1,4 +1,4 @@
-"""One coordinator and one peer daemon for a whole module of tests, and the real command called against them."""
+"""One coordinator and one peer daemon for many tests, and the real command called against them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -149,17 +148,3 @@ def told(result: Result, code: str, *patterns: str, exit_code: int = 1) -> None:
     assert "  cause: " in result.stderr or "Traceback" in result.stderr, said
     for pattern in patterns:
         assert re.search(pattern, result.stderr), said
-
-
-@pytest.fixture(scope="module")
-def shared_house(zookeeper: str, kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """The house of a module; to be imported there, with :func:`house`."""
-    with house_of(zookeeper, kafka, tmp_path_factory.mktemp("house")) as found:
-        yield found
-
-
-@pytest.fixture
-def house(shared_house: House) -> Iterator[House]:
-    """The same, with no job left behind by a test."""
-    yield shared_house
-    shared_house.clear()

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -153,12 +154,21 @@ def sentinels(tree: Tree) -> list[str]:
 
 
 def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log: Path) -> None:
+    threading.Thread(target=_follow, daemon=True).start()
     os.environ.update(environment)
     gates.gate.__init__(gate)  # the one that all modules have, made when they were imported
     with log.open("ab", buffering=0) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     run()
+
+
+def _follow() -> None:
+    """Die with the test: one that is killed cannot kill its processes, and they would go on looking for its services."""
+    test = multiprocessing.parent_process()
+    assert test is not None
+    test.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _coordinate(audit: Path | None, *, kafka: bool) -> None:

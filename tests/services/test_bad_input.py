@@ -11,10 +11,8 @@ import pytest
 from sardonyx.config import Settings
 from sardonyx.errors import JobFailed
 from sardonyx.loading import load
-from tests.services.house import PEERS, House, called, house, shared_house, told, written
+from tests.services.house import PEERS, House, called, told, written
 from tests.waiting import until
-
-__all__ = ["house", "shared_house"]  # fixtures
 
 HEAD = """
 import time

@@ -14,9 +14,7 @@ from sardonyx.client import Client
 from sardonyx.errors import Interrupted
 from sardonyx.loading import load
 from sardonyx.spec import encode_spec
-from tests.services.house import House, called, house, shared_house, told, written
-
-__all__ = ["house", "shared_house"]  # fixtures
+from tests.services.house import House, called, told, written
 
 JOB = """
 # job.py

@@ -188,24 +188,6 @@ def test_a_successor_goes_on_where_the_commits_ended(task: Task):
     assert links.counts(task.settings, task.graph, JOB)["b"].rows_in == 30
 
 
-def test_settling_a_slot_moves_no_position(task: Task):
-    """Whether or not somebody reads; the slot can be written by at once, and nobody else's is touched."""
-    task.feed(12, sentinel="s")
-    reader, other = task.reader(4), task.writer(1)
-    batch = next_batch(reader, 4)
-    commit(other, reader, batch, [])
-    before = reader.all_committed()
-    writer = task.writer(0)
-    for partition in (Partition(task.topic, 0), Partition(task.topic, 1)):
-        writer.settle(task.stage.group(task.settings.deployment, JOB), partition)
-    assert reader.all_committed() == before
-    assert len(work_off(task, reader, other, 4)) == 12 - sum(batch.rows.values())
-    reader.close()
-    writer.settle(task.stage.group(task.settings.deployment, JOB), Partition(task.topic, 0))
-    assert work_off(task, task.reader(), writer) == []
-    assert links.counts(task.settings, task.graph, JOB)["b"].rows_in == 12
-
-
 def test_rewind_reads_the_same_again(task: Task):
     """After a rewind the same records come again in the same order within each partition."""
     task.feed(60)

@@ -17,10 +17,8 @@ from sardonyx.client import JobHandle
 from sardonyx.errors import JobFailed
 from sardonyx.keeper import start_child
 from sardonyx.redo import DeadLetters
-from tests.services.house import House, house, shared_house, told, written
+from tests.services.house import House, told, written
 from tests.waiting import until
-
-__all__ = ["house", "shared_house"]  # fixtures
 
 JOB = """
 import pyarrow as pa
