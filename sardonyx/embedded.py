@@ -170,7 +170,7 @@ class _Service(ABC):
         for _ in range(PORT_TRIES):
             if not again:
                 self.ports = free_ports(self.wanted_ports)
-            self.log_path.unlink(missing_ok=True)
+                self.log_path.unlink(missing_ok=True)
             self.child = start_child(self.prepare(), name=self.name, log_path=self.log_path)
             if self._wait(self.child):
                 return

@@ -67,7 +67,7 @@ class Cluster(contextlib.ExitStack):
         self._seats: dict[int, tuple[Seat, Process]] = {}
         self.started = 0
         doors = [self.enter_context(Proxy()) for _ in range(peers)]
-        self.services = self.enter_context(embedded_services(doors=[door.address for door in doors]))
+        self.services = self.enter_context(embedded_services(folder / "services", doors=[d.address for d in doors]))
         self.settings = self._settings(self.services.zookeeper, self.services.kafka, 30.0)
         for door, target in zip(doors, self.services.doors, strict=True):
             door.lead_to(target)

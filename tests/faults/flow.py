@@ -36,7 +36,7 @@ class Feed:
 
     def __init__(self, kafka: str, topics: list[str], end: int) -> None:
         self._config = {"bootstrap.servers": kafka, **_QUIET}
-        self._producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 5})
+        self._producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 100})
         self.end = end
         self.places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
         self.sent = [0] * len(self.places)
@@ -67,6 +67,12 @@ class Feed:
             else:
                 self.sent[source] = number + 1
                 return
+
+    @property
+    def waits(self) -> bool:
+        """Whether Kafka has still to take some of what was given."""
+        self._producer.poll(0)
+        return len(self._producer) > 0
 
     def arrived(self) -> None:
         """Wait until all that was given stands in Kafka."""
@@ -185,8 +191,12 @@ class Flow:
         self._reader.join()
 
     def step(self, share: float) -> None:
-        """Feed on, so that about ``share`` of everything has gone in; and a little in any case."""
+        """Feed on, so that about ``share`` of everything has gone in; and a little in any case. Nothing while Kafka has not taken
+        the last: librdkafka's idempotent producer spins as long as records queue behind such as a broker does not answer for.
+        """
         feed = self.feed
+        if feed.waits:
+            return
         for source, sent in enumerate(feed.sent):
             feed.give(source, max(1, int(share * feed.end) - sent))
 

@@ -62,8 +62,8 @@ class Scene:
 
     @contextmanager
     def fasting(self) -> Iterator[None]:
-        """Nothing goes in meanwhile, and nothing is on its way: librdkafka's idempotent producer, if it has records left when
-        the broker goes, spins until it is back, and four of them leave the broker no processor to start with.
+        """Nothing goes in meanwhile, and nothing is on its way: what spins then (see :meth:`Flow.step`) would leave the broker no
+        processor to start with.
         """
         with self.feeding:
             for flow in self.flows:

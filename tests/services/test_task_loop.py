@@ -404,3 +404,4 @@ def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: 
             os.kill(daemon.pid, signal.SIGTERM)
             crew.until(lambda: daemon.poll() is not None, "the daemon's end", 60)
             assert daemon.poll() == 0, crew.logs()
+            own.end("kafka", kill=True)  # one that is stopped would not hear that it is to end
