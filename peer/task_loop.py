@@ -408,15 +408,13 @@ class TaskLoop:
         return self._grant.gone or self._grant.draining
 
     def _open(self) -> None:
-        """First the slot, then the positions: opening the writer ends what the slot's last holder left open. Meanwhile the reader
-        finds its way into the group; it asks for positions, and reads, only when it is polled.
-        """
+        """First the slot, then the positions: opening the writer ends what the slot's last holder left open."""
         work = self._work
         self._writer = TransactionalWriter(work.settings, work.transactional_id)
+        self._writer.open()
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
         recover = None if self._store is None else self._store.recover
         self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size, recover)
-        self._writer.open()
 
     def _close(self) -> None:
         reader = self.__dict__.pop("_reader", None)
