@@ -304,7 +304,7 @@ class _Kafka(_Service):
 
 _BROKER = """\
 process.roles=broker,controller
-broker.session.timeout.ms=4000
+broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -339,7 +339,7 @@ num.network.threads=2
 num.io.threads=4
 background.threads=2
 """
-# One that was killed is let in again when its old session is over: after as long as it takes to start, not after nine seconds.
+# One that was killed is let in again when its old session is over: about when it has started, not after nine seconds.
 # The last block keeps a broker that few use small; the two cleanups are quick because nobody waits for a disk here.
 
 
