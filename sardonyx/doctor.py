@@ -11,6 +11,7 @@ from sardonyx import kafka_jars
 from sardonyx.config import Settings
 from sardonyx.errors import SetupError
 from sardonyx.java import find_java
+from sardonyx.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.reachable import check_reachable, reach_kafka, reach_zookeeper
 
 __all__ = ["Finding", "check_reachable", "examine"]
@@ -118,7 +119,16 @@ def _kafka(settings: Settings) -> Finding:
     servers = settings.kafka.bootstrap_servers
     if not servers:
         return Finding("Kafka", None, "no address is set: `run` and `dev` use embedded services")
-    return _found("Kafka", lambda: f"{servers} answers, brokers: {reach_kafka(settings)}")
+    found = _found("Kafka", lambda: f"{servers} answers, brokers: {reach_kafka(settings)}")
+    level = metadata_version(settings.kafka.client(), settings.kafka.connect_timeout) if found.ok else None
+    if level is None or level < LOSES_ENDS:
+        return found
+    return Finding(
+        "Kafka",
+        False,
+        f"{found.detail}; it is 4.3.0 or later, which loses the ends of transactions when a broker starts again",
+        "run brokers of 4.2.1, until a release mends it: docs/guarantees.md, under what is not promised",
+    )
 
 
 def _at_least(have: str, floor: str) -> bool:

@@ -27,6 +27,7 @@ from sardonyx.embedded import Services, embedded_services, free_ports, listens
 from sardonyx.errors import SetupError
 from sardonyx.health import at_work
 from sardonyx.java import find_java
+from sardonyx.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.keeper import Keeper, start_child
 from sardonyx.reachable import check_reachable, reach_kafka, reach_zookeeper
 from tests.waiting import until
@@ -42,6 +43,10 @@ SERVE_UNTIL_KILLED = """
         print(json.dumps(asdict(services), default=str), flush=True)
         signal.pause()
 """
+
+
+FEATURES_OF_4_2 = 29
+"""The newest ``metadata.version`` of Kafka 4.2.1."""
 
 
 def alive(pid: int) -> bool:
@@ -295,6 +300,20 @@ def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> N
     assert failed.ok is False
     assert failed.fix
     assert asdict(failed)["detail"].startswith("ZooKeeper at 127.0.0.1")
+
+
+def test_a_broker_that_loses_the_ends_of_transactions_is_found(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the newest features that it knows: those of the broker that comes with us are known, and older than that."""
+    level = metadata_version(settings.kafka.client(), timeout=5)
+    assert level == FEATURES_OF_4_2
+    assert level < LOSES_ENDS
+    monkeypatch.setattr(doctor, "LOSES_ENDS", level)
+    found = next(finding for finding in doctor.examine(settings) if finding.name == "Kafka")
+    assert found.ok is False
+    assert "ends of transactions" in found.detail
+    assert "4.2.1" in found.fix
 
 
 def test_health_is_told_by_the_node_in_zookeeper(settings: Settings) -> None:
