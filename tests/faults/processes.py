@@ -26,9 +26,8 @@ from peer.service import PeerDaemon, SparkCraft
 from sardonyx.config import Settings, load_settings
 from sardonyx.keeper import Keeper, start_child
 from sardonyx.logs import configure_logging
-from tests.services.light import Actor, _processes
+from tests.services.light import Actor, _processes, follow
 
-_PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 SMALL = 1_048_576
 """Bytes of a small disk."""
@@ -112,7 +111,7 @@ def peers(
 
 
 def _coordinate() -> None:
-    _die_with_parent()
+    follow()
     settings = load_settings()
     configure_logging(settings)
     Coordinator(settings).run()
@@ -124,9 +123,9 @@ def seen_by(process: Process, path: Path) -> Path:
 
 
 def _serve(folder: Path, small: Path | None) -> None:
-    _die_with_parent()
     if small is not None:
         _mount(small)
+    follow()  # a thread, and who has one gets no namespace
     settings = load_settings()
     configure_logging(settings)
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
@@ -134,10 +133,6 @@ def _serve(folder: Path, small: Path | None) -> None:
         signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
         daemon.run()
     os._exit(0)  # as the daemon does: Kafka clients may take for ever to be destroyed
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _mount(folder: Path) -> None:

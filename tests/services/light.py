@@ -154,7 +154,6 @@ def sentinels(tree: Tree) -> list[str]:
 
 
 def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log: Path) -> None:
-    threading.Thread(target=_follow, daemon=True).start()
     os.environ.update(environment)
     gates.gate.__init__(gate)  # the one that all modules have, made when they were imported
     with log.open("ab", buffering=0) as out:
@@ -163,15 +162,20 @@ def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log
     run()
 
 
-def _follow() -> None:
+def follow() -> None:
     """Die with the test: one that is killed cannot kill its processes, and they would go on looking for its services."""
     test = multiprocessing.parent_process()
     assert test is not None
-    test.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch() -> None:
+        test.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _coordinate(audit: Path | None, *, kafka: bool) -> None:
+    follow()
     settings = load_settings()
     outer: OuterEffects = KafkaLinks(settings) if kafka else FakeLinks()
     if audit is None:
@@ -182,6 +186,7 @@ def _coordinate(audit: Path | None, *, kafka: bool) -> None:
 
 
 def _serve(name: str, holds: frozenset[str]) -> None:
+    follow()
     daemon = PeerDaemon(load_settings(), LightCraft(name, holds))
     signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
     daemon.run()
