@@ -271,7 +271,7 @@ class _Kafka(_Service):
         )
         logging = _write_log4j(self.home)
         if not (self.home / "data" / "meta.properties").exists():
-            command = self._java(logging, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # it runs for a second
+            command = self._java(logging, "-XX:+UseSerialGC")  # it runs for a second
             self._run_format([*command, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(config)])
         return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
 
@@ -280,6 +280,8 @@ class _Kafka(_Service):
         spark = kafka_jars.pyspark_jars()
         binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
         path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
+        # The JVM's second compiler takes half of the processor's time in a broker's first minutes, which are all that most have.
+        options = (*options, "-XX:TieredStopAtLevel=1")
         return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
 
     def _run_format(self, command: list[str]) -> None:
