@@ -17,7 +17,9 @@ from coordinator.tree import Tree
 from sardonyx.cli.app import app
 from sardonyx.config import Settings, SparkSettings, load_settings
 from sardonyx.testing import Addresses
+from spark_tasks.code import CodeBundle
 from tests.proxy import Proxy
+from tests.services import functions
 from tests.services.coordination import leadership
 from tests.services.house import House, house_of
 
@@ -128,3 +130,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session(SparkSettings(master=master, conf=FIRST_COMPILER), tmp_path_factory.mktemp("spark"))
     yield session
     stop_session(session)
+
+
+@pytest.fixture(scope="session")
+def code(tmp_path_factory: pytest.TempPathFactory) -> CodeBundle:
+    """Functions of all kinds, as a job's bundle."""
+    folder, cache = tmp_path_factory.mktemp("functions"), tmp_path_factory.mktemp("cache")
+    return functions.bundled(folder, functions.JOB, functions.HELPERS, cache)
+
+
+@pytest.fixture(scope="session")
+def run(spark: SparkSession, code: CodeBundle) -> functions.Runner:
+    """Applies one of them by its name."""
+    return functions.Runner(spark, code)
