@@ -34,7 +34,6 @@ import structlog
 from coordinator.events import Completed, Counts, Exhausted, TaskFailed
 from coordinator.outcomes import SessionLost, ZooKeeperAway
 from coordinator.tree import Tree
-from peer.aside import Aside
 from peer.grant import CraftLost, Grant, GrantGone
 from peer.troubles import Troubles
 from peer.work import Result, StepClock, Work
@@ -46,6 +45,7 @@ from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
 from queues.reader import DUE_HEADER, ROWS_HEADER, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
+from sardonyx.aside import Aside
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
 from sardonyx.gates import gate
 from sardonyx.reachable import reach_kafka

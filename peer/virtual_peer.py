@@ -239,12 +239,18 @@ class VirtualPeer:
             context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
 
             def run() -> None:
+                ended = False
                 with structlog.contextvars.bound_contextvars(**context):
                     try:
                         self._craft.work(prepared, grant, self._tree)
+                        ended = True
                     except CraftLost as error:
                         log.error("cannot go on in this session", reason=str(error))
-                        self._broke()
+                    except BaseException as error:
+                        log.error("cannot go on in this session", exc_info=error)
+                    finally:  # whatever it was, even what is no exception: without its thread the task would be ours for ever
+                        if not ended:
+                            self._broke()
 
             self._grant = grant
             self._loop = self._clockwork.spawn(f"task-{self._id}-{assignment.task}", run)

@@ -59,9 +59,12 @@ _ELSEWHERE = (
 """What a broker says while another one, or itself in a moment, takes the group over. It is asked again."""
 
 _UNDECIDED = (
-    "longer than a transaction may stand open (brokers of Kafka 4.3.0 to 4.4.0 lose the ends of transactions when they "
-    "start again and then never tell: docs/guarantees.md)"
+    "longer than a transaction may stand open: another peer of the task holds its group up, or the broker has lost the end "
+    "of a transaction, as those of Kafka 4.3.0 to 4.4.0 do when they start again (docs/guarantees.md)"
 )
+
+
+Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
 
 class ReaderLost(Exception):
@@ -124,9 +127,8 @@ class Reader:
             },
             logger=CLIENT_LOG,
         )
-        self._consumer.subscribe(
-            list(self._links), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
-        )
+        came, went = self._answer(self._assigned), self._answer(self._revoked)
+        self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=went)
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -438,9 +440,23 @@ class Reader:
             for partition, position in told.items()
         }
 
+    def _answer(self, rebalance: Rebalance) -> Rebalance:
+        """What the client calls when partitions come or go. A closing consumer does what is needed without us.
+
+        No error of the client's may get out of it: the client hands it on as something that is no exception, which nothing
+        catches (confluent-kafka 2.16 on Python 3.11).
+        """
+
+        def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            try:
+                if not self._closing:
+                    rebalance(consumer, partitions)
+            except KafkaException as error:
+                raise ReaderLost(str(error)) from error
+
+        return called
+
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        if self._closing:  # what was on its way when we left; a closing consumer is told no positions
-            return
         starts: list[TopicPartition] = []
         for partition, (position, behind, owed) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.block import record_too_large
 from queues.positions import Partition, Position
+from sardonyx.aside import Aside
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, OutputError
 from sardonyx.gates import gate
@@ -36,6 +37,8 @@ still for longer than the broker took to start again."""
 _CALL = 5.0
 """Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
 
+_OVERDUE = 1.0
+"""Seconds behind those after which a call is taken for one that never returns."""
 
 _PASSING = (
     KafkaError.ILLEGAL_GENERATION,
@@ -175,7 +178,7 @@ class TransactionalWriter:
                 for partition, position in positions.items()
             ]
             metadata = group_metadata()
-            self._call(lambda timeout: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
+            self._call(lambda timeout: self._send(offsets, metadata, timeout))
             gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
@@ -187,6 +190,21 @@ class TransactionalWriter:
             if isinstance(error, TransactionAborted) and not error.passing and self._refused is not None:
                 raise self._abortable(self._refused) from error
             raise
+
+    def _send(self, offsets: list[TopicPartition], metadata: object, timeout: float) -> None:
+        """The positions into the transaction, from a thread of its own, since this call may never return.
+
+        When the connection to the group's coordinator is gone at that moment, or its broker is missing from the cluster's
+        metadata (as is one that has just started again), the client waits for it whatever the timeout (confluentinc/librdkafka
+        issues 5456 and 5511, open in 2.16). Such a producer is left to itself: its successor fences it.
+        """
+        aside = Aside("positions")
+        sent = aside.submit(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
+        aside.close()
+        try:
+            sent.result(timeout + _OVERDUE)
+        except TimeoutError as error:
+            raise ProducerLost("the client does not come back from sending positions") from error
 
     def _refuse(self, error: KafkaError | None, _message: object) -> None:
         """The broker refused a message; the first such reason is what the transaction failed for. What is thrown away is not."""

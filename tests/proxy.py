@@ -31,6 +31,8 @@ class Proxy:
         """Seconds by which whatever is said arrives later."""
         self._until = b""
         """What a request holds from which on replies are lost; nothing: none does."""
+        self._ends = b""
+        """What a request holds whose connection ends with it; nothing: none does."""
         self.lost = 0
         """Bytes that were lost so far."""
         self._relays: list[threading.Thread] = []
@@ -54,6 +56,15 @@ class Proxy:
         """As :meth:`lose_replies`, from the first request on that holds these bytes: it arrives, its reply does not."""
         self._until = request
 
+    def end_with(self, request: bytes) -> None:
+        """With the first request that holds these bytes, which does not arrive, its connection ends; new ones end at once."""
+        self._ends = request
+
+    @property
+    def refuses(self) -> bool:
+        """Whether new connections are ended at once."""
+        return self._refuse
+
     def cut(self) -> None:
         """End all connections. New ones work, both ways and at once."""
         self._until = b""
@@ -70,7 +81,8 @@ class Proxy:
         self.cut()
 
     def accept_again(self) -> None:
-        """Undo :meth:`refuse`."""
+        """Undo :meth:`refuse` and :meth:`end_with`."""
+        self._ends = b""
         self._refuse = False
 
     def close(self) -> None:
@@ -117,6 +129,9 @@ class Proxy:
                         raise ConnectionResetError
                     if source is client and self._until and self._until in data:
                         self._lose_replies = True
+                    if source is client and self._ends and self._ends in data:
+                        self._refuse = True
+                        raise ConnectionResetError
                     if self.delay:
                         time.sleep(self.delay)
                     if self._lose_replies if source is server else self._lose_requests:

@@ -17,7 +17,7 @@ from queues import links
 from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positions import Partition, Position, add
-from queues.reader import ROWS_HEADER, Reader
+from queues.reader import ROWS_HEADER, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
@@ -286,6 +286,18 @@ def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(m
     other.close()
     until(lambda: reader.poll(0.05) or len(reader.held) == PARTITIONS, what="all partitions to be back")
     assert sorted(map(int, work_off(task, reader, task.writer()))) == list(range(30))
+
+
+def test_an_error_of_the_client_while_partitions_come_can_be_caught(task: Task, monkeypatch: pytest.MonkeyPatch):
+    """It ends the reader as every loss of the consumer does; as the client hands it on, no ``except`` would see it."""
+    reader = task.reader()
+
+    def refuse(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._DESTROY))
+
+    monkeypatch.setattr(reader, "_asked", refuse)
+    with pytest.raises(ReaderLost, match="_DESTROY"):
+        until(lambda: reader.poll(0.05), what="the end of the reader")
 
 
 def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):

@@ -12,13 +12,14 @@ from structlog.testing import capture_logs
 from coordinator import layout, log
 from coordinator.events import Evicted, PeerBorn
 from coordinator.tree import Tree
+from peer.grant import Grant
 from peer.service import PeerDaemon
 from sardonyx.config import Settings, load_settings
 from tests.proxy import Proxy
 from tests.services import light
 from tests.services.arena import Noting
 from tests.services.coordination import completed, coordinator, hold_together, submit
-from tests.services.light import LightCraft
+from tests.services.light import LightCraft, LightWork
 from tests.waiting import until
 
 REQUESTS, AT_A_TIME = 500, 25
@@ -78,8 +79,8 @@ def arrived(tree: Tree, uuids: list[str], *, logged: bool) -> set[str]:
 class Daemon:
     """One light peer in a thread of this process."""
 
-    def __init__(self, settings: Settings, *holds: str) -> None:
-        self.craft = LightCraft("P1", frozenset(holds))
+    def __init__(self, settings: Settings, *holds: str, kind: type[LightCraft] = LightCraft) -> None:
+        self.craft = kind("P1", frozenset(holds))
         one = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
         self._daemon = PeerDaemon(one, self.craft)
         self._thread = threading.Thread(target=self._daemon.run, name="daemon", daemon=True)
@@ -136,3 +137,25 @@ def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy)
         daemon.stop()
         until(lambda: hold_together(tree, settings) is None, what="all to be decided")
     assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
+
+
+class Clumsy(LightCraft):
+    """Breaks at its first task, and not as tasks do that report what went wrong."""
+
+    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
+        if not self.grants:
+            self.grants.append(grant)
+            raise SystemExit("unheard of")
+        super().work(prepared, grant, tree)
+
+
+def test_a_peer_whose_loop_breaks_begins_afresh(settings: Settings, tree: Tree) -> None:
+    """Whatever ends a task's thread, its peer does not keep the task: it comes back under a new id, and the job completes."""
+    light.set_stage(tree)
+    with coordinator(settings):
+        daemon = Daemon(settings, kind=Clumsy)
+        submit(tree, "count-1")
+        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        daemon.stop()
+    assert daemon.craft.grants[0].gone
+    assert len({event.peer for _, event in log.read_log(tree) if isinstance(event, PeerBorn)}) == 2

@@ -22,7 +22,7 @@ class Aside:
         first: called on it before everything else; must not raise.
     """
 
-    def __init__(self, name: str, first: Callable[[], None]) -> None:
+    def __init__(self, name: str, first: Callable[[], None] = lambda: None) -> None:
         self._first = first
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

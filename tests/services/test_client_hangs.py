@@ -1,0 +1,78 @@
+"""Calls of the Kafka client that never come back, and what becomes of the task that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from queues import links
+from queues.positions import Partition, Position
+from queues.transaction import Outgoing, ProducerLost, TransactionalWriter
+from sardonyx.config import Settings, load_settings
+from sardonyx.embedded import embedded_services
+from tests.proxy import Proxy
+from tests.waiting import until
+
+TOPIC, GROUP = "out", "group"
+
+
+@pytest.fixture
+def door() -> Iterator[tuple[Settings, Settings, Proxy]]:
+    """A Kafka of our own: the way through a proxy, the way past it, and the proxy."""
+    with Proxy() as proxy, embedded_services(doors=[proxy.address]) as services:
+        proxy.lead_to(services.doors[0])
+        through, past = (
+            load_settings(
+                kafka={"bootstrap_servers": address},
+                zookeeper={"hosts": services.zookeeper},
+                peer={"session_timeout": 6, "transaction_timeout": 10},
+            )
+            for address in (proxy.address, services.kafka)
+        )
+        admin = AdminClient(past.kafka.client())
+        for made in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+            made.result(30)
+        yield through, past, proxy
+
+
+@pytest.fixture
+def member(door: tuple[Settings, Settings, Proxy]) -> Iterator[Consumer]:
+    """A consumer in the group whose positions are written."""
+    _, past, _ = door
+    consumer = Consumer({**past.kafka.client(), "group.id": GROUP, "enable.auto.commit": False})
+    consumer.subscribe([TOPIC])
+    until(lambda: consumer.poll(0.1) is None and consumer.assignment(), what="a place in the group")
+    yield consumer
+    consumer.close()
+
+
+def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Settings, Proxy], member: Consumer) -> None:
+    """The client never comes back from sending positions, whatever its timeout: the writer gives it up, and the next holder
+    of the slot writes the batch, once.
+
+    The way to the broker ends with the batch's records; the one to the transaction's coordinator, a connection of its own,
+    goes on.
+    """
+    through, past, proxy = door
+
+    def write(writer: TransactionalWriter, value: bytes, position: int, *, lost: bool = False) -> None:
+        def metadata() -> object:
+            until(lambda: proxy.refuses or not lost, what="the end of the connection that the record goes by")
+            return member.consumer_group_metadata()
+
+        writer.write([Outgoing(TOPIC, value, 0)], {Partition(TOPIC, 0): Position(position)}, metadata)
+
+    writer = TransactionalWriter(through, "slot")
+    writer.open()
+    write(writer, b"<first>", 1)
+    proxy.end_with(b"<second>")
+    with pytest.raises(ProducerLost, match="does not come back"):
+        write(writer, b"<second>", 2, lost=True)
+    successor = TransactionalWriter(past, "slot")
+    successor.open()
+    write(successor, b"<second>", 2)
+    proxy.accept_again()
+    assert links.read_all(past, TOPIC) == [b"<first>", b"<second>"]
