@@ -202,8 +202,8 @@ class World:
         """What the measured rounds took, by step."""
         self._outside = outside
         self._leader = Leader(leadership, settings, Links(), wake=Event())
-        self._spent: dict[str, float] = {}
-        self._inside = False
+        self._under: list[str] = []
+        self._since = 0.0
         self._leader.take_over()
         self._put([], crowd.born(crowd.peers), [])
         self._settle()
@@ -221,8 +221,7 @@ class World:
         while True:
             self._put(self.crowd.jobs(self.state), [], [])
             before = self.state.n
-            for intakes in self._leader.gather():
-                self._leader.handle(intakes)
+            self._leader.turn()
             self._leader.settle()
             if self.state.n > before:
                 continue
@@ -238,23 +237,10 @@ class World:
         self._leader._tree.sync()  # noqa: SLF001 - so that its watches have fired
         with self._steps():
             before = self._processors()
-            began = time.perf_counter()
-            for intakes in self._gathered():
-                self._leader.handle(intakes)
-                self.kinds.update(kind_of(intake.event) for intake in intakes)
+            self._leader.turn()
             self._leader.settle()
-            ended = time.perf_counter()
         for process, spent, now in zip(PROCESSES, before, self._processors(), strict=True):
             self.cpu[process] += now - spent
-        for step, seconds in self._spent.items():
-            self.seconds[step] += seconds
-        self.seconds["decide"] += ended - began - sum(self._spent.values())
-
-    def _gathered(self) -> Iterator[list[Any]]:
-        """What the leader gathers, the time for it counted."""
-        portions = self._leader.gather()
-        while (intakes := self._timed("read", next, portions, None)) is not None:
-            yield intakes
 
     def forget(self) -> None:
         """Measure from here on."""
@@ -271,30 +257,46 @@ class World:
 
     @contextmanager
     def _steps(self) -> Iterator[None]:
-        """Measure the loop's steps as they run."""
-        self._spent = dict.fromkeys(("read", "append", "effects", "snapshot"), 0.0)
+        """Measure the loop's steps as they run; what a step asks another one to do is that one's."""
         leader: Any = self._leader
         parts = ((leader, "_apply", "effects"), (leader, "_applied", "effects"), (leader, "_keep", "snapshot"))
         with ExitStack() as stack:
             for owner, name, step in parts:
                 stack.enter_context(replaced(owner, name, partial(self._timed, step, getattr(owner, name))))
-            stack.enter_context(replaced(journal, "appending", partial(self._timed_pieces, journal.appending)))
+            for owner, name, step in ((leader._watches, "collect", "read"), (journal, "appending", "append")):  # noqa: SLF001
+                stack.enter_context(replaced(owner, name, partial(self._timed_pieces, step, getattr(owner, name))))
+            stack.enter_context(self._in("decide"))
             yield
 
-    def _timed(self, step: str, function: Callable[..., Any], *args: Any) -> Any:
-        if self._inside:
-            return function(*args)
-        self._inside = True
-        began = time.perf_counter()
+    @contextmanager
+    def _in(self, step: str) -> Iterator[None]:
+        """The time from here on is this step's, but for what others take within it."""
+        self._book(step)
         try:
-            return function(*args)
+            yield
         finally:
-            self._spent[step] += time.perf_counter() - began
-            self._inside = False
+            self._book()
 
-    def _timed_pieces(self, function: Callable[..., Iterator[int]], *args: Any) -> Iterator[int]:
+    def _book(self, begun: str = "") -> None:
+        """The step in hand has taken the time since the last booking; another one begins, or this one ends."""
+        now = time.perf_counter()
+        if self._under:
+            self.seconds[self._under[-1]] += now - self._since
+        self._since = now
+        if begun:
+            self._under.append(begun)
+        else:
+            self._under.pop()
+
+    def _timed(self, step: str, function: Callable[..., Any], *args: Any) -> Any:
+        with self._in(step):
+            return function(*args)
+
+    def _timed_pieces(self, step: str, function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
         pieces = function(*args)
-        while (piece := self._timed("append", partial(next, pieces, None))) is not None:
+        while (piece := self._timed(step, partial(next, pieces, None))) is not None:
+            if step == "append":
+                self.kinds.update(kind_of(intake.event) for intake in piece)
             yield piece
 
     def _put(self, requests: list[Any], born: list[PeerBorn], dying: list[PeerDied]) -> None:

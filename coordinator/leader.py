@@ -15,7 +15,8 @@ import contextlib
 import logging
 import queue
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 
 import structlog
 
@@ -82,7 +83,10 @@ _EVERYDAY = (Acked, Exhausted, Completed)
 _ALIKE = (PeerBorn, PeerDied, Left, JobSubmitted, LinksCreated, LinksDeleted, JobPurged)
 """Events that are told one by one only if few come at once; how many of each there are is told anyway."""
 ALIKE = 5
-"""Events of one kind in one round, of those that may be many, that are still told one by one; all of them when debugging."""
+"""Events of one kind at once, of those that may be many, that are still told one by one; all of them when debugging."""
+
+AT_ONCE = 4096
+"""Events after which it is looked, at the latest, whether a snapshot is due."""
 
 log = structlog.get_logger()
 
@@ -148,8 +152,7 @@ class Leader:
                     return
                 self._leadership.check()
                 before = self.state.n
-                for intakes in self.gather():
-                    self.handle(intakes)
+                self.turn()
                 if self.state.n > before:
                     continue
                 self.settle()
@@ -248,13 +251,16 @@ class Leader:
 
     # The way of one decision
 
-    def gather(self) -> Iterator[list[Intake]]:
-        """All that has happened: what peers and clients did, what was done outside, and timers that have run out.
+    def turn(self) -> None:
+        """Take in all that has happened: what peers and clients did, then what was done outside and timers that have run out.
 
-        In portions, each to be handled before the next one is asked for.
+        While some of it is decided the rest is being read and appended already (:meth:`handle`). Timers are asked last, when
+        everything before them is decided.
         """
         at = self._clockwork.wall()
-        yield from self._watches.collect(self.state, at)
+        happened = chain.from_iterable(self._watches.collect(self.state, at))
+        for first in happened:
+            self.handle(chain((first,), islice(happened, AT_ONCE - 1)))
         done: list[AnyEvent] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -264,10 +270,12 @@ class Leader:
         intakes = [Intake(stamped(event, at)) for event in done]
         intakes += map(Intake, due(self.state, at, self._timers))
         if intakes:
-            yield intakes
+            self.handle(intakes)
 
-    def handle(self, intakes: list[Intake]) -> None:
+    def handle(self, intakes: Iterable[Intake]) -> None:
         """Log events, decide each, and send the effects of all to the tree; :meth:`settle` waits until they stand there.
+
+        They are asked for a piece of the log ahead of what is decided.
 
         Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
         themselves go in several, the checkpoint with the last, and are repaired by the next leader if that one dies between.
@@ -276,12 +284,11 @@ class Leader:
         left under way, and what is to be done outside is begun when they stand.
         """
         told = log.bind()  # once: what is bound anew for each line costs more than a decision
-        many = _many(intakes)
         merged = Merged()
         left: dict[Slot, int] = {}
-        waiting = iter(intakes)
-        for appended in journal.appending(self._leadership, self.state.n + 1, intakes):
-            for n, intake in zip(range(self.state.n + 1, appended + 1), waiting, strict=False):
+        for piece in journal.appending(self._leadership, self.state.n + 1, intakes):
+            many = _many(piece)
+            for n, intake in enumerate(piece, self.state.n + 1):
                 slot = self._slot(intake.event)
                 if slot is not None:
                     left[slot] = n
@@ -297,11 +304,11 @@ class Leader:
             if merged.size > PIECE:
                 self._apply(merged, self.state.n)
                 merged = Merged()
+            if many:
+                kinds = Counter(kind_of(intake.event) for intake in piece if type(intake.event) in many)
+                log.info("decided many alike", last=self.state.n, **kinds)
         self._apply(merged, self.state.n)
         self._fence(left)
-        if many:
-            kinds = Counter(kind_of(intake.event) for intake in intakes if type(intake.event) in many)
-            log.info("decided many alike", last=self.state.n, **kinds)
         self._keep()
 
     def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
@@ -462,7 +469,7 @@ class Leader:
         say("decided", **where)
 
 
-def _many(intakes: list[Intake]) -> set[type]:
+def _many(intakes: Sequence[Intake]) -> set[type]:
     """Kinds of which there are so many at once that a line for each would cost more than it tells."""
     if len(intakes) <= ALIKE:
         return set()

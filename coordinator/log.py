@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import structlog
@@ -102,7 +102,7 @@ _notes = msgspec.json.Decoder(SnapshotNote)
 # Entries
 
 
-def append(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> None:
+def append(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> None:
     """Write events as entries ``first``, ``first + 1`` ... and remove the requests they came from, all fenced.
 
     In one transaction, or in several in order if they are too large for one: what has been appended when it breaks off
@@ -116,21 +116,21 @@ def append(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> Non
         pass
 
 
-def appending(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> Iterator[int]:
-    """Like :func:`append`; tells again and again up to which number the entries stand in the log.
+def appending(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> Iterator[list[Intake]]:
+    """Like :func:`append`; gives piece after piece, in order, as soon as it stands in the log.
 
-    While the caller decides on those, the next transaction is under way. It is sent only after the one before it has
-    succeeded, so the log has no hole wherever it breaks off.
+    While the caller decides on one, the next is under way: ``intakes`` are asked for before those in front of them are
+    decided. A transaction is sent only after the one before it has succeeded, so the log has no hole wherever it breaks off.
     """
-    under_way: tuple[int, Callable[[], None]] | None = None
-    for last, operations in _transactions(first, intakes, leader=leadership.unheard_of):
+    under_way: tuple[list[Intake], Callable[[], None]] | None = None
+    for piece, operations in _transactions(first, intakes, leader=leadership.unheard_of):
         if under_way is not None:
             under_way[1]()
             leadership.unheard_of = ""
             gate("after-append")
         before = under_way
         gate("before-append")
-        under_way = last, leadership.begin(operations)
+        under_way = piece, leadership.begin(operations)
         if before is not None:
             yield before[0]
     if under_way is not None:
@@ -140,24 +140,26 @@ def appending(leadership: Leadership, first: int, intakes: Sequence[Intake]) -> 
         yield under_way[0]
 
 
-def _transactions(first: int, intakes: Sequence[Intake], leader: str) -> Iterator[tuple[int, list[Operation]]]:
-    """What is appended at a time, and the number of the last entry in it."""
+def _transactions(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[tuple[list[Intake], list[Operation]]]:
+    """What is appended at a time."""
+    piece: list[Intake] = []
     operations: list[Operation] = []
-    filled, last = 0, first - 1
-    for reached, batch in _batches_of(first, intakes, leader):
+    filled = 0
+    for entries, batch in _batches_of(first, intakes, leader):
         size = sum(map(weight, batch))
         if operations and filled + size > PIECE:
-            yield last, operations
-            operations, filled = [], 0
+            yield piece, operations
+            piece, operations, filled = [], [], 0
+        piece += entries
         operations += batch
         filled += size
-        last = reached
     if operations:
-        yield last, operations
+        yield piece, operations
 
 
-def _batches_of(first: int, intakes: Sequence[Intake], leader: str) -> Iterator[tuple[int, list[Operation]]]:
-    """Per batch: its last number, and the node that holds it with the removals of its requests, which stay together."""
+def _batches_of(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[tuple[list[Intake], list[Operation]]]:
+    """Per batch: its entries, and the node that holds it with the removals of its requests, which stay together."""
+    entries: list[Intake] = []
     batch: list[msgspec.Raw] = []
     removals: list[Operation] = []
     filled = 0
@@ -168,14 +170,15 @@ def _batches_of(first: int, intakes: Sequence[Intake], leader: str) -> Iterator[
                 "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"
             )
         if batch and (filled + len(data) > BATCH or n % layout.LOG_BUCKET == 0):
-            yield n - 1, _batch(n - len(batch), batch, removals)
-            batch, removals, filled = [], [], 0
+            yield entries, _batch(n - len(batch), batch, removals)
+            entries, batch, removals, filled = [], [], [], 0
+        entries.append(intake)
         batch.append(msgspec.Raw(data))
         filled += len(data) + 1
         if intake.inbox:
             removals.append(Delete(f"{layout.INBOX}/{intake.inbox}"))
     if batch:
-        yield first + len(intakes) - 1, _batch(first + len(intakes) - len(batch), batch, removals)
+        yield entries, _batch(n + 1 - len(batch), batch, removals)
 
 
 def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) -> list[Operation]:

@@ -246,7 +246,7 @@ class VirtualPeer:
                         ended = True
                     except CraftLost as error:
                         log.error("cannot go on in this session", reason=str(error))
-                    except BaseException as error:
+                    except Exception as error:
                         log.error("cannot go on in this session", exc_info=error)
                     finally:  # whatever it was, even what is no exception: without its thread the task would be ours for ever
                         if not ended:

@@ -6,7 +6,9 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from typing import ClassVar
 
+import pytest
 from structlog.testing import capture_logs
 
 from coordinator import layout, log
@@ -142,15 +144,22 @@ def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy)
 class Clumsy(LightCraft):
     """Breaks at its first task, and not as tasks do that report what went wrong."""
 
+    error: ClassVar[BaseException] = RuntimeError("unheard of")
+
     def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
         if not self.grants:
             self.grants.append(grant)
-            raise SystemExit("unheard of")
+            raise self.error
         super().work(prepared, grant, tree)
 
 
-def test_a_peer_whose_loop_breaks_begins_afresh(settings: Settings, tree: Tree) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [RuntimeError("unheard of"), SystemExit("no Exception either")], ids=repr)
+def test_a_peer_whose_loop_breaks_begins_afresh(
+    settings: Settings, tree: Tree, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever ends a task's thread, its peer does not keep the task: it comes back under a new id, and the job completes."""
+    monkeypatch.setattr(Clumsy, "error", error)
     light.set_stage(tree)
     with coordinator(settings):
         daemon = Daemon(settings, kind=Clumsy)
