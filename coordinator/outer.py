@@ -119,7 +119,11 @@ class KafkaLinks:
 
         deployment = self._settings.deployment
         stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number)).open()
+        writer = TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number))
+        try:
+            writer.open()
+        finally:
+            writer.close()
 
 
 class OuterWorker:

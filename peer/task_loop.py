@@ -420,7 +420,9 @@ class TaskLoop:
         reader = self.__dict__.pop("_reader", None)
         if reader is not None:
             reader.close()
-        self.__dict__.pop("_writer", None)
+        writer = self.__dict__.pop("_writer", None)
+        if writer is not None:
+            writer.close()
         if self._store is not None:
             self._store.abandon()
 

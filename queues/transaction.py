@@ -13,6 +13,8 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import structlog
@@ -111,8 +113,22 @@ def classify(error: KafkaError) -> Verdict:
     return Verdict.REBUILD
 
 
+class _Refusals:
+    """Why the broker refused messages of the open transaction. Apart from the writer: the client holds it, and holding its
+    own holder it would never be given back.
+    """
+
+    def __init__(self) -> None:
+        self.first: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, _message: object) -> None:
+        """The first such reason is what the transaction failed for. What is thrown away is none."""
+        if self.first is None and error is not None and error.code() not in _THROWN_AWAY:
+            self.first = error
+
+
 class TransactionalWriter:
-    """The producer of one slot of a task.
+    """The producer of one slot of a task. To be closed, whatever has become of it.
 
     Args:
         settings: where Kafka is, and how long a transaction may stay open.
@@ -122,6 +138,7 @@ class TransactionalWriter:
 
     def __init__(self, settings: Settings, transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
+        self._refusals = _Refusals()
         self._producer = Producer(
             {
                 # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
@@ -138,15 +155,24 @@ class TransactionalWriter:
                 "delivery.timeout.ms": int(self._timeout * 1000),
                 "enable.idempotence": True,
                 "delivery.report.only.error": True,
-                "on_delivery": self._refuse,
+                "on_delivery": self._refusals,
             },
             logger=CLIENT_LOG,
         )
-        self._refused: KafkaError | None = None
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them."""
-        self._call(self._producer.init_transactions)
+        self._call(methodcaller("init_transactions", _CALL))
+
+    def close(self) -> None:
+        """Give the client back, with its threads and connections: an open transaction is left to the slot's next holder.
+
+        On a thread of its own, for it may take as long as a broker is away.
+        """
+        client = [self.__dict__.pop("_producer")]
+        aside = Aside("producer-ends")
+        aside.submit(client.clear)
+        aside.close()
 
     def write(
         self,
@@ -168,8 +194,8 @@ class TransactionalWriter:
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "a transaction without positions has no fence")
-        self._refused = None
-        self._call(lambda _timeout: self._producer.begin_transaction())
+        self._refusals.first = None
+        self._call(methodcaller("begin_transaction"))
         try:
             whole = all(map(self._produce, messages))
             gate("written")
@@ -178,38 +204,18 @@ class TransactionalWriter:
                 for partition, position in positions.items()
             ]
             metadata = group_metadata()
-            self._call(lambda timeout: self._send(offsets, metadata, timeout))
+            self._call(partial(_send, offsets, metadata))
             gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
-            self._call(self._producer.commit_transaction)
+            self._call(methodcaller("commit_transaction", _CALL))
         except ProducerLost:
             raise
         except BaseException as error:
             self._abort()
-            if isinstance(error, TransactionAborted) and not error.passing and self._refused is not None:
-                raise self._abortable(self._refused) from error
+            if isinstance(error, TransactionAborted) and not error.passing and self._refusals.first is not None:
+                raise self._abortable(self._refusals.first) from error
             raise
-
-    def _send(self, offsets: list[TopicPartition], metadata: object, timeout: float) -> None:
-        """The positions into the transaction, from a thread of its own, since this call may never return.
-
-        When the connection to the group's coordinator is gone at that moment, or its broker is missing from the cluster's
-        metadata (as is one that has just started again), the client waits for it whatever the timeout (confluentinc/librdkafka
-        issues 5456 and 5511, open in 2.16). Such a producer is left to itself: its successor fences it.
-        """
-        aside = Aside("positions")
-        sent = aside.submit(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, timeout))
-        aside.close()
-        try:
-            sent.result(timeout + _OVERDUE)
-        except TimeoutError as error:
-            raise ProducerLost("the client does not come back from sending positions") from error
-
-    def _refuse(self, error: KafkaError | None, _message: object) -> None:
-        """The broker refused a message; the first such reason is what the transaction failed for. What is thrown away is not."""
-        if self._refused is None and error is not None and error.code() not in _THROWN_AWAY:
-            self._refused = error
 
     def _produce(self, message: Outgoing | Records) -> bool:
         """Hand a message, or many, to the client. False: the transaction has failed, and its next call tells why."""
@@ -247,12 +253,15 @@ class TransactionalWriter:
                     raise _too_large(topic, value, key) from error
                 raise self._verdict(error) from error
 
-    def _call(self, call: Callable[[float], object]) -> None:
-        """Say a call until it is answered; librdkafka resumes the same one."""
+    def _call(self, call: Callable[[Producer], object]) -> None:
+        """Say a call until it is answered; librdkafka resumes the same one.
+
+        An error keeps the frames that it came through, and none of them may keep the client.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                call(_CALL)
+                call(self._producer)
                 return
             except KafkaException as error:
                 verdict = classify(error.args[0])
@@ -281,9 +290,26 @@ class TransactionalWriter:
         """End the open transaction. What was sent is flushed first, since an abort that overtakes it would be fatal."""
         self._producer.flush(_CALL)
         try:
-            self._call(self._producer.abort_transaction)
+            self._call(methodcaller("abort_transaction", _CALL))
         except TransactionAborted as error:
             raise ProducerLost(str(error)) from error
+
+
+def _send(offsets: list[TopicPartition], metadata: object, producer: Producer) -> None:
+    """The positions into the transaction, from a thread of its own, since this call may never return.
+
+    When the connection to the group's coordinator is gone at that moment, or its broker is missing from the cluster's
+    metadata (as is one that has just started again), the client waits for it whatever the timeout (confluentinc/librdkafka
+    issues 5456 and 5511, open in 2.16). Such a producer is left to itself: its successor fences it.
+    """
+    aside = Aside("positions")
+    sent = aside.submit(partial(producer.send_offsets_to_transaction, offsets, metadata, _CALL))
+    aside.close()
+    del producer  # see `_call`
+    try:
+        sent.result(_CALL + _OVERDUE)
+    except TimeoutError as error:
+        raise ProducerLost("the client does not come back from sending positions") from error
 
 
 def _too_large(topic: str, value: bytes | None, key: bytes | None) -> OutputError:

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Aside:
         if not self._thread.ident:
             self._thread.start()
         future: Future[T] = Future()
-        self._calls.put(lambda: _settle(future, call))
+        self._calls.put(partial(_settle, future, call))
         return future
 
     def close(self) -> None:
@@ -50,3 +51,4 @@ def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 (whoever waits for the future gets it)
         future.set_exception(error)
+        del future, call  # the error keeps this frame, and must not keep what they hold

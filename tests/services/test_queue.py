@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -212,6 +213,24 @@ def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
     reader.rewind()
     commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
     assert links.read_all(task.settings, out) == [b"rival"]
+
+
+def test_a_closed_writer_gives_its_client_back(task: Task):
+    """Its threads end, after an error too, and while that error is still held: a task that begins afresh as long as a broker is
+    away would else fill its process with clients.
+    """
+    task.feed(10, sentinel="s")
+    reader = task.reader()
+    batch = next_batch(reader)
+    before = psutil.Process().num_threads()
+    zombie, rival = task.writer(slot=0), task.writer(slot=0)
+    with pytest.raises(ProducerLost) as lost:
+        commit(zombie, reader, batch, [Outgoing(task.stage.egress[0].topic, b"zombie", 0)])
+    assert psutil.Process().num_threads() > before
+    zombie.close()
+    rival.close()
+    until(lambda: psutil.Process().num_threads() <= before, what="the clients' threads to end")
+    assert lost.value.__traceback__
 
 
 def test_a_member_of_an_older_generation_cannot_commit(task: Task):
