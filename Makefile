@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two processes, each with services of its own: tests wait for timeouts of real services more than they compute.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+CORE := $(PYTEST) -p tests.without_services tests/core
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # The first Python that is new enough; another one: make PYTHON=/path/to/python
@@ -23,8 +24,13 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-# The run of faults stands alone: it has a dozen processes of its own, and would make others late.
-test: check core simulated $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
+# Types are checked beside the core's tests. The run of faults stands alone: it has a dozen processes of its own, and would
+# make others late.
+test: $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy & types=$$!; $(CORE); wait $$types
+	@$(PYTEST) --dist worksteal tests/simulation
 	@$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services
 	@$(BIN)/pytest -m "not faults" tests/services/test_faults.py
 
@@ -34,7 +40,7 @@ check: $(READY) ## lint, format, types
 	@$(BIN)/mypy
 
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
-	@$(PYTEST) -p tests.without_services tests/core
+	@$(CORE)
 
 simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests of the simulation
 	@$(PYTEST) --dist worksteal tests/simulation

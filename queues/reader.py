@@ -50,6 +50,10 @@ _AT_ONCE = 10_000
 _BROKER_CALL = 10.0
 """Seconds that the broker has to tell committed positions."""
 
+JOIN = 20.0
+"""Seconds that a group has to answer a consumer that would join; then a new one tries. One whose coordinator was missing from the
+cluster's metadata for a moment, as a broker is that has just started again, never finds it (seen with librdkafka 2.16)."""
+
 _ASK_AGAIN = 0.1
 _ELSEWHERE = (
     KafkaError.NOT_COORDINATOR,
@@ -104,6 +108,7 @@ class Reader:
         self._paused = False
         self._closing = False
         self._incarnation = 0
+        self._outside_since: float | None = None
         peer = settings.peer
         self._transaction_timeout = peer.transaction_timeout
         # A key's partition has the same number on every link: one reader must hold them all, which only "range" gives.
@@ -142,6 +147,7 @@ class Reader:
         self._throttle()
         message = self._consumer.poll(timeout)
         if message is None:
+            self._look_for_the_group()
             return
         self._take([message])
         if not self._full:
@@ -280,6 +286,15 @@ class Reader:
     @property
     def _full(self) -> bool:
         return self._rows >= 2 * self._batch_rows
+
+    def _look_for_the_group(self) -> None:
+        """Whoever waits for partitions must at least be known to the group."""
+        if self._held or self.member:
+            self._outside_since = None
+        elif self._outside_since is None:
+            self._outside_since = time.monotonic()
+        elif time.monotonic() - self._outside_since > JOIN:
+            raise ReaderLost(f"the group has not let the consumer in for {JOIN:.0f} s")
 
     def _throttle(self) -> None:
         """Hold the broker back while enough is buffered; the group is still served by every poll."""

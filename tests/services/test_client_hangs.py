@@ -8,18 +8,21 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from coordinator.events import LinkFacts
 from queues import links
 from queues.positions import Partition, Position
+from queues.reader import Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, TransactionalWriter
 from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import embedded_services
+from sardonyx.graph import Link
 from tests.proxy import Proxy
 from tests.waiting import until
 
 TOPIC, GROUP = "out", "group"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def door() -> Iterator[tuple[Settings, Settings, Proxy]]:
     """A Kafka of our own: the way through a proxy, the way past it, and the proxy."""
     with Proxy() as proxy, embedded_services(doors=[proxy.address]) as services:
@@ -36,6 +39,7 @@ def door() -> Iterator[tuple[Settings, Settings, Proxy]]:
         for made in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
             made.result(30)
         yield through, past, proxy
+        proxy.refuse()
 
 
 @pytest.fixture
@@ -57,6 +61,7 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     goes on.
     """
     through, past, proxy = door
+    proxy.accept_again()
 
     def write(writer: TransactionalWriter, value: bytes, position: int, *, lost: bool = False) -> None:
         def metadata() -> object:
@@ -74,5 +79,18 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     successor = TransactionalWriter(past, "slot")
     successor.open()
     write(successor, b"<second>", 2)
-    proxy.accept_again()
     assert links.read_all(past, TOPIC) == [b"<first>", b"<second>"]
+
+
+def test_a_group_that_does_not_answer(door: tuple[Settings, Settings, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that the group never lets in is given up for a new one; there is no end of it otherwise, nor a word."""
+    through, _, proxy = door
+    monkeypatch.setattr("queues.reader.JOIN", 1.0)
+    proxy.accept_again()
+    proxy.lose_replies_to(GROUP.encode())
+    link = Link("a.b", "input", "a", "b", TOPIC, {})
+    reader = Reader(through, GROUP, {link.name: (link, LinkFacts(1, [0]))}, lambda _, uuid: uuid, 1)
+    with pytest.raises(ReaderLost, match="not let the consumer in"):
+        until(lambda: reader.poll(0.05), what="the end of the reader")
+    proxy.refuse()
+    reader.close()
