@@ -148,6 +148,9 @@ class SealWriter:
         for link in self.work.stage.egress if messages else []:
             self.work.tree.create(layout.sentinel(self.work.assignment.job, link.name), messages[0].encode())
 
+    def close(self) -> None:
+        pass
+
 
 class HeldLoop(TaskLoop):
     """The real loop on a reader and a writer that stand nowhere."""

@@ -86,7 +86,7 @@ ALIKE = 5
 """Events of one kind at once, of those that may be many, that are still told one by one; all of them when debugging."""
 
 AT_ONCE = 4096
-"""Events after which it is looked, at the latest, whether a snapshot is due."""
+"""Events out of the tree after which it is looked, at the latest, whether a snapshot is due."""
 
 log = structlog.get_logger()
 
@@ -254,8 +254,8 @@ class Leader:
     def turn(self) -> None:
         """Take in all that has happened: what peers and clients did, then what was done outside and timers that have run out.
 
-        While some of it is decided the rest is being read and appended already (:meth:`handle`). Timers are asked last, when
-        everything before them is decided.
+        While some of it is decided the rest is being read and appended already (:meth:`handle`). Timers are asked when all that
+        peers and clients did is decided.
         """
         at = self._clockwork.wall()
         happened = chain.from_iterable(self._watches.collect(self.state, at))

@@ -97,7 +97,7 @@ class Watches:
 
         So a peer is born before it asks for anything, and what it asked for before it died is handled before its death.
         In portions, if it is much: while the caller works on one, ZooKeeper is asked for the next. The caller must append
-        them all (:func:`coordinator.log.append`), which removes the requests, before it asks again.
+        them all (:func:`coordinator.log.append`), which removes the requests, before it calls this again.
         """
         # A list is read only if it has changed. The flags are taken down before reading: what changes from now on sets them
         # again. That of the requests first: when one is seen, the pulse of its writer has been told before it.

@@ -43,7 +43,7 @@ from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, Reader, ReaderLost
+from queues.reader import DUE_HEADER, ROWS_HEADER, NotLetIn, Reader, ReaderLost
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.aside import Aside
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
@@ -277,10 +277,10 @@ class TaskLoop:
         future: Future[T] = self._aside.submit(work)
         while True:
             try:
-                return future.result(timeout=_TICK / 2)
+                return _result(future, _TICK / 2)
             except TimeoutError:
                 if future.done():  # the work itself timed out
-                    return future.result()
+                    return _result(future)
             self._grant.check()
             self._reader.poll(0)
 
@@ -390,7 +390,7 @@ class TaskLoop:
         while not started.done():
             self._grant.check()
             self._grant.pause(_TICK)
-        started.result()
+        _result(started)
         gate("started")
 
     def _stop_hooks(self) -> None:
@@ -442,7 +442,7 @@ class TaskLoop:
             log.warning("waits for what it writes to", reason=away.message)
             self._grant.pause(_REST)
             return
-        rest = self._troubles.rebuilt(reason)
+        rest = _REST if isinstance(reason, NotLetIn) else self._troubles.rebuilt(reason)
         log.warning("begins afresh from the committed positions", reason=str(reason))
         self._grant.pause(rest)
 
@@ -464,6 +464,16 @@ class TaskLoop:
                 self._grant.pause(1.0)
             except SessionLost:  # then the peer itself is lost, and the task with it
                 return
+
+
+def _result(future: Future[T], timeout: float | None = None) -> T:
+    """What a user's code gave; whatever it raised is an error of the task's, even what would end a thread or a process."""
+    try:
+        return future.result(timeout)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__} out of the task's own code: {error}") from error
 
 
 def _headers(split: Split, began: float) -> list[tuple[str, bytes]]:

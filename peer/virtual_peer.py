@@ -57,8 +57,8 @@ class VirtualPeer:
         craft: how tasks are run.
         name: unique in the deployment and this session; the ids of its lives derive from it.
         about: what the pulse says: daemon, host, pid.
-        broke: called, on this peer's thread, if it cannot go on in this session though it stands: the daemon must end the
-            session, or the pulse would tell of a peer that is none.
+        broke: called, on this peer's thread or its task's, if it cannot go on in this session though it stands: the daemon must
+            end the session, or the pulse would tell of a peer that is none.
     """
 
     def __init__(
@@ -239,17 +239,18 @@ class VirtualPeer:
             context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
 
             def run() -> None:
-                ended = False
+                ended = lost = False
                 with structlog.contextvars.bound_contextvars(**context):
                     try:
                         self._craft.work(prepared, grant, self._tree)
                         ended = True
                     except CraftLost as error:
+                        lost = True
                         log.error("cannot go on in this session", reason=str(error))
                     except Exception as error:
                         log.error("cannot go on in this session", exc_info=error)
                     finally:  # whatever it was, even what is no exception: without its thread the task would be ours for ever
-                        if not ended:
+                        if lost or not (ended or grant.gone):
                             self._broke()
 
             self._grant = grant

@@ -75,6 +75,10 @@ class ReaderLost(Exception):
     """The consumer is of no more use; a new one takes over from the committed positions."""
 
 
+class NotLetIn(ReaderLost):
+    """The group has not answered the consumer that would join: another one may have more luck, as often as it takes."""
+
+
 class Reader:
     """One peer's way in.
 
@@ -294,7 +298,7 @@ class Reader:
         elif self._outside_since is None:
             self._outside_since = time.monotonic()
         elif time.monotonic() - self._outside_since > JOIN:
-            raise ReaderLost(f"the group has not let the consumer in for {JOIN:.0f} s")
+            raise NotLetIn(f"the group has not let the consumer in for {JOIN:.0f} s")
 
     def _throttle(self) -> None:
         """Hold the broker back while enough is buffered; the group is still served by every poll."""
@@ -472,6 +476,7 @@ class Reader:
         return called
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._outside_since = None
         starts: list[TopicPartition] = []
         for partition, (position, behind, owed) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]

@@ -39,8 +39,8 @@ still for longer than the broker took to start again."""
 _CALL = 5.0
 """Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
 
-_OVERDUE = 1.0
-"""Seconds behind those after which a call is taken for one that never returns."""
+_OVERDUE = 1 / 3
+"""Of a transaction's longest life: when that too has passed behind those seconds, a call is taken for one that never returns."""
 
 _PASSING = (
     KafkaError.ILLEGAL_GENERATION,
@@ -169,7 +169,7 @@ class TransactionalWriter:
 
         On a thread of its own, for it may take as long as a broker is away.
         """
-        client = [self.__dict__.pop("_producer")]
+        client = [self.__dict__.pop("_producer", None)]
         aside = Aside("producer-ends")
         aside.submit(client.clear)
         aside.close()
@@ -204,7 +204,7 @@ class TransactionalWriter:
                 for partition, position in positions.items()
             ]
             metadata = group_metadata()
-            self._call(partial(_send, offsets, metadata))
+            self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE))
             gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
@@ -223,12 +223,15 @@ class TransactionalWriter:
             topic, value, partition, key, headers = message
             return self._hand_over(topic, value, key, partition, headers)
         produce, topic = self._producer.produce, message.topic
-        for key, value in message.records:
-            try:
-                produce(topic, value, key)
-            except (BufferError, KafkaException):  # which of them is seen again, and dealt with, there
-                if not self._hand_over(topic, value, key):
-                    return False
+        try:
+            for key, value in message.records:
+                try:
+                    produce(topic, value, key)
+                except (BufferError, KafkaException):  # which of them is seen again, and dealt with, there
+                    if not self._hand_over(topic, value, key):
+                        return False
+        finally:
+            del produce  # see `_call`
         return True
 
     def _hand_over(
@@ -295,7 +298,7 @@ class TransactionalWriter:
             raise ProducerLost(str(error)) from error
 
 
-def _send(offsets: list[TopicPartition], metadata: object, producer: Producer) -> None:
+def _send(offsets: list[TopicPartition], metadata: object, patience: float, producer: Producer) -> None:
     """The positions into the transaction, from a thread of its own, since this call may never return.
 
     When the connection to the group's coordinator is gone at that moment, or its broker is missing from the cluster's
@@ -307,7 +310,7 @@ def _send(offsets: list[TopicPartition], metadata: object, producer: Producer) -
     aside.close()
     del producer  # see `_call`
     try:
-        sent.result(_CALL + _OVERDUE)
+        sent.result(patience)
     except TimeoutError as error:
         raise ProducerLost("the client does not come back from sending positions") from error
 

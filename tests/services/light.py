@@ -346,6 +346,9 @@ class LightWriter:
             mark = f"{self.work.craft.name}-{self.work.assignment.task}-{uuid}-"
             self.work.tree.create_sequential(f"{STAGE}/sentinels/{mark}", b"")
 
+    def close(self) -> None:
+        pass
+
 
 class LightLoop(TaskLoop):
     """The real loop, with its gates, on a reader and a writer that stand nowhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -215,17 +216,22 @@ def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
     assert links.read_all(task.settings, out) == [b"rival"]
 
 
-def test_a_closed_writer_gives_its_client_back(task: Task):
+@pytest.mark.parametrize("many", [False, True], ids=["one message", "many records"])
+def test_a_closed_writer_gives_its_client_back(task: Task, many: bool):
     """Its threads end, after an error too, and while that error is still held: a task that begins afresh as long as a broker is
     away would else fill its process with clients.
     """
     task.feed(10, sentinel="s")
     reader = task.reader()
     batch = next_batch(reader)
+    gc.collect()
     before = psutil.Process().num_threads()
     zombie, rival = task.writer(slot=0), task.writer(slot=0)
-    with pytest.raises(ProducerLost) as lost:
-        commit(zombie, reader, batch, [Outgoing(task.stage.egress[0].topic, b"zombie", 0)])
+    topic = task.stage.egress[0].topic
+    with pytest.raises((ProducerLost, OutputError)) as lost:
+        commit(
+            zombie, reader, batch, [Records(topic, [(None, bytes(2_000_000))]) if many else Outgoing(topic, b"z", 0)]
+        )
     assert psutil.Process().num_threads() > before
     zombie.close()
     rival.close()

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator import layout, log
-from coordinator.events import Evicted, PeerBorn
+from coordinator.events import Evicted, Left, PeerBorn, TaskFailed
 from coordinator.tree import Tree
 from peer.grant import Grant
 from peer.service import PeerDaemon
@@ -117,6 +117,22 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(settings: Settings, t
         until(lambda: hold_together(tree, settings) is None, what="all to be decided")
     assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
     assert len([event for _, event in log.read_log(tree) if isinstance(event, PeerBorn)]) == 1
+
+
+def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Settings, tree: Tree) -> None:
+    """It lets go of its task and says goodbye; nobody counts that as a failure of the task."""
+    light.set_stage(tree)
+    with coordinator(settings):
+        daemon = Daemon(settings, "exhausted")
+        submit(tree, "count-1")
+        until(lambda: daemon.craft.grants, what="the task to be taken")
+        daemon.stop()
+        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
+    events = [event for _, event in log.read_log(tree)]
+    assert [event.peer for event in events if isinstance(event, Left)] == [
+        event.peer for event in events if isinstance(event, PeerBorn)
+    ]
+    assert not [event for event in events if isinstance(event, TaskFailed)]
 
 
 def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy) -> None:
