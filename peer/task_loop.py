@@ -37,13 +37,14 @@ from coordinator.tree import Tree
 from peer.grant import CraftLost, Grant, GrantGone
 from peer.troubles import Troubles
 from peer.work import Result, StepClock, Work
+from queues.committed import NotLetIn, ReaderLost
 from queues.links import read_all
 from queues.media.base import PositionsMoved, Split
 from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, NotLetIn, Reader, ReaderLost
+from queues.reader import DUE_HEADER, ROWS_HEADER, Reader
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.aside import Aside
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of

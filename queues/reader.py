@@ -17,7 +17,6 @@ from typing import Any
 
 import structlog
 from confluent_kafka import (
-    OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
@@ -26,6 +25,7 @@ from confluent_kafka import (
 )
 
 from coordinator.events import LinkFacts
+from queues.committed import NotLetIn, ReaderLost, committed
 from queues.pieces import Batch, Held, Piece, Recovered, split
 from queues.positions import Partition, Position
 from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
@@ -47,36 +47,11 @@ SENTINEL_HEADER = "sx-sentinel"
 _AT_ONCE = 10_000
 """Messages taken from the client in one call."""
 
-_BROKER_CALL = 10.0
-"""Seconds that the broker has to tell committed positions."""
-
 JOIN = 20.0
 """Seconds that a group has to answer a consumer that would join; then a new one tries. One whose coordinator was missing from the
 cluster's metadata for a moment, as a broker is that has just started again, never finds it (seen with librdkafka 2.16)."""
 
-_ASK_AGAIN = 0.1
-_ELSEWHERE = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
-"""What a broker says while another one, or itself in a moment, takes the group over. It is asked again."""
-
-_UNDECIDED = (
-    "longer than a transaction may stand open: another peer of the task holds its group up, or the broker has lost the end "
-    "of a transaction, as those of Kafka 4.3.0 to 4.4.0 do when they start again (docs/guarantees.md)"
-)
-
-
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
-
-
-class ReaderLost(Exception):
-    """The consumer is of no more use; a new one takes over from the committed positions."""
-
-
-class NotLetIn(ReaderLost):
-    """The group has not answered the consumer that would join: another one may have more luck, as often as it takes."""
 
 
 class Reader:
@@ -263,7 +238,7 @@ class Reader:
             for topic, (_, facts) in self._links.items()
             for number in range(facts.partitions)
         ]
-        return dict(self._ask_committed(wanted))
+        return dict(committed(self._consumer, wanted, self._transaction_timeout))
 
     def group_metadata(self) -> Any:
         """Who we are in the group, right now; what a transaction is fenced with.
@@ -422,35 +397,13 @@ class Reader:
         self._rows = 0
         self._first_row_at = None
 
-    def _ask_committed(self, wanted: list[TopicPartition]) -> list[tuple[Partition, Position | None]]:
-        deadline = time.monotonic() + _BROKER_CALL
-        while True:
-            try:
-                # Positions in a dead peer's open transaction are only told once that has timed out.
-                answer = self._consumer.committed(wanted, timeout=_BROKER_CALL + self._transaction_timeout)
-                break
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code not in _ELSEWHERE or time.monotonic() > deadline:
-                    # Nothing may be done about it here: whoever decides for the broker loses records, or doubles them.
-                    undecided = f" for {_UNDECIDED}" if code == KafkaError._TIMED_OUT else ""
-                    raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {error}") from error
-                time.sleep(_ASK_AGAIN)
-        found: list[tuple[Partition, Position | None]] = []
-        for item in answer:
-            if item.error is not None:
-                raise ReaderLost(f"the broker did not tell the committed positions: {item.error}")
-            position = None if item.offset == OFFSET_INVALID else Position.read(item.offset, item.metadata)
-            found.append((Partition(item.topic, item.partition), position))
-        return found
-
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, tuple[Position | None, bool, list[Outgoing]]]:
         """What is committed of each partition, whether Kafka's own position is another one, and what is owed there.
 
         Kafka is asked first: once it has answered, whoever held a partition before can move it only in the output, and
         will be found to have done so by the compare-and-set of our next batch.
         """
-        told = dict(self._ask_committed(wanted)) if wanted else {}
+        told = dict(committed(self._consumer, wanted, self._transaction_timeout)) if wanted else {}
         kept = self._recover(told) if self._recover is not None and told else {}
         return {
             partition: (kept[partition].position, kept[partition].position != position, kept[partition].owed)

@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.events import LinkFacts
 from queues import links
+from queues.committed import ReaderLost
 from queues.positions import Partition, Position
-from queues.reader import Reader, ReaderLost
+from queues.reader import Reader
 from queues.transaction import Outgoing, ProducerLost, TransactionalWriter
 from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import embedded_services

@@ -16,10 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from coordinator.events import Counts
 from coordinator.outer import KafkaLinks
 from queues import links
+from queues.committed import ReaderLost
 from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positions import Partition, Position, add
-from queues.reader import ROWS_HEADER, Reader, ReaderLost
+from queues.reader import ROWS_HEADER, Reader
 from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
