@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two processes, each with services of its own: tests wait for timeouts of real services more than they compute.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
-CORE := $(PYTEST) -p tests.without_services tests/core
+AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # The first Python that is new enough; another one: make PYTHON=/path/to/python
@@ -24,13 +24,11 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-# Types are checked beside the core's tests. The run of faults stands alone: it has a dozen processes of its own, and would
-# make others late.
+# Types are checked beside the core's tests, which need no services. The run of faults stands alone: it has a dozen processes of
+# its own, and would make others late.
 test: $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy & types=$$!; $(CORE); wait $$types
-	@$(PYTEST) --dist worksteal tests/simulation
+	@$(AGAIN) check & checked=$$!; $(AGAIN) core; wait $$checked
+	@$(AGAIN) simulated
 	@$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services
 	@$(BIN)/pytest -m "not faults" tests/services/test_faults.py
 
@@ -40,7 +38,7 @@ check: $(READY) ## lint, format, types
 	@$(BIN)/mypy
 
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
-	@$(CORE)
+	@$(PYTEST) -p tests.without_services tests/core
 
 simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests of the simulation
 	@$(PYTEST) --dist worksteal tests/simulation

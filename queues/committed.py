@@ -8,16 +8,12 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from queues.positions import Partition, Position
 
-_BROKER_CALL = 10.0
-"""Seconds that the broker has to tell committed positions."""
+_PATIENCE = 10.0
+"""Seconds that the broker has to tell committed positions, and a group's coordinator to be found."""
 
 _ASK_AGAIN = 0.1
-_ELSEWHERE = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
-"""What a broker says while another one, or itself in a moment, takes the group over. It is asked again."""
+ELSEWHERE = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
+"""Names of the errors that a broker gives while another one, or itself in a moment, takes the group over. It is asked again."""
 
 _UNDECIDED = (
     "longer than a transaction may stand open: another peer of the task holds its group up, or the broker has lost the end "
@@ -36,7 +32,7 @@ class NotLetIn(ReaderLost):
 def committed(
     consumer: Consumer, wanted: list[TopicPartition], transaction_timeout: float
 ) -> list[tuple[Partition, Position | None]]:
-    """The positions of ``wanted`` in the consumer's group; None where there is none yet.
+    """The positions of ``wanted`` in the group of a reader's consumer; None where there is none yet.
 
     Args:
         consumer: of that group.
@@ -46,23 +42,35 @@ def committed(
     Raises:
         ReaderLost: the broker did not tell.
     """
-    deadline = time.monotonic() + _BROKER_CALL
-    while True:
-        try:
-            # Positions in a dead peer's open transaction are only told once that has timed out.
-            answer = consumer.committed(wanted, timeout=_BROKER_CALL + transaction_timeout)
-            break
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code not in _ELSEWHERE or time.monotonic() > deadline:
-                # Nothing may be done about it here: whoever decides for the broker loses records, or doubles them.
-                undecided = f" for {_UNDECIDED}" if code == KafkaError._TIMED_OUT else ""
-                raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {error}") from error
-            time.sleep(_ASK_AGAIN)
-    found: list[tuple[Partition, Position | None]] = []
-    for item in answer:
-        if item.error is not None:
-            raise ReaderLost(f"the broker did not tell the committed positions: {item.error}")
-        position = None if item.offset == OFFSET_INVALID else Position.read(item.offset, item.metadata)
-        found.append((Partition(item.topic, item.partition), position))
+    # Positions in a dead peer's open transaction are only told once that has timed out.
+    found = ask(consumer, wanted, _PATIENCE + transaction_timeout, _PATIENCE)
+    if isinstance(found, KafkaError):
+        # Nothing may be done about it here: whoever decides for the broker loses records, or doubles them.
+        undecided = f" for {_UNDECIDED}" if found.code() == KafkaError._TIMED_OUT else ""
+        raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {found}")
     return found
+
+
+def ask(
+    consumer: Consumer, wanted: list[TopicPartition], timeout: float, patience: float
+) -> list[tuple[Partition, Position | None]] | KafkaError:
+    """What the consumer's group has committed, or why that was not told in ``timeout`` seconds, and while nobody took the group
+    over in ``patience``.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        error: KafkaError | None
+        try:
+            answer = consumer.committed(wanted, timeout=timeout)
+            error = next((item.error for item in answer if item.error is not None), None)
+        except KafkaException as raised:
+            answer, error = [], raised.args[0]
+        if error is None:
+            return [(Partition(item.topic, item.partition), _position(item)) for item in answer]
+        if error.name() not in ELSEWHERE or time.monotonic() > deadline:
+            return error
+        time.sleep(_ASK_AGAIN)
+
+
+def _position(item: TopicPartition) -> Position | None:
+    return None if item.offset == OFFSET_INVALID else Position.read(item.offset, item.metadata)

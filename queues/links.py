@@ -24,6 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from coordinator.events import Counts, LinkFacts
+from queues import committed
 from queues.positions import Position, total
 from queues.transaction import CLIENT_LOG
 from sardonyx.config import Settings
@@ -41,8 +42,6 @@ _AT_A_TIME = 8
 """Groups whose positions are asked for at once."""
 _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
 """Names of the errors that say that no broker answered."""
-_NOT_YET = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
-"""Names of the errors that say that a group's coordinator is on its way to another broker, or just starts."""
 _LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
 """Names of the errors that say that a partition's leader moves, or has just been made and does not know it yet."""
 
@@ -363,28 +362,15 @@ def _committed(settings: Settings, group: str, places: list[TopicPartition]) -> 
         {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False},
         logger=CLIENT_LOG,
     )
-    deadline = time.monotonic() + _CALL
     try:
-        while True:
-            found = _ask_committed(consumer, places)
-            if not isinstance(found, KafkaError):
-                return [Position.read(item.offset, item.metadata) for item in found if item.offset >= 0]
-            if time.monotonic() > deadline or found.name() in _NO_ANSWER:
-                raise _unreachable(settings, f"positions of group {group}: {found}")
-            if found.name() not in _NOT_YET:
-                raise _refused(settings, f"tell the positions of group {group}", found)
-            time.sleep(0.1)
+        found = committed.ask(consumer, places, _CALL, _CALL)
     finally:
         consumer.close()
-
-
-def _ask_committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition] | KafkaError:
-    try:
-        answer: list[TopicPartition] = consumer.committed(places, timeout=_CALL)
-    except KafkaException as error:
-        reason: KafkaError = error.args[0]
-        return reason
-    return next((item.error for item in answer if item.error is not None), answer)
+    if not isinstance(found, KafkaError):
+        return [position for _, position in found if position is not None]
+    if found.name() in _NO_ANSWER | committed.ELSEWHERE:
+        raise _unreachable(settings, f"positions of group {group}: {found}")
+    raise _refused(settings, f"tell the positions of group {group}", found)
 
 
 def groups(settings: Settings) -> set[str]:

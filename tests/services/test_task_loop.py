@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -405,3 +406,11 @@ def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: 
             crew.until(lambda: daemon.poll() is not None, "the daemon's end", 60)
             assert daemon.poll() == 0, crew.logs()
             own.end("kafka", kill=True)  # one that is stopped would not hear that it is to end
+
+
+def test_what_is_no_exception_out_of_a_tasks_code_is_an_error_of_the_task() -> None:
+    """Else it would end the thread, and with it the daemon's session, of whoever is given the task, again and again."""
+    future: Future[None] = Future()
+    future.set_exception(SystemExit(3))
+    with pytest.raises(RuntimeError, match="SystemExit out of the task's own code: 3"):
+        task_loop._result(future)
