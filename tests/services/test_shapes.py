@@ -134,9 +134,12 @@ def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
     ]
     handle = ten.submit(shapes.grouped(*topics, outs["table"], outs["record"]))
     until(
-        lambda: (handle.status().task("by-table").rows_out or 0) >= 500, what="the first rows of the job", timeout=120
+        lambda: all(len(peers(ten.records(out))) > 1 for out in outs.values()),
+        what="the first batches of two peers for each task, which then wait",
+        timeout=60,
     )
     kill_nine(ten)
+    (ten.temporary / shapes.GO_ON).touch()
     assert handle.await_completion(120).status == "completed"
 
     for name, out in outs.items():
@@ -154,8 +157,13 @@ def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
                 assert numbers == sorted(set(numbers)), f"{name}: {key} of {source} out of order"
             changes = sum(before["peer"] != after["peer"] for before, after in itertools.pairwise(its))
             hands[partition_of[key]] = max(hands[partition_of[key]], changes)
-        assert len({row["peer"] for row in rows}) > 1
+        assert len(peers(rows)) > 1
         assert max(hands.values()) <= MOST_CHANGES, f"{name}: {hands}"
+
+
+def peers(rows: list[dict[str, Any]]) -> set[str]:
+    """Those who worked on them."""
+    return {row["peer"] for row in rows}
 
 
 def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):

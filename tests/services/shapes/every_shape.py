@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,24 @@ def owned_record(row: dict) -> Iterator[dict]:
     yield {**row, "peer": who()}
 
 
+class Held:
+    """One batch at once, and each further one only when the test says so: every peer of the task has its part by then."""
+
+    def __init__(self) -> None:
+        self._committed = False
+
+    def before_batch(self, rows: int) -> None:
+        while self._committed and not Path(tempfile.gettempdir(), GO_ON).exists():
+            time.sleep(0.02)
+
+    def after_batch(self, rows: int) -> None:
+        self._committed = True
+
+
+GO_ON = "go-on"
+"""A file among the daemons' temporary ones: when it is there, held tasks may go on."""
+
+
 def key_of(row: dict) -> str:
     return row["key"]
 
@@ -173,8 +192,8 @@ def grouped(first: str, second: str, by_table: str, by_record: str) -> Job:
     job = Job("grouped", partitions=4)
     shape = {"schema": "key string, number bigint, source string", "start": "earliest", "end": "latest"}
     inputs = [job.input(f"read-{n}", kafka(topic, **shape)) for n, topic in enumerate((first, second))]
-    table = job.task("by-table", owned, after=inputs, group_by="key", batch_size=100)
-    record = job.task("by-record", owned_record, after=inputs, group_by=key_of, batch_size=100)
+    table = job.task("by-table", owned, after=inputs, group_by="key", batch_size=100, lifecycle=Held)
+    record = job.task("by-record", owned_record, after=inputs, group_by=key_of, batch_size=100, lifecycle=Held)
     job.output("table-out", kafka(by_table, key="key"), after=table)
     job.output("record-out", kafka(by_record, key="key"), after=record)
     return job
