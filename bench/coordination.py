@@ -44,7 +44,7 @@ from kazoo.client import KazooClient
 
 from coordinator import layout
 from coordinator import log as journal
-from coordinator.events import PulseNote
+from coordinator.events import PulseNote, Set
 from coordinator.leader import Leader
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
@@ -291,7 +291,7 @@ class Filling:
                 self._append(won, self._every)
                 journal.write_snapshot(won, self._pure.state.n, encode_state(self._pure.state))
             self._append(won, self._every - 100)
-            won.commit([journal.checkpoint(self._pure.state.n)])
+            won.commit([Set(layout.CHECKPOINT, str(self._pure.state.n).encode())])
 
     def _append(self, won: Leadership, entries: int) -> None:
         while len(self._waiting) < entries:

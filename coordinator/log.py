@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -25,7 +26,7 @@ import structlog
 from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
-from coordinator.operations import ENTRY_LIMIT, PIECE, Operation, chunked, weight
+from coordinator.operations import ENTRY_LIMIT, PIECE, Check, Operation, SetIf, chunked, weight
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -38,6 +39,10 @@ BATCH = ENTRY_LIMIT
 
 PART = 512 * 1024
 """Bytes of one part of a snapshot."""
+
+AHEAD = 3
+"""Transactions that are under way while one piece of the log is decided, or its effects are prepared: ZooKeeper takes longer
+to answer one than to work on it."""
 
 SNAPSHOTS_KEPT = 2
 """The latest, and the one before it, should the latest turn out unreadable."""
@@ -119,25 +124,27 @@ def append(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> Non
 def appending(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> Iterator[list[Intake]]:
     """Like :func:`append`; gives piece after piece, in order, as soon as it stands in the log.
 
-    While the caller decides on one, the next is under way: ``intakes`` are asked for before those in front of them are
-    decided. A transaction is sent only after the one before it has succeeded, so the log has no hole wherever it breaks off.
+    While the caller decides on one, up to :data:`AHEAD` more are under way: ``intakes`` are asked for before those in front of
+    them are decided. Each is refused unless the one before it stands, so the log has no hole wherever it breaks off.
     """
-    under_way: tuple[list[Intake], Callable[[], None]] | None = None
-    for piece, operations in _transactions(first, intakes, leader=leadership.unheard_of):
-        if under_way is not None:
-            under_way[1]()
-            leadership.unheard_of = ""
-            gate("after-append")
-        before = under_way
-        gate("before-append")
-        under_way = piece, leadership.begin(operations)
-        if before is not None:
-            yield before[0]
-    if under_way is not None:
-        under_way[1]()
+    under_way: deque[tuple[list[Intake], Callable[[], None]]] = deque()
+
+    def stands() -> list[Intake]:
+        piece, finish = under_way.popleft()
+        finish()
         leadership.unheard_of = ""
         gate("after-append")
-        yield under_way[0]
+        return piece
+
+    before: list[Operation] = []
+    for piece, operations in _transactions(first, intakes, leader=leadership.unheard_of):
+        if len(under_way) > AHEAD:
+            yield stands()
+        gate("before-append")
+        under_way.append((piece, leadership.begin([*before, *operations])))
+        before = [Check(operation.path) for operation in operations if isinstance(operation, Create)][-1:]
+    while under_way:
+        yield stands()
 
 
 def _transactions(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[tuple[list[Intake], list[Operation]]]:
@@ -255,12 +262,18 @@ def tail(tree: Tree, n: int) -> list[tuple[int, AnyEvent]]:
 
 def read_checkpoint(tree: Tree) -> int:
     """The number of the last event whose effects are in the tree; 0 if there is none."""
-    return int(tree.read(layout.CHECKPOINT) or 0)
+    return read_checkpoint_version(tree)[0]
 
 
-def checkpoint(n: int) -> Set:
-    """The operation that moves the checkpoint."""
-    return Set(layout.CHECKPOINT, str(n).encode())
+def read_checkpoint_version(tree: Tree) -> tuple[int, int]:
+    """The same, and how many times it has been moved."""
+    data, version = tree.read_version(layout.CHECKPOINT) or (b"", 0)
+    return int(data or 0), version
+
+
+def checkpoint(n: int, version: int) -> SetIf:
+    """The operation that moves the checkpoint, which must have been moved so many times before."""
+    return SetIf(layout.CHECKPOINT, str(n).encode(), version)
 
 
 # Compaction

@@ -326,9 +326,12 @@ def _unreadable(why: str) -> SardonyxError:
 # The tree
 
 
+_notes = msgspec.json.Encoder(order="deterministic")
+
+
 def encode_note(note: PeerNote | JobNote | TaskNote | LinksNote) -> bytes:
     """A node's data: canonical JSON."""
-    return msgspec.json.encode(note, order="deterministic")
+    return _notes.encode(note)
 
 
 def project(state: State) -> dict[str, bytes]:

@@ -14,8 +14,10 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -47,6 +49,10 @@ from sardonyx.errors import InternalError, SardonyxError
 
 WINDOW = 1000
 """Reads under way at a time in :meth:`Tree.read_many` if each needs a request of its own."""
+
+READ_AHEAD = 4
+"""Requests for many nodes that are under way while what one of them gave is worked on: each waits behind the writes of the
+session that were sent before it."""
 
 _LOST_REPLY = (ConnectionLoss, OperationTimeoutError, KazooTimeoutError)
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "ignore_expire": False}
@@ -198,16 +204,18 @@ class Tree:
             yield window, self._read_each(window)
 
     def _in_chunks(self, chunks: Chunks) -> Iterator[tuple[Sequence[str], dict[str, bytes]]]:
-        """A request a chunk. The one behind is sent before one is given out."""
+        """A request a chunk. Those behind are sent before one is given out."""
 
         def sent(chunk: Sequence[str]) -> Callable[[], Any]:
             return partial(self.client.get_many_async, [self.root + path for path in chunk])
 
         waiting = iter(chunks)
-        chunk = next(waiting, None)
-        under_way: tuple[Any, float] | None = None
-        while chunk is not None:
-            answers = self._ask(sent(chunk), first=under_way)
+        under_way: deque[tuple[Sequence[str], Callable[[], Any], tuple[Any, float] | None]] = deque()
+        for chunk in islice(waiting, 1):
+            under_way.append((chunk, sent(chunk), None))
+        while under_way:
+            chunk, call, first = under_way.popleft()
+            answers = self._ask(call, first=first)
             found: dict[str, bytes] = {}
             for path, answer in zip(chunk, answers, strict=True):
                 if isinstance(answer, bytes):
@@ -215,11 +223,10 @@ class Tree:
                 elif not isinstance(answer, NoNodeError):
                     raise self._translated(answer) from answer
             chunks.answered(answers)
-            given, chunk = chunk, next(waiting, None)
-            if chunk is not None:
-                since = self.clockwork.now()
-                under_way = sent(chunk)(), since
-            yield given, found
+            for behind in islice(waiting, READ_AHEAD - len(under_way)):
+                call, since = sent(behind), self.clockwork.now()
+                under_way.append((behind, call, (call(), since)))
+            yield chunk, found
 
     def _read_each(self, window: Sequence[str]) -> dict[str, bytes]:
         """For servers before 3.6: a request a node, sent without waiting between."""

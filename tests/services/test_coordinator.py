@@ -37,6 +37,7 @@ from coordinator.log import Intake
 from coordinator.state import encode_state, new_state, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
+from sardonyx.errors import InternalError
 from sardonyx.graph import graph_of
 from tests.proxy import Proxy
 from tests.services import coordination
@@ -218,8 +219,11 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
         leader.settle()
         hold_together(tree, quick)
 
+        passed: list[str] = []
+
         def die_after_the_first(point: str) -> None:
-            if point == "after-effects":
+            passed.append(point)
+            if passed.count("before-effects") == 2:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("coordinator.leader.gate", die_after_the_first)
@@ -229,6 +233,30 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
     monkeypatch.undo()
     assert log.read_checkpoint(tree) == log.last(tree) - 1
     assert decided_nodes(tree) != project(replay(log.read_log(tree), deployment=quick.deployment))
+    follows(quick)
+    hold_together(tree, quick)
+
+
+def test_what_is_behind_refused_effects_is_refused_too(
+    tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Effects of several transactions are under way at once. When one is refused, since somebody has edited the tree, the
+    checkpoint stays in front of it, and the next leader repairs all of it.
+    """
+    monkeypatch.setattr("coordinator.leader.PIECE", 2_000)
+    monkeypatch.setattr("coordinator.log.BATCH", 500)
+    monkeypatch.setattr("coordinator.log.PIECE", 1_000)
+    with leadership(quick) as won:
+        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        leader.take_over()
+        tree.create(layout.peer_state("p100"), b"not from here")
+        with pytest.raises(InternalError):
+            leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(1, 301)])
+        leader.close()
+    assert 0 < log.read_checkpoint(tree) < 100 < log.last(tree)
+    assert {f"p{n}" for n in range(1, log.read_checkpoint(tree) + 1)} == set(tree.children(layout.PEER_STATE)) - {
+        "p100"
+    }
     follows(quick)
     hold_together(tree, quick)
 

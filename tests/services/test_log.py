@@ -189,6 +189,26 @@ def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, tre
     assert log.last(tree) == 1
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("wrong", [1, 7, 20, 33, 60])
+def test_what_is_behind_a_refused_piece_is_refused_too(
+    leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    """Several pieces are under way at once; when ZooKeeper refuses one, none of those sent behind it stands either."""
+    monkeypatch.setattr(log, "PIECE", 500)
+    sent = []
+    begin = leader.begin
+    monkeypatch.setattr(leader, "begin", lambda operations: sent.append(operations) or begin(operations))
+    intakes = events(1, 60)
+    intakes[wrong - 1] = msgspec.structs.replace(intakes[wrong - 1], inbox="was-never-there")
+    given = []
+    with pytest.raises(InternalError):
+        given += (len(piece) for piece in log.appending(leader, 1, intakes))
+    assert log.last(tree) == sum(given) < wrong
+    assert numbers(tree) == list(range(1, sum(given) + 1))
+    assert len(sent) - len(given) > 1 or wrong > 50, "nothing was under way behind it"
+
+
 def test_a_deposed_leader_appends_nothing(leader: Leadership, tree: Tree) -> None:
     """After another took the epoch, neither entry nor removal happens."""
     tree.request(Evicted(peer="p"))
