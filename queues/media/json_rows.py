@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -44,6 +45,9 @@ def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa
         schema: the declared columns: fields that are missing are null, others are ignored, and the table has exactly these
             types. None: the types are taken from this batch; see :func:`_inferred`.
     """
+    if schema is not None and (joined := _joined(values)) is not None:
+        with contextlib.suppress(ValueError, pa.ArrowException):
+            return _Parser(schema).of_joined(joined, len(values)), []
     bad: list[Bad] = []
     records: list[bytes] = []
     places: list[int] = []
@@ -59,6 +63,17 @@ def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa
         table, worse = _halved(records, _Parser(schema))
     bad += [(places[index], reason) for index, reason in worse]
     return table, sorted(bad)
+
+
+def _joined(values: Sequence[bytes | None]) -> bytes | None:
+    """All records joined by line feeds, if each of them is plainly one line from ``{`` to ``}``; what nearly all batches are."""
+    try:
+        joined = b"\n".join(values)  # type: ignore[arg-type]
+    except TypeError:  # a tombstone
+        return None
+    seams = len(values) - 1
+    plain = joined.startswith(b"{") and joined.endswith(b"}") and b"\r" not in joined
+    return joined if plain and joined.count(b"\n") == joined.count(b"}\n{") == seams else None
 
 
 def _one_line(value: bytes | None) -> bytes:
@@ -106,7 +121,16 @@ class _Parser:
         """All records as a table; raises if just one of them does not fit."""
         if self._reshape:
             records = [self._reshaped(record) for record in records]
-        found = _parse(records, self._wire)
+        return self._shaped(_parse(records, self._wire))
+
+    def of_joined(self, joined: bytes, records: int) -> pa.Table:
+        """The same of what :func:`_joined` gave."""
+        if self._reshape:
+            return self.table(joined.split(b"\n"))
+        return self._shaped(_parse_joined(joined, records, self._wire))
+
+    def _shaped(self, found: pa.Table) -> pa.Table:
+        """What was parsed, as it was declared."""
         columns = []
         for field in self.schema:
             try:
@@ -144,8 +168,11 @@ def _parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
     """Records as Arrow parses them, with the guard that this module's docstring explains."""
     if not all(record[0] == 0x7B and record[-1] == 0x7D for record in records):
         raise ValueError("it is no JSON object")
-    joined = b"\n".join(records)
-    if len(joined) > _MOST_BYTES and len(records) > 1:
+    return _parse_joined(b"\n".join(records), len(records), schema)
+
+
+def _parse_joined(joined: bytes, records: int, schema: pa.Schema | None) -> pa.Table:
+    if len(joined) > _MOST_BYTES and records > 1:
         raise ValueError("too much at one go")
     joined.decode()  # Arrow lets through bytes that are not UTF-8
     table = pj.read_json(
@@ -155,7 +182,7 @@ def _parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
         ),
     )
-    if table.num_rows != len(records):
+    if table.num_rows != records:
         raise ValueError("it holds more than one JSON object")
     return table
 
