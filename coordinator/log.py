@@ -142,7 +142,8 @@ def appending(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> 
             yield stands()
         gate("before-append")
         under_way.append((piece, leadership.begin([*before, *operations])))
-        before = [Check(operation.path) for operation in operations if isinstance(operation, Create)][-1:]
+        stands_then = [operation.path for operation in operations if isinstance(operation, Create)]
+        before = list(map(Check, stands_then[-1:]))
     while under_way:
         yield stands()
 

@@ -191,6 +191,14 @@ def jvm_pid(spark: SparkSession) -> int:
     return _started[spark].process.pid
 
 
+_LATE_OPTIMISER = "-XX:+IgnoreUnrecognizedVMOptions " + " ".join(
+    f"-XX:Tier4{what}Threshold={calls}"
+    for what, calls in (("Invocation", 50_000), ("MinInvocation", 6_000), ("Compile", 150_000), ("BackEdge", 400_000))
+)
+"""Ten times what Java takes: its optimising compiler, which used half of the JVM's time for minutes, works only on what is hot
+indeed. Between Python functions Spark moves bytes; a DataFrame's own loops are over these numbers within milliseconds."""
+
+
 def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
     log4j = own / "log4j2.properties"
     log4j.write_text(_QUIET_LOG4J, "utf-8")
@@ -219,7 +227,7 @@ def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     conf |= settings.conf
     conf["spark.master"] = settings.master
-    options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}"'
+    options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}" {_LATE_OPTIMISER}'
     conf["spark.driver.extraJavaOptions"] = f"{options} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     return conf
 

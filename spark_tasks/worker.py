@@ -6,6 +6,7 @@ Everything that the function raises is caught here, where the record that did it
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -98,7 +99,13 @@ def _call(plan: Plan) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=256)
 def _function(bundle: str | None, fn: str) -> Callable[..., Any]:
-    return in_worker(bundle).load(fn) if bundle else import_function(fn)
+    """Imported once. What was imported is never looked through for garbage again: Spark's worker has all of it collected after
+    each of its tasks, which for pandas and Arrow alone took a hundred times as long as a small function.
+    """
+    found = in_worker(bundle).load(fn) if bundle else import_function(fn)
+    gc.collect()
+    gc.freeze()
+    return found
 
 
 def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
