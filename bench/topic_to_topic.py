@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -106,8 +107,13 @@ class Found:
         return float(0.8 * len(self.written) / max(last - first, 1e-9))
 
 
-def read_back(settings: Settings, topic: str, records: int) -> Found:
-    """Read everything that was committed."""
+def doubled(row: dict[str, Any]) -> bool:
+    """What the functions here make of a record."""
+    return bool(row["doubled"] == row["value"] * 2)
+
+
+def read_back(settings: Settings, topic: str, records: int, right: Callable[[dict[str, Any]], bool] = doubled) -> Found:
+    """Read everything that was committed; a row that is not right counts as a stranger."""
     consumer = Consumer(
         {
             **settings.kafka.client(),
@@ -132,7 +138,7 @@ def read_back(settings: Settings, topic: str, records: int) -> Found:
                 continue
             row = orjson.loads(message.value())
             written.append(message.timestamp()[1])
-            if 0 <= row["id"] < records and row["doubled"] == row["value"] * 2:
+            if 0 <= row["id"] < records and right(row):
                 seen[row["id"]] += 1
             else:
                 strangers += 1

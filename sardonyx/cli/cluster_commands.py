@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from sardonyx.errors import Interrupted, SardonyxError
 
 if TYPE_CHECKING:
     from sardonyx.cli.daemons import Daemons, StopRequest
+    from sardonyx.cli.profile import TaskProfile
     from sardonyx.client import JobHandle
     from sardonyx.config import Settings
     from sardonyx.loading import LoadedJob
@@ -103,9 +104,19 @@ def dev(
         call.say("stopping")
 
 
-def run(call: Call, spec: Spec, peers: Peers = None, timeout: Timeout = None, data: Data = None) -> int:
+def run(
+    call: Call,
+    spec: Spec,
+    peers: Peers = None,
+    timeout: Timeout = None,
+    data: Data = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time of the batches went, by task and step.")
+    ] = False,
+) -> int:
     """Run a job and show its result. Without configured services it brings its own, and stops them after."""
     from sardonyx.cli.daemons import local_daemons, stop_request
+    from sardonyx.cli.profile import must_be_ours, profiled, read_profile
     from sardonyx.loading import load
     from sardonyx.reachable import check_reachable
 
@@ -115,6 +126,8 @@ def run(call: Call, spec: Spec, peers: Peers = None, timeout: Timeout = None, da
     loaded = load(spec)  # before anything is started: most runs of a new job end here
     with stop_request() as stop, contextlib.ExitStack() as stack:
         embedded_here = not _configured(settings)
+        if profile:
+            must_be_ours(ours=embedded_here or peers is not None)
         if embedded_here:
             settings, folder = stack.enter_context(embedded(call, settings))
         else:
@@ -125,13 +138,15 @@ def run(call: Call, spec: Spec, peers: Peers = None, timeout: Timeout = None, da
         if embedded_here or peers is not None:
             count = peers or settings.peer.virtual_peers
             folder = folder if embedded_here else _log_folder(settings, stack)
-            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
+            told = profiled(settings) if profile else settings
+            daemons = stack.enter_context(local_daemons(told, folder, virtual_peers=count))
             _say_daemons(call, count, folder)
         if stop.asked:  # while the services were starting
             raise KeyboardInterrupt
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
         vanishes = embedded_here and settings.data_dir is None
-        return _tell_result(call, settings, loaded, view, vanishes=vanishes)
+        times = read_profile(folder / "peer.log", view.id) if profile else None
+        return _tell_result(call, settings, loaded, view, times, vanishes=vanishes)
 
 
 @contextlib.contextmanager
@@ -213,17 +228,28 @@ class _Run:
         )
 
 
-def _tell_result(call: Call, settings: Settings, loaded: LoadedJob, view: JobView, *, vanishes: bool) -> int:
+def _tell_result(
+    call: Call,
+    settings: Settings,
+    loaded: LoadedJob,
+    view: JobView,
+    times: Sequence[TaskProfile] | None,
+    *,
+    vanishes: bool,
+) -> int:
     """Show where the results lie, and how the job ended."""
     from sardonyx.cli import results
+    from sardonyx.cli.profile import profile_table
     from sardonyx.cli.tables import job_headline, tasks_table
 
     outputs = results.look_at(settings, loaded.spec, view)
     error = end_error(view)
-    data = {**report.as_data(view), "outputs": outputs}
+    data = {**report.as_data(view), "outputs": outputs, **({} if times is None else {"profile": times})}
     if not call.json:
         call.console.print(job_headline(view))
         call.console.print(tasks_table(view.tasks))
+        if times is not None:
+            call.console.print(profile_table(times))
         if error is None or any(output.rows for output in outputs):
             results.show(call.console, outputs, vanishes=vanishes)
     elif error is None:

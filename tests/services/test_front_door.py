@@ -84,12 +84,16 @@ def test_check_and_the_same_job_as_yaml(folder: Path) -> None:
 
 def test_run_brings_its_own_services(folder: Path) -> None:
     """One command in an empty directory of a machine with nothing but Python and Java."""
-    command = [sys.executable, "-m", "sardonyx", "run", "job.py", "--peers", "4"]
+    command = [sys.executable, "-m", "sardonyx", "run", "job.py", "--peers", "4", "--profile"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert "SX-" not in done.stderr
     assert "flights-out" in done.stdout
     assert found_in(folder) == EXPECTED
+    (header,) = (line for line in done.stdout.splitlines() if "rows a batch" in line)
+    assert "function us/row" in " ".join(header.split())
+    profiled = done.stdout.partition("rows a batch")[2]
+    assert all(task in profiled for task in ("clean", "label", "write"))
 
 
 def test_submit_show_await(house: House, folder: Path) -> None:
@@ -114,6 +118,7 @@ def test_submit_show_await(house: House, folder: Path) -> None:
     assert sorted((row["carrier"], row["dep_delay"], row["late"]) for row in records) == EXPECTED
 
     told(house.call("run", str(folder / "job.yaml")), "SX-OUTPUT-NOT-EMPTY", "not empty")
+    told(house.call("run", str(folder / "job.yaml"), "--profile"), "SX-PROFILE-ELSEWHERE", "--peers N")
     (folder / "out").rename(folder / "before")
     again = house.call("run", str(folder / "job.yaml"), "--json")
     assert again.exit_code == 0, again.stderr
