@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check core simulated simulate faults faults-long bench-coordination test-compose lock clean java
+.PHONY: help demo test check core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +53,10 @@ faults: $(READY) java ## jobs on real services under seeded faults: make faults 
 
 faults-long: $(READY) java ## the long runs among the tests
 	@$(BIN)/pytest -m faults
+
+bench: $(READY) java ## Sardonyx beside Structured Streaming, Quix Streams and a bare copy: about an hour; PART=topic for one part, RUNS=5
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 
 bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
 	@$(PIP) --no-build-isolation --editable '.[bench]'

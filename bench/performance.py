@@ -2,7 +2,7 @@
 
 On one broker and the same data, in turns, in one run: medians, and the least and the most, of ratios of neighbouring
 runs. Each run of either side begins with nothing of its own running. What was written is read back and compared by id, on
-both sides. Figures go to ``bench/results/performance.json``; `docs/performance.md` shows them.
+both sides. Figures go to ``bench/results/performance``; `docs/performance.md` shows them.
 
 Opponents run in environments of their own below the cache directory, made at the first run: PySpark 4.0.0 with its Kafka
 connector, and Quix Streams.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import venv
@@ -27,9 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,6 +43,7 @@ from sardonyx import Job, kafka
 from sardonyx.cli.daemons import local_daemons
 from sardonyx.client import Client
 from sardonyx.config import Settings
+from sardonyx.errors import SardonyxError
 from sardonyx.kafka_jars import cache_dir
 from sardonyx.loading import load_job
 
@@ -65,10 +70,10 @@ def step(rows: pa.Table, number: int) -> pa.Table:
     return rows.append_column(f"step{number}", pc.multiply(rows["value"], float(number + 2)))
 
 
-def filter_job(source: str, target: str, **options: Any) -> Job:
+def filter_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
     """JSON, filter and map."""
     job = Job("bench-filter")
-    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end="latest"))
+    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
     work = job.task("work", kept, after=read, **options)
     job.output("write", kafka(target), after=work)
     return job
@@ -82,12 +87,12 @@ def pass_job(source: str, target: str) -> Job:
     return job
 
 
-def chain_job(source: str, target: str) -> Job:
+def chain_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
     """Functions one behind the other, a queue between each two."""
     job = Job("bench-chain", partitions=PARTITIONS)
-    last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end="latest"))
+    last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
     for number in range(STEPS):
-        last = job.task(f"step{number}", step, after=last, params={"number": number})
+        last = job.task(f"step{number}", step, after=last, params={"number": number}, **options)
     job.output("write", kafka(target), after=last)
     return job
 
@@ -103,6 +108,8 @@ class Run:
     """Records read a second, between the tenth and the ninetieth hundredth of what was written."""
     whole: float
     """Records read a second, from the start of the first process to the end."""
+    first: float
+    """Seconds from the start of the first process to the first record."""
 
 
 @dataclass
@@ -124,32 +131,31 @@ class Track:
     def ours(self, make: Callable[[str, str], Job], part: float = 1.0, right: Callable[..., bool] = doubled) -> Run:
         """A coordinator and a peer daemon are started for the job, and ended."""
         target = self.target()
-        began = time.perf_counter()
+        began = time.time()
+        with self.cluster() as client:
+            view = client.submit(load_job(make(self.source, target))).await_completion(900)
+            ended = time.time()
+        assert view.status == "completed", view
+        return self._landed(target, began, ended, part, right)
+
+    @contextlib.contextmanager
+    def cluster(self, peers: int | None = None) -> Iterator[Client]:
+        """A coordinator and a peer daemon of our own."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
         with (
-            local_daemons(self.settings, Path(tempfile.mkdtemp(dir=self.folder)), virtual_peers=self.peers),
+            local_daemons(self.settings, folder, virtual_peers=peers or self.peers),
             Client(settings=self.settings) as client,
         ):
-            view = client.submit(load_job(make(self.source, target))).await_completion(900)
-            took = time.perf_counter() - began
-        assert view.status == "completed", view
-        return self._landed(target, took, part, right)
+            yield client
 
     def theirs(
         self, name: str, *, work: str = "filter", part: float = 1.0, right: Callable[..., bool] = doubled
     ) -> Run:
         """An opponent's process, to its end; chained ones have none, and are ended when all has come."""
         chained = work == "chain"
-        topics = [self.source, *(self.target() for _ in range(STEPS if chained else 1))]
-        given = {
-            "bootstrap": self.settings.kafka.bootstrap_servers,
-            "topics": topics,
-            "work": work,
-            "records": self.records,
-            "bounded": not chained,
-            "folder": tempfile.mkdtemp(dir=self.folder),
-            "ivy": str(cache_dir() / "bench" / "ivy"),
-        }
-        began = time.perf_counter()
+        given = self.given(work, bounded=not chained)
+        topics = given["topics"]
+        began = time.time()
         with opponent(name, given) as process:
             if chained:
                 while self._written(topics[-1]) < self.records * part:
@@ -157,8 +163,20 @@ class Track:
                     time.sleep(0.25)
             else:
                 assert process.wait(900) == 0, f"{name} failed; see {self.folder}"
-            took = time.perf_counter() - began
-        return self._landed(topics[-1], took, part, right)
+            ended = time.time()
+        return self._landed(topics[-1], began, ended, part, right)
+
+    def given(self, work: str, *, bounded: bool) -> dict[str, Any]:
+        """What an opponent must know."""
+        return {
+            "bootstrap": self.settings.kafka.bootstrap_servers,
+            "topics": [self.source, *(self.target() for _ in range(STEPS if work == "chain" else 1))],
+            "work": work,
+            "records": self.records,
+            "bounded": bounded,
+            "folder": tempfile.mkdtemp(dir=self.folder),
+            "ivy": str(cache_dir() / "bench" / "ivy"),
+        }
 
     def _written(self, topic: str) -> int:
         """Records of a topic that no transaction wrote."""
@@ -170,11 +188,11 @@ class Track:
         finally:
             consumer.close()
 
-    def _landed(self, topic: str, took: float, part: float, right: Callable[..., bool]) -> Run:
+    def _landed(self, topic: str, began: float, ended: float, part: float, right: Callable[..., bool]) -> Run:
         found = read_back(self.settings, topic, self.records, right)
         wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
         assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
-        return Run(found.steady / part, self.records / took)
+        return Run(found.steady / part, self.records / (ended - began), found.written[0] - began)
 
 
 @contextlib.contextmanager
@@ -216,7 +234,7 @@ def environment(name: str) -> Path:
 
 @dataclass
 class Row:
-    """One line of the table: a ratio of ours to theirs, more being better, unless ``less``."""
+    """One line of the table. A ratio above 1 says that we are better: of rates ours to theirs, of times theirs to ours."""
 
     bench: str
     against: str
@@ -233,7 +251,8 @@ class Row:
     def line(self) -> str:
         middle = statistics.median
         found = f"{middle(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
-        beside = f"{middle(self.ours):,.0f} beside {middle(self.theirs):,.0f} {self.unit}"
+        digits = 0 if middle(self.ours) > 100 else 1
+        beside = f"{middle(self.ours):,.{digits}f} beside {middle(self.theirs):,.{digits}f} {self.unit}"
         return (
             f"{self.bench} | {self.against} | {self.goal:g} x | {found} | {beside} | {'met' if self.met else 'missed'}"
         )
@@ -339,7 +358,136 @@ def smaller(track: Track, records: int) -> Iterator[Track]:
     yield Track(track.settings, track.folder, source, records, track.peers)
 
 
-PARTS: dict[str, Callable[[Track, int], list[Row]]] = {"topic": topic, "start": start, "chain": chain}
+# How long a record takes
+
+RATE = 1000
+"""Records a second."""
+WARM, MEASURED = 15.0, 20.0
+"""Seconds from the first record to come through until it is measured, and how long it is."""
+
+
+class Feed:
+    """Records a second into a topic, evenly; each carries in ``value`` when it was handed to the client."""
+
+    def __init__(self, track: Track) -> None:
+        self._producer = Producer({**track.settings.kafka.client(), "linger.ms": 0, "acks": "all"})
+        self._topic = track.source
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        began, number = time.time(), 0
+        while not self._over.wait(0.005):
+            while number < (time.time() - began) * RATE:
+                row = {"id": number, "key": f"key-{number % 100}", "value": time.time(), "at": "2026-01-01T00:00:00Z"}
+                self._producer.produce(self._topic, json.dumps(row).encode(), partition=number % PARTITIONS)
+                number += 1
+            self._producer.poll(0)
+
+
+def delays(track: Track, topic: str) -> list[float]:
+    """Milliseconds from a record's making to its being read by one who reads what is committed."""
+    consumer = Consumer(
+        {
+            **track.settings.kafka.client(),
+            "group.id": topic,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found: list[float] = []
+    first = None
+    try:
+        deadline = time.time() + 120
+        while first is None or time.time() < first + WARM + MEASURED:
+            assert first is not None or time.time() < deadline, "no record came through within two minutes"
+            for message in consumer.consume(1000, 0.01):
+                now = time.time()
+                first = first or now
+                if now > first + WARM:
+                    found.append((now - orjson.loads(message.value())["value"]) * 1000)
+        return found
+    finally:
+        consumer.close()
+
+
+def latency(track: Track, runs: int) -> list[Row]:
+    """At a rate that neither side finds hard, through one task and through the chain."""
+    rows = []
+    for work, make, title in (("filter", filter_job, "one task"), ("chain", chain_job, f"a chain of {STEPS}")):
+        kinds = [
+            Row(f"latency, {title}, {kind}", "Structured Streaming", 2, [], [], [], "ms") for kind in ("p50", "p99")
+        ]
+        for _ in range(runs):
+            mine, others = our_delays(track, make), their_delays(track, work)
+            for row, hundredths in zip(kinds, (0.5, 0.99), strict=True):
+                row.ours.append(float(np.quantile(mine, hundredths)))
+                row.theirs.append(float(np.quantile(others, hundredths)))
+                row.ratios.append(row.theirs[-1] / row.ours[-1])
+                print(f"  {row.bench}: {row.ours[-1]:,.0f} beside {row.theirs[-1]:,.0f} ms", flush=True)
+        rows += kinds
+    return rows
+
+
+def our_delays(track: Track, make: Callable[..., Job]) -> list[float]:
+    """Through a job of ours, whose batches do not wait to be filled."""
+    live = dataclasses.replace(track, source=track.target())
+    target = track.target()
+    with live.cluster(peers=STEPS) as client, Feed(live):
+        handle = client.submit(load_job(make(live.source, target, end=None, batch_timeout="1 ms")))
+        found = delays(live, target)
+        handle.kill()
+        with contextlib.suppress(SardonyxError):
+            handle.await_completion(60)
+    return found
+
+
+def their_delays(track: Track, work: str) -> list[float]:
+    """Through as many queries."""
+    live = dataclasses.replace(track, source=track.target())
+    given = live.given(work, bounded=False)
+    with opponent("structured_streaming", given), Feed(live):
+        return delays(live, given["topics"][-1])
+
+
+# By itself
+
+
+def session(track: Track, runs: int) -> list[Row]:
+    """From nothing to the first record, beside the start of a Spark session."""
+    bare = "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count()"
+
+    def started() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", bare], check=True, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    row = Row("start to the first record", "start of a bare Spark session, with a first job", 1 / 1.5, [], [], [], "s")
+    with smaller(track, 10_000) as small:
+        for _ in range(runs):
+            row.theirs.append(started())
+            row.ours.append(small.ours(filter_job, 0.9).first)
+            row.ratios.append(row.theirs[-1] / row.ours[-1])
+    return [row]
+
+
+PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
+    "topic": topic,
+    "start": start,
+    "chain": chain,
+    "latency": latency,
+    "session": session,
+}
 
 
 def machine() -> str:
@@ -347,6 +495,35 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {made}"
+
+
+def keep(rows: list[Row]) -> None:
+    """The figures beside those of other parts, and all of them as one plot."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    folder = RESULTS / "performance"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "performance.json"
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+
+    figure, axes = plt.subplots(figsize=(8, 1 + 0.45 * len(figures)), layout="constrained")
+    for place, (name, row) in enumerate(reversed(figures.items())):
+        middle, least, most = (of(row["ratios"]) for of in (statistics.median, min, max))
+        axes.barh(
+            place, middle, xerr=[[middle - least], [most - middle]], color="tab:green" if row["met"] else "tab:gray"
+        )
+        axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
+        axes.text(0.02, place, name.replace(" | ", "\n"), va="center", fontsize=6)
+    axes.axvline(1, color="black", linewidth=0.5, linestyle=":")
+    axes.set_yticks([])
+    axes.set_xlabel("times as good as the opponent; the black lines are the goals")
+    figure.savefig(folder / "performance.png", dpi=90)
+    plt.close(figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -369,11 +546,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print()
     for row in rows:
         print(row.line())
-    RESULTS.mkdir(exist_ok=True)
-    kept_file = RESULTS / "performance.json"
-    found = json.loads(kept_file.read_text()) if kept_file.exists() else {}
-    found |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
-    kept_file.write_text(json.dumps(found, indent=1))
+    keep(rows)
     return 0
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -73,6 +74,20 @@ class SparkCraft:
             self.spark = start_session(self._settings.spark, folder)
         except SetupError as error:
             raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
+
+    def warm_up(self) -> None:
+        """Let Spark have its Python workers ready, and let this process import what tasks need, before the first one comes:
+        they take seconds, in which the daemon registers, a job is planned and a consumer finds its group.
+        """
+        import peer.task_loop  # noqa: F401
+        from spark_tasks.blocks import on_workers
+        from spark_tasks.worker import ready
+
+        try:
+            on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
+        except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
+            log.debug("Spark's workers could not be got ready", reason=str(error))
+        _collect_seldom()
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
         from peer.work import prepare
@@ -214,7 +229,7 @@ def main(settings: Settings) -> NoReturn:
     with scratch("sardonyx-peer-") as folder:
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
         craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
-        _collect_seldom()
+        threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree:
             craft.restore(folder)
