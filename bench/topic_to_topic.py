@@ -59,9 +59,11 @@ def make_job(kind: str, source: str, target: str, batch_size: int) -> Job:
 
 
 def create_topic(settings: Settings, topic: str) -> None:
-    """A topic of so many partitions."""
+    """A topic whose records carry when the broker got them: some producers hand on the time of what they have read."""
     admin = AdminClient(settings.kafka.client())
-    (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values()
+    (made,) = admin.create_topics(
+        [NewTopic(topic, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})]
+    ).values()
     made.result(30)
 
 

@@ -341,7 +341,7 @@ class Leader:
                 self._checkpoint = n
             # Refused, unless all that was sent before it stands.
             chunk.append(journal.checkpoint(self._checkpoint, self._moved))
-            self._moved += 1
+            self._moved = journal.moved(self._moved)
             self._under_way.append((self._leadership.begin(chunk), self._checkpoint))
 
     def _applied(self, but: int = 0) -> None:

@@ -277,6 +277,11 @@ def checkpoint(n: int, version: int) -> SetIf:
     return SetIf(layout.CHECKPOINT, str(n).encode(), version)
 
 
+def moved(version: int) -> int:
+    """The checkpoint's version after one more move; ZooKeeper counts with 32 bits and a sign."""
+    return (version + 1 + 2**31) % 2**32 - 2**31
+
+
 # Compaction
 
 

@@ -83,13 +83,14 @@ class Chunks:
         self._paths = paths
         self._prefix = prefix
         self._most = most
-        self._count = FIRST_COUNT
+        self.count = FIRST_COUNT
+        """Nodes in the next request."""
 
     def __iter__(self) -> Iterator[Sequence[str]]:
         at = 0
         while at < len(self._paths):
             count, filled = 0, 0
-            for path in self._paths[at : at + self._count]:
+            for path in self._paths[at : at + self.count]:
                 filled += self._prefix + len(path.encode()) + 14
                 if count and filled > REQUEST_LIMIT:
                     break
@@ -101,4 +102,4 @@ class Chunks:
         """Learn from the answers to a request how many nodes the next one may ask for."""
         size = sum(len(answer) for answer in answers if isinstance(answer, bytes)) + 80 * len(answers)
         fits = ANSWER_LIMIT * len(answers) // size
-        self._count = max(1, min(fits, GROWTH * len(answers), self._most))
+        self.count = max(1, min(fits, GROWTH * len(answers), self._most))

@@ -223,7 +223,8 @@ class Tree:
                 elif not isinstance(answer, NoNodeError):
                     raise self._translated(answer) from answer
             chunks.answered(answers)
-            for behind in islice(waiting, READ_AHEAD - len(under_way)):
+            ahead = READ_AHEAD if len(chunk) >= chunks.count else 1  # not while it is still being learnt how many fit
+            for behind in islice(waiting, max(ahead - len(under_way), 0)):
                 call, since = sent(behind), self.clockwork.now()
                 under_way.append((behind, call, (call(), since)))
             yield chunk, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -19,6 +18,7 @@ import structlog
 from coordinator.events import Assignment
 from coordinator.outcomes import SessionLost
 from coordinator.tree import Tree
+from peer import garbage
 from peer.grant import CraftLost, Grant
 from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.clockwork import REAL, Clockwork
@@ -87,7 +87,7 @@ class SparkCraft:
             on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
         except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
             log.debug("Spark's workers could not be got ready", reason=str(error))
-        _collect_seldom()
+        garbage.seldom()
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
         from peer.work import prepare
@@ -254,19 +254,6 @@ def main(settings: Settings) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _collect_seldom() -> None:
-    """What is imported by now is never looked through for garbage again, and what comes, seldom: a batch is made of tens of
-    thousands of objects, and to look at all that are waiting again and again took a fifth of the processor.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECT)
-
-
-_COLLECT = (100_000, 20, 100)
-"""Objects, collections, collections, as ``gc.set_threshold`` takes them."""
 
 
 def _host() -> str:

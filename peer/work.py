@@ -15,6 +15,7 @@ import pyarrow as pa
 from coordinator import layout
 from coordinator.events import Assignment, LinkFacts, LinksNote
 from coordinator.tree import Tree
+from peer import garbage
 from peer.failed import Failed, error_of, sort_out, takes_failed, unfit, unread
 from peer.lifecycle import Context, Hooks
 from peer.origins import Origins
@@ -149,6 +150,7 @@ class Work:
         if rows.table.num_rows:
             with clock("function"):
                 applied = self.function.apply(rows.table)
+                garbage.after_batch()
         out = applied.table if applied.table is not None else rows.table.slice(0, 0)
         failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
         ways = sort_out(self.stage, self.outlets, failed)

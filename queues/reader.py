@@ -255,6 +255,7 @@ class Reader:
         """Leave the group at once, so that the others need not wait for our heartbeat to be missed."""
         self._closing = True
         self._held.clear()
+        self._buffer.clear()  # the client keeps its callbacks, and they us
         try:
             self._consumer.close()
         except (KafkaException, RuntimeError) as error:

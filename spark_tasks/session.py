@@ -191,7 +191,7 @@ def jvm_pid(spark: SparkSession) -> int:
     return _started[spark].process.pid
 
 
-_LATE_OPTIMISER = "-XX:+IgnoreUnrecognizedVMOptions " + " ".join(
+_LATE_OPTIMISER = " ".join(
     f"-XX:Tier4{what}Threshold={calls}"
     for what, calls in (("Invocation", 50_000), ("MinInvocation", 6_000), ("Compile", 150_000), ("BackEdge", 400_000))
 )

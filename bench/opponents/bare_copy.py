@@ -25,6 +25,7 @@ producer = Producer(
     | {
         "transactional.id": f"{target}-bare",
         "linger.ms": 50,
+        "retry.backoff.ms": 10,
         "compression.type": "lz4",
         "queue.buffering.max.messages": 1_000_000,
     }
@@ -33,9 +34,8 @@ producer.init_transactions()
 consumer.subscribe([source])
 print("ready", flush=True)
 copied, left = 0, given["records"]
+producer.begin_transaction()
 while left:
-    if not copied:
-        producer.begin_transaction()
     messages = consumer.consume(min(10_000, left, 50_000 - copied), 1.0)
     for message in messages:
         producer.produce(target, message.value())
@@ -47,5 +47,7 @@ while left:
         )
         producer.commit_transaction()
         copied = 0
+        if left:
+            producer.begin_transaction()
 consumer.close()
 print("done", flush=True)

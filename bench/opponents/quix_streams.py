@@ -9,6 +9,17 @@ import sys
 from quixstreams import Application
 
 given = json.loads(sys.argv[1])
+left = given["records"]
+
+
+def processed(_topic: str, _partition: int, _offset: int) -> None:
+    """Ends when all has been read."""
+    global left  # noqa: PLW0603 - a script
+    left -= 1
+    if left == 0:
+        app.stop()
+
+
 app = Application(
     broker_address=given["bootstrap"],
     consumer_group=f"{given['topics'][1]}-quix",
@@ -19,7 +30,8 @@ app = Application(
     auto_create_topics=False,
     use_changelog_topics=False,
     loglevel="ERROR",
-    producer_extra_config={"linger.ms": 50, "compression.type": "lz4"},
+    on_message_processed=processed,
+    producer_extra_config={"linger.ms": 50, "retry.backoff.ms": 10, "compression.type": "lz4"},
 )
 source, target = (app.topic(name, value_deserializer="json", value_serializer="json") for name in given["topics"])
 rows = app.dataframe(source)
@@ -27,5 +39,5 @@ rows = rows.filter(lambda row: row["id"] % 10 != 0)
 rows = rows.apply(lambda row: {**row, "doubled": row["value"] * 2})
 rows.to_topic(target)
 print("ready", flush=True)
-app.run(count=given["records"])
+app.run()
 print("done", flush=True)

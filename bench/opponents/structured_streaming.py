@@ -1,8 +1,8 @@
 """Spark Structured Streaming doing what our jobs do, at least once. Runs in an environment of its own.
 
 One argument: JSON with ``bootstrap``, ``topics`` (the first is read, the last written; a query between each two),
-``work`` (``filter``, ``chain``, ``pass``), ``folder``, ``bounded`` and ``ivy``. Says ``ready`` when its session stands and
-``done`` at its end, a line each.
+``work`` (``filter``, ``chain``, ``pass``), ``folder``, ``bounded``, ``linger`` (ms) and ``ivy``. Says ``ready`` when its
+session stands and ``done`` at its end, a line each.
 """
 
 import itertools
@@ -59,7 +59,7 @@ def follow(number: int, source: str, target: str) -> object:
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", given["bootstrap"])
         .option("kafka.compression.type", "lz4")
-        .option("kafka.linger.ms", "50" if given["bounded"] else "0")
+        .option("kafka.linger.ms", str(given["linger"]))
         .option("topic", target)
         .option("checkpointLocation", f"{given['folder']}/checkpoint-{number}")
     )

@@ -43,7 +43,8 @@ def rows(table: pa.Table) -> Iterator[bytes]:
     before = [
         "{" * (not place) + "," * bool(place) + orjson.dumps(name).decode() + ":" for place, name in enumerate(names)
     ]
-    for batch in table.to_batches(max_chunksize=max(1, min(_ROWS, table.num_rows * _BYTES // max(table.nbytes, 1)))):
+    wide = sum(map(len, before)) + table.nbytes // max(table.num_rows, 1) + 8 * len(names)
+    for batch in table.to_batches(max_chunksize=max(1, min(_ROWS, _BYTES // wide))):
         columns = (_json(column, name) for name, column in zip(names, batch.columns, strict=True))
         parts = chain.from_iterable(zip(before, columns, strict=True))
         yield from pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary()).to_pylist()
@@ -73,8 +74,10 @@ def _json(column: pa.Array, name: str) -> pa.Array:
 
 def _floats(column: pa.Array) -> pa.Array:
     """Numbers with the fewest digits that give the same value again; a whole one stays a float to its reader, with ``.0``."""
+    if pa.types.is_float16(column.type):  # which Arrow's kernels lack
+        column = pa.array(column.to_pylist(), pa.float64())
     column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type))
-    written = pc.cast(column if not pa.types.is_float16(column.type) else pc.cast(column, pa.float32()), pa.string())
+    written = pc.cast(column, pa.string())
     whole = pc.fill_null(pc.equal(pc.floor(column), column), False)
     if not pc.any(whole).as_py():
         return written
@@ -142,7 +145,7 @@ def texts(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return texts(column.dictionary_decode(), name)
     if pa.types.is_timestamp(kind):
-        return _moments(column)
+        return _moments(column, name)
     if pa.types.is_nested(kind):
         return _strings([None if value is None else orjson.dumps(value).decode() for value in values(column, name)])
     if _is_binary(kind):
@@ -157,11 +160,24 @@ def texts(column: pa.Array, name: str) -> pa.Array:
     return written
 
 
-def _moments(column: pa.Array) -> pa.Array:
+def _moments(column: pa.Array, name: str) -> pa.Array:
     """In UTC if they have a zone. Taken for moments without one, which Arrow writes ten times as fast."""
     kind = column.type
-    plain = pc.cast(column.view(pa.timestamp(kind.unit)), pa.timestamp("us"), safe=False)
-    written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
+    try:
+        plain = column.view(pa.timestamp(kind.unit))
+        plain = pc.cast(plain, pa.timestamp("us"), safe=kind.unit != "ns")  # of nanoseconds the last three digits go
+        written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
+        far = pc.any(pc.starts_with(written, "<")).as_py()  # so Arrow writes what it cannot
+    except pa.ArrowInvalid:
+        far = True
+    if far:
+        raise OutputError(
+            "SX-OUTPUT-TYPE",
+            f"column {name!r} holds a moment that cannot be written",
+            cause="it lies more than thirty thousand years away; perhaps it is counted in another unit than its type says",
+            fix="correct it in the task before",
+            where={"column": name},
+        )
     return written if kind.tz is None else pc.binary_join_element_wise(written, "Z", "")
 
 

@@ -334,3 +334,49 @@ def test_raw_needs_its_column():
     with pytest.raises(OutputError, match="writes the column 'value'") as caught:
         list(topic_format({"format": "raw"}).encode(pa.table({"value": [1]})))
     assert caught.value.code == "SX-OUTPUT-RAW"
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.floats(width=64),
+            st.none() | st.text(st.characters(exclude_categories=["Cs"])),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.none() | st.booleans(),
+        ),
+        max_size=30,
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    st.integers(0, 3),
+)
+def test_what_is_written_means_what_was_there(rows, name, cut):
+    """Values and names of any kind, read again by another reader of JSON, are what they were; NaN and infinity are null."""
+    names = [f"f{name}", f"s{name}", f"i{name}", f"b{name}"]
+    kinds = [pa.float64(), pa.string(), pa.int64(), pa.bool_()]
+    columns = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
+    written = [
+        json.loads(value) for _, value in topic_format({"format": "json"}).encode(pa.table(columns, names)[cut:])
+    ]
+    for found, (number, *others) in zip(written, rows[cut:], strict=True):
+        finite = number if number is not None and abs(number) < float("inf") else None
+        assert list(found) == names
+        assert list(found.values()) == [finite, *others]
+        assert finite is None or isinstance(found[names[0]], float)
+
+
+def test_half_floats_and_names_as_long_as_rows_are_written():
+    """What Arrow has no kernel for, and what would not fit into one of its arrays."""
+    half = pa.array([0.5, 1.0, None, float("nan"), -0.0]).cast(pa.float16())
+    written = [value for _, value in topic_format({"format": "json"}).encode(pa.table({"h": half}))]
+    assert written == [b'{"h":0.5}', b'{"h":1.0}', b'{"h":null}', b'{"h":null}', b'{"h":-0.0}']
+    many = pa.table({"n" * 60_000: pa.array([1] * 3000, pa.int8())})
+    assert sum(len(value) for _, value in topic_format({"format": "json"}).encode(many)) == 3000 * 60_006
+
+
+def test_a_moment_that_cannot_be_written_is_refused():
+    """Not written as a text that no reader takes for one."""
+    for unit in ("s", "us"):
+        far = pa.table({"at": pa.array([2**62], pa.timestamp(unit, "UTC"))})
+        with pytest.raises(OutputError, match="column 'at' holds a moment that cannot be written"):
+            list(topic_format({"format": "json"}).encode(far))
