@@ -1,0 +1,264 @@
+"""What `bench/performance.py` races on: the broker and its data, our jobs, the opponents' processes, and a line of the table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Consumer, TopicPartition
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, read_back
+
+from sardonyx import Job, kafka
+from sardonyx.cli.daemons import local_daemons
+from sardonyx.client import Client
+from sardonyx.config import Settings
+from sardonyx.kafka_jars import cache_dir
+from sardonyx.loading import load_job
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = {"structured_streaming": ["pyspark==4.0.0"], "quix_streams": ["quixstreams==3.28.1"], "bare_copy": []}
+"""What each opponent needs; nothing: it runs in our own environment."""
+STEPS = 4
+"""Tasks of the chain, and queries."""
+
+
+# Functions of our jobs
+
+
+def kept(rows: pa.Table) -> pa.Table:
+    """Nine of ten rows, and a column more."""
+    ids = rows["id"]
+    rows = rows.filter(pc.not_equal(pc.subtract(ids, pc.multiply(pc.divide(ids, 10), 10)), 0))
+    return rows.append_column("doubled", pc.multiply(rows["value"], 2.0))
+
+
+def step(rows: pa.Table, number: int) -> pa.Table:
+    """A column more."""
+    return rows.append_column(f"step{number}", pc.multiply(rows["value"], float(number + 2)))
+
+
+def filter_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
+    """JSON, filter and map."""
+    job = Job("bench-filter")
+    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
+    work = job.task("work", kept, after=read, **options)
+    job.output("write", kafka(target), after=work)
+    return job
+
+
+def pass_job(source: str, target: str) -> Job:
+    """Records as they are."""
+    job = Job("bench-pass")
+    read = job.input("read", kafka(source, format="raw", start="earliest", end="latest"))
+    job.output("write", kafka(target, format="raw"), after=read)
+    return job
+
+
+def chain_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
+    """Functions one behind the other, a queue between each two."""
+    job = Job("bench-chain", partitions=PARTITIONS)
+    last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
+    for number in range(STEPS):
+        last = job.task(f"step{number}", step, after=last, params={"number": number}, **options)
+    job.output("write", kafka(target), after=last)
+    return job
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One side's run."""
+
+    steady: float
+    """Records read a second, between the tenth and the ninetieth hundredth of what was written."""
+    whole: float
+    """Records read a second, from the start of the first process to the end."""
+    took: float
+    """Seconds of all of it."""
+
+
+@dataclass
+class Track:
+    """The broker, the data, and where to run."""
+
+    settings: Settings
+    folder: Path
+    source: str
+    records: int
+    peers: int
+
+    def target(self) -> str:
+        """A fresh topic."""
+        topic = f"{self.settings.deployment}-{uuid.uuid4().hex[:8]}"
+        create_topic(self.settings, topic)
+        return topic
+
+    def ours(
+        self,
+        make: Callable[[str, str], Job],
+        part: float = 1.0,
+        right: Callable[..., bool] = doubled,
+        peers: int | None = None,
+    ) -> Run:
+        """A coordinator and a peer daemon are started for the job, and ended."""
+        target = self.target()
+        began = time.time()
+        with self.cluster(peers) as client:
+            view = client.submit(load_job(make(self.source, target))).await_completion(900)
+            ended = time.time()
+        assert view.status == "completed", view
+        return self._landed(target, began, ended, part, right)
+
+    @contextlib.contextmanager
+    def cluster(self, peers: int | None = None) -> Iterator[Client]:
+        """A coordinator and a peer daemon of our own."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        with (
+            local_daemons(self.settings, folder, virtual_peers=peers or self.peers),
+            Client(settings=self.settings) as client,
+        ):
+            yield client
+
+    def theirs(
+        self, name: str, *, work: str = "filter", part: float = 1.0, right: Callable[..., bool] = doubled
+    ) -> Run:
+        """An opponent's process, to its end; chained ones have none, and are ended when all has come."""
+        chained = work == "chain"
+        given = self.given(work, bounded=not chained)
+        topics = given["topics"]
+        began = time.time()
+        with opponent(name, given) as process:
+            if chained:
+                while self._written(topics[-1]) < self.records * part:
+                    assert process.poll() is None, f"{name} ended by itself"
+                    time.sleep(0.25)
+            else:
+                said = [line.strip() for line in process.stdout or () if line.strip() in ("ready", "done")]
+                assert said == ["ready", "done"], f"{name} failed; see {self.folder}"
+            ended = time.time()
+        return self._landed(topics[-1], began, ended, part, right)
+
+    def given(self, work: str, *, bounded: bool, linger: int = 50) -> dict[str, Any]:
+        """What an opponent must know."""
+        return {
+            "bootstrap": self.settings.kafka.bootstrap_servers,
+            "topics": [self.source, *(self.target() for _ in range(STEPS if work == "chain" else 1))],
+            "work": work,
+            "records": self.records,
+            "bounded": bounded,
+            "linger": linger,
+            "folder": tempfile.mkdtemp(dir=self.folder),
+            "ivy": str(cache_dir() / "bench" / "ivy"),
+        }
+
+    def _written(self, topic: str) -> int:
+        """Records of a topic that no transaction wrote."""
+        consumer = Consumer({**self.settings.kafka.client(), "group.id": f"{topic}-count"})
+        try:
+            return sum(
+                consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10)[1] for n in range(PARTITIONS)
+            )
+        finally:
+            consumer.close()
+
+    def _landed(self, topic: str, began: float, ended: float, part: float, right: Callable[..., bool]) -> Run:
+        found = read_back(self.settings, topic, self.records, right)
+        wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
+        assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
+        return Run(found.steady / part, self.records / (ended - began), ended - began)
+
+
+@contextlib.contextmanager
+def opponent(name: str, given: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """Its process; killed at the end if it still runs."""
+    script = HERE / "opponents" / f"{name}.py"
+    python = environment(name)
+    process = subprocess.Popen(
+        [str(python), str(script), json.dumps(given)],
+        env={**os.environ, "PYSPARK_PYTHON": str(python)},
+        stdout=subprocess.PIPE,
+        stderr=(Path(given["folder"]) / "stderr").open("w"),
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def environment(name: str) -> Path:
+    """The Python of an opponent's environment, made if it is not there."""
+    needs = ENVIRONMENTS[name]
+    if not needs:
+        return Path(sys.executable)
+    folder = cache_dir() / "bench" / "-".join(needs).replace("==", "-")
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        print(f"making the environment of {name}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "--quiet", "install", *needs], check=True)
+        (folder / "ready").touch()
+    return python
+
+
+# The table
+
+
+@dataclass
+class Row:
+    """One line of the table. A ratio above 1 says that we are better: of rates ours to theirs, of times theirs to ours."""
+
+    bench: str
+    against: str
+    goal: float
+    ratios: list[float]
+    ours: list[float]
+    theirs: list[float]
+    unit: str = "records/s"
+
+    @property
+    def met(self) -> bool:
+        return statistics.median(self.ratios) >= self.goal
+
+    def line(self) -> str:
+        middle = statistics.median
+        found = f"{middle(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
+        digits = 0 if middle(self.ours) > 100 else 1
+        beside = f"{middle(self.ours):,.{digits}f} beside {middle(self.theirs):,.{digits}f} {self.unit}"
+        return (
+            f"{self.bench} | {self.against} | {self.goal:g} x | {found} | {beside} | {'met' if self.met else 'missed'}"
+        )
+
+
+def raced(
+    bench: str, against: str, goal: float, runs: int, ours: Callable[[], float], theirs: Callable[[], float]
+) -> Row:
+    """In turns: each of our runs is held against the mean of theirs before and after it."""
+    row = Row(bench, against, goal, [], [], [theirs()])
+    for _ in range(runs):
+        row.ours.append(ours())
+        row.theirs.append(theirs())
+        row.ratios.append(2 * row.ours[-1] / (row.theirs[-1] + row.theirs[-2]))
+        print(f"  {bench} beside {against}: {row.ours[-1]:,.0f} {row.theirs[-1]:,.0f} {row.ratios[-1]:.2f}", flush=True)
+    print(row.line(), flush=True)
+    return row
