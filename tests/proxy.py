@@ -33,6 +33,8 @@ class Proxy:
         """What a request holds from which on replies are lost; nothing: none does."""
         self._ends = b""
         """What a request holds whose connection ends with it; nothing: none does."""
+        self._cuts = 0
+        """A connection of before the last one is over, whatever still stands in it."""
         self.lost = 0
         """Bytes that were lost so far."""
         self._relays: list[threading.Thread] = []
@@ -67,6 +69,7 @@ class Proxy:
 
     def cut(self) -> None:
         """End all connections. New ones work, both ways and at once."""
+        self._cuts += 1  # before replies come through again, or one of those that are to be lost still might
         self._until = b""
         self._lose_replies = self._lose_requests = False
         self.delay = 0.0
@@ -116,11 +119,12 @@ class Proxy:
                 continue
             with self._lock:
                 self._open |= {client, server}
-            relay = threading.Thread(target=self._relay, args=(client, server), daemon=True)
+                cuts = self._cuts
+            relay = threading.Thread(target=self._relay, args=(client, server, cuts), daemon=True)
             self._relays.append(relay)
             relay.start()
 
-    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+    def _relay(self, client: socket.socket, server: socket.socket, cuts: int) -> None:
         with client, server, contextlib.suppress(OSError):
             while True:
                 for source in select.select([client, server], [], [])[0]:
@@ -134,7 +138,10 @@ class Proxy:
                         raise ConnectionResetError
                     if self.delay:
                         time.sleep(self.delay)
-                    if self._lose_replies if source is server else self._lose_requests:
+                    is_lost = self._lose_replies if source is server else self._lose_requests
+                    if cuts != self._cuts:
+                        raise ConnectionResetError
+                    if is_lost:
                         self.lost += len(data)
                     else:
                         (client if source is server else server).sendall(data)

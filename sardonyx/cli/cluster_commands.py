@@ -123,11 +123,11 @@ def run(
     wait = duration_of(timeout)
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
+    if profile:
+        must_be_ours(ours=peers is not None or not _configured(settings))
     loaded = load(spec)  # before anything is started: most runs of a new job end here
     with stop_request() as stop, contextlib.ExitStack() as stack:
         embedded_here = not _configured(settings)
-        if profile:
-            must_be_ours(ours=embedded_here or peers is not None)
         if embedded_here:
             settings, folder = stack.enter_context(embedded(call, settings))
         else:
