@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -38,9 +37,9 @@ from typing import Any
 import coordination_shapes
 import coordination_virtual
 import msgspec
-import psutil
 from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pure_round, swept, world
 from kazoo.client import KazooClient
+from machine import machine
 
 from coordinator import layout
 from coordinator import log as journal
@@ -455,13 +454,6 @@ def without_points(found: dict[str, Any]) -> dict[str, Any]:
         for name, value in found.items()
         if name != "points"
     }
-
-
-def machine() -> str:
-    """What it was measured on, and when."""
-    gib = round(psutil.virtual_memory().total / 2**30)
-    at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-    return f"{os.cpu_count()} cores, {gib} GiB, Python {platform.python_version()}, {at} UTC"
 
 
 def main() -> int:

@@ -14,8 +14,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,9 +27,7 @@ from typing import Any
 import numpy as np
 import orjson
 from confluent_kafka import Consumer, Producer, TopicPartition
-
-sys.path.insert(0, str(Path(__file__).parent))
-
+from machine import machine
 from performance_track import (
     ENVIRONMENTS,
     HERE,
@@ -56,24 +52,28 @@ RESULTS = HERE / "results"
 
 def topic(track: Track, runs: int) -> list[Row]:
     """Topic to topic."""
-    kept_of = 0.9
-    once = {"ours": lambda: track.ours(filter_job, kept_of).steady}
+    part = 0.9
+
+    def filtered() -> float:
+        return track.ours(filter_job, part).steady
+
+    title = "topic to topic, filter and map"
     return [
         raced(
-            "topic to topic, filter and map",
+            title,
             "Structured Streaming, at least once",
             2,
             runs,
-            once["ours"],
-            lambda: track.theirs("structured_streaming", part=kept_of).steady,
+            filtered,
+            lambda: track.theirs("structured_streaming", part=part).steady,
         ),
         raced(
-            "topic to topic, filter and map",
+            title,
             "Quix Streams, exactly once",
             5,
             runs,
-            once["ours"],
-            lambda: track.theirs("quix_streams", part=kept_of).steady,
+            filtered,
+            lambda: track.theirs("quix_streams", part=part).steady,
         ),
         raced(
             "topic to topic, unchanged",
@@ -134,10 +134,9 @@ def smaller(track: Track, records: int) -> Iterator[Track]:
     if records == track.records:
         yield track
         return
-    source = f"{track.settings.deployment}-in-{records}"
-    create_topic(track.settings, source)
+    source = track.target()
     fill(track.settings, source, records)
-    yield Track(track.settings, track.folder, source, records, track.peers)
+    yield dataclasses.replace(track, source=source, records=records)
 
 
 # How long a record takes
@@ -207,9 +206,7 @@ def latency(track: Track, runs: int) -> list[Row]:
     """At a rate that neither side finds hard, through one task and through the chain."""
     rows = []
     for work, make, title in (("filter", filter_job, "one task"), ("chain", chain_job, f"a chain of {STEPS}")):
-        kinds = [
-            Row(f"latency, {title}, {kind}", "Structured Streaming", 2, [], [], [], "ms") for kind in ("p50", "p99")
-        ]
+        kinds = [Row(f"latency, {title}, {kind}", "Structured Streaming", 2, unit="ms") for kind in ("p50", "p99")]
         for _ in range(runs):
             mine, others = our_delays(track, make), their_delays(track, work)
             for row, hundredths in zip(kinds, (0.5, 0.99), strict=True):
@@ -255,13 +252,7 @@ def session(track: Track, runs: int) -> list[Row]:
         return time.perf_counter() - began
 
     row = Row(
-        "start to the end of 10,000 records",
-        "start of a bare Spark session, with a first job",
-        1 / 1.5,
-        [],
-        [],
-        [],
-        "s",
+        "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
     )
     with smaller(track, 10_000) as small:
         for _ in range(runs):
@@ -278,13 +269,6 @@ PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
     "latency": latency,
     "session": session,
 }
-
-
-def machine() -> str:
-    """What this ran on."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {made}"
 
 
 def keep(rows: list[Row]) -> None:

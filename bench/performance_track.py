@@ -13,16 +13,13 @@ import time
 import uuid
 import venv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, TopicPartition
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, read_back
 
 from sardonyx import Job, kafka
@@ -231,10 +228,10 @@ class Row:
     bench: str
     against: str
     goal: float
-    ratios: list[float]
-    ours: list[float]
-    theirs: list[float]
     unit: str = "records/s"
+    ratios: list[float] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
 
     @property
     def met(self) -> bool:
@@ -254,7 +251,7 @@ def raced(
     bench: str, against: str, goal: float, runs: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> Row:
     """In turns: each of our runs is held against the mean of theirs before and after it."""
-    row = Row(bench, against, goal, [], [], [theirs()])
+    row = Row(bench, against, goal, theirs=[theirs()])
     for _ in range(runs):
         row.ours.append(ours())
         row.theirs.append(theirs())

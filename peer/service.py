@@ -76,10 +76,9 @@ class SparkCraft:
             raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
 
     def warm_up(self) -> None:
-        """Let Spark have its Python workers ready, and let this process import what tasks need, before the first one comes:
-        they take seconds, in which the daemon registers, a job is planned and a consumer finds its group.
+        """Let Spark have its Python workers ready before the first task comes: they take seconds, in which the daemon
+        registers, a job is planned and a consumer finds its group.
         """
-        import peer.task_loop  # noqa: F401
         from spark_tasks.blocks import on_workers
         from spark_tasks.worker import ready
 
@@ -87,7 +86,6 @@ class SparkCraft:
             on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
         except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
             log.debug("Spark's workers could not be got ready", reason=str(error))
-        garbage.seldom()
 
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
         from peer.work import prepare
@@ -230,6 +228,9 @@ def main(settings: Settings) -> NoReturn:
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
         craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
+        import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
+
+        garbage.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree:
             craft.restore(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import itertools
 import signal
@@ -132,14 +133,15 @@ def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
         ten.topic(f"keyed-{source}", ({"key": keys[n % 24], "number": n, "source": source} for n in range(2_000)))
         for source in "ab"
     ]
-    handle = ten.submit(shapes.grouped(*topics, outs["table"], outs["record"]))
-    until(
-        lambda: all(len(peers(ten.records(out))) > 1 for out in outs.values()),
-        what="the first batches of two peers for each task, which then wait",
-        timeout=60,
-    )
-    kill_nine(ten)
-    (ten.temporary / shapes.GO_ON).touch()
+    with (ten.temporary / shapes.HOLD).open("w") as hold:
+        fcntl.flock(hold, fcntl.LOCK_EX)
+        handle = ten.submit(shapes.grouped(*topics, outs["table"], outs["record"]))
+        until(
+            lambda: all(len(peers(ten.records(out))) > 1 for out in outs.values()),
+            what="the first batches of two peers for each task, which then wait",
+            timeout=60,
+        )
+        kill_nine(ten)
     assert handle.await_completion(120).status == "completed"
 
     for name, out in outs.items():

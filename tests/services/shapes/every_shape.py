@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import tempfile
 import time
@@ -172,15 +173,16 @@ class Held:
         self._committed = False
 
     def before_batch(self, rows: int) -> None:
-        while self._committed and not Path(tempfile.gettempdir(), GO_ON).exists():
-            time.sleep(0.02)
+        if self._committed:
+            with Path(tempfile.gettempdir(), HOLD).open() as held:
+                fcntl.flock(held, fcntl.LOCK_SH)
 
     def after_batch(self, rows: int) -> None:
         self._committed = True
 
 
-GO_ON = "go-on"
-"""A file among the daemons' temporary ones: when it is there, held tasks may go on."""
+HOLD = "hold"
+"""A file among the daemons' temporary ones: as long as the test has it locked, held tasks wait."""
 
 
 def key_of(row: dict) -> str:
