@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from peer.service import PeerDaemon, SparkCraft
 from sardonyx.config import Settings, load_settings
 from sardonyx.keeper import Keeper, start_child
 from sardonyx.logs import configure_logging
+from sardonyx.signals import heard
 from tests.services.light import Actor, _processes, follow
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
@@ -126,12 +128,13 @@ def _serve(folder: Path, small: Path | None) -> None:
     if small is not None:
         _mount(small)
     follow()  # a thread, and who has one gets no namespace
+    faulthandler.register(signal.SIGUSR1)  # where every thread is, into the log: who does not do as told is asked
     settings = load_settings()
     configure_logging(settings)
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
         daemon = PeerDaemon(settings, SparkCraft(settings, Here(), Path(cache)))
-        signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
-        daemon.run()
+        with heard([signal.SIGTERM], lambda _: daemon.stop()):
+            daemon.run()
     os._exit(0)  # as the daemon does: Kafka clients may take for ever to be destroyed
 
 

@@ -205,6 +205,9 @@ def _rebalance(scene: Scene, rng: random.Random) -> str:
         process.send(signal.SIGTERM)
         try:
             until(lambda: process.gone, what=f"{process.name} to leave", timeout=TRANSACTION + 20)
+        except AssertionError:
+            process.send(signal.SIGUSR1)
+            raise
         finally:
             scene.cluster.mend()
         return process.name

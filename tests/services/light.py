@@ -40,6 +40,7 @@ from queues.positions import Partition, Position
 from sardonyx import gates
 from sardonyx.config import Settings, load_settings
 from sardonyx.graph import Stage, graph_of
+from sardonyx.signals import heard
 from sardonyx.spec import decode_spec
 from tests.services.coordination import FakeLinks
 from tests.waiting import until
@@ -188,8 +189,8 @@ def _coordinate(audit: Path | None, *, kafka: bool) -> None:
 def _serve(name: str, holds: frozenset[str]) -> None:
     follow()
     daemon = PeerDaemon(load_settings(), LightCraft(name, holds))
-    signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
-    daemon.run()
+    with heard([signal.SIGTERM], lambda _: daemon.stop()):
+        daemon.run()
 
 
 class AuditedTree(Tree):
