@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from coordinator.events import Counts, LinkFacts
 from queues import committed
-from queues.positions import Position, total
+from queues.positions import Partition, Position, total
 from queues.transaction import CLIENT_LOG
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, SetupError
@@ -159,7 +159,7 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
 
     def count(stage: Stage) -> Counts:
         places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
-        return total(_committed(settings, stage.group(settings.deployment, job), places))
+        return total(positions(settings, stage.group(settings.deployment, job), places).values())
 
     with ThreadPoolExecutor(min(len(graph.stages), _AT_A_TIME), thread_name_prefix="count") as pool:
         return dict(zip([stage.name for stage in graph.stages], pool.map(count, graph.stages), strict=True))
@@ -189,6 +189,20 @@ def ends(settings: Settings, topic: str) -> tuple[int, int]:
         return ask(IsolationLevel.READ_COMMITTED)[0], ask(IsolationLevel.READ_UNCOMMITTED)[0]
     except KafkaException as error:
         raise _unreachable(settings, str(error)) from error
+
+
+def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partition, int]:
+    """The offset behind everything that is decided, for each partition: before its first open transaction.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    if not places:
+        return {}
+    try:
+        return _offsets_of(_admin(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+    except KafkaException as error:
+        raise _failed(settings, "tell where topics end", error.args[0]) from error
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
@@ -331,18 +345,23 @@ def _list_offsets(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> list[int]:
-    places = {TopicPartition(topic, number): spec for number in range(partitions)}
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    found = _offsets_of(admin, settings, places, spec, isolation)
+    return [found[Partition(topic, number)] for number in range(partitions)]
+
+
+def _offsets_of(
+    admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[Partition, int]:
     deadline = time.monotonic() + _CALL
     while True:
-        asked = admin.list_offsets(places, isolation_level=isolation)
+        asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
         try:
-            found = {item.partition: _within(settings, future).offset for item, future in asked.items()}
+            return {Partition(p.topic, p.partition): _within(settings, f).offset for p, f in asked.items()}
         except KafkaException as error:
             if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-        else:
-            return [found[number] for number in range(partitions)]
 
 
 def _time(text: str) -> datetime:
@@ -350,27 +369,37 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.astimezone()
 
 
-def _committed(settings: Settings, group: str, places: list[TopicPartition]) -> list[Position]:
-    """A group's committed positions, asked for by a consumer that never joins it.
+def positions(
+    settings: Settings, group: str, places: list[TopicPartition], *, stable: bool = True
+) -> dict[Partition, Position | None]:
+    """A group's committed positions, asked for by a consumer that never joins it; None where there is none.
 
     Not by the admin client, which would need no consumer: librdkafka's ends the whole process when the broker answers
     that another one coordinates the group (librdkafka issue 5040), as a fresh cluster does to its first question.
+
+    Args:
+        settings: where Kafka is.
+        group: its name.
+        places: which partitions.
+        stable: wait until transactions that would move a position are decided; otherwise what was committed before them is told.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     if not places:
-        return []
+        return {}
+    isolation = "read_committed" if stable else "read_uncommitted"
     consumer = Consumer(
-        {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False},
+        {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False, "isolation.level": isolation},
         logger=CLIENT_LOG,
     )
     try:
         found = committed.ask(consumer, places, _CALL, _CALL)
     finally:
         consumer.close()
-    if not isinstance(found, KafkaError):
-        return [position for _, position in found if position is not None]
-    if found.name() in _NO_ANSWER | committed.ELSEWHERE:
-        raise _unreachable(settings, f"positions of group {group}: {found}")
-    raise _refused(settings, f"tell the positions of group {group}", found)
+    if isinstance(found, KafkaError):
+        raise _failed(settings, f"tell the positions of group {group}", found)
+    return dict(found)
 
 
 def groups(settings: Settings) -> set[str]:
@@ -406,6 +435,12 @@ def _error_of(future: Any) -> KafkaError | None:
 
 def _still_there(error: KafkaError) -> bool:
     return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)
+
+
+def _failed(settings: Settings, what: str, error: KafkaError) -> SetupError:
+    if error.name() in _NO_ANSWER | committed.ELSEWHERE:
+        return _unreachable(settings, f"it was to {what}: {error}")
+    return _refused(settings, what, error)
 
 
 def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:

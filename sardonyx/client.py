@@ -411,14 +411,17 @@ class Client:
 
     def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, self.settings.deployment, job)
+        notes = self._task_notes(graph, job)
+        counts = self._live_counts(graph, job, note, notes) if live else None
+        return job_view(job, spec, graph, note, notes, counts)
+
+    def _task_notes(self, graph: Graph, job: str) -> dict[str, TaskNote]:
         nodes = self._tree.read_many(layout.job_task(job, name) for name in graph.order)
-        notes = {
+        return {
             name: msgspec.json.decode(nodes[layout.job_task(job, name)], type=TaskNote)
             for name in graph.order
             if layout.job_task(job, name) in nodes
         }
-        counts = self._live_counts(graph, job, note, notes) if live else None
-        return job_view(job, spec, graph, note, notes, counts)
 
     def _live_counts(
         self, graph: Graph, job: str, note: JobNote | None, notes: dict[str, TaskNote]

@@ -11,11 +11,11 @@ import msgspec
 
 from coordinator import layout
 from coordinator.events import ENDED, JobKilled, JobNote, JobPurged
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.naming import job_gone
 from sardonyx.spec import JobSpec, decode_spec
 from sardonyx.units import seconds
-from sardonyx.views import JobView, Why, waiting_for
+from sardonyx.views import JobView, LinkLag, Why, waiting_for
 
 if TYPE_CHECKING:
     from coordinator.incidents import Incident
@@ -50,6 +50,30 @@ class JobHandle:
             SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
         return self._view_of(self._sought(self._note()), live=True)
+
+    def lag(self) -> list[LinkLag]:
+        """What is unread on each link that a task reads, and for how long, in the order of the tasks; asks Kafka.
+
+        Nothing is, in a job that has completed; where a job's links do not stand, not yet or no more, nothing is known.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.lag import link_lags
+
+        before = self._sought(self._note())
+        found, error = list[LinkLag](), None
+        try:
+            found = link_lags(self._client, self.id, self.spec(), before)
+        except SetupError as raised:
+            error = raised
+        after = self._sought(self._note())
+        if _stands(after) != _stands(before):  # positions go with the links: while the job ends anything may be found
+            return link_lags(self._client, self.id, self.spec(), after)
+        if error is not None:
+            raise error
+        return found
 
     def await_completion(self, timeout: float | str | None = None) -> JobView:
         """Wait until the job has completed, and give its final view.
@@ -248,3 +272,7 @@ class JobHandle:
             fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
             where={"job": self.id},
         )
+
+
+def _stands(note: JobNote | None) -> tuple[str, str] | None:
+    return None if note is None else (note.status, note.links)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,12 +11,35 @@ import msgspec
 from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, PulseNote, TaskNote, TaskState
 from coordinator.explain import Code, Explanation
 from coordinator.state import State
+from queues.unread import Precision
 from sardonyx.errors import Failure
-from sardonyx.graph import Graph, Stage, graph_of
+from sardonyx.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.spec import JobSpec, TaskType
 
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status; ``submitted`` until a coordinator has taken it in."""
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands unread in front of a reader."""
+
+    records: int | None = None
+    """None: not known."""
+    unit: Literal["records", "splits"] = "records"
+    """What is counted: of an input that is no topic its splits, the pieces that it is read in."""
+    precision: Precision = "unknown"
+    """How well ``records`` is known; ``at-most``: there may be fewer."""
+    seconds: float | None = None
+    """How long the oldest of it has waited since it was written; 0 if nothing is unread, None: not known."""
+
+
+class LinkLag(Lag, frozen=True, kw_only=True):
+    """What is unread on a link that a task reads."""
+
+    link: str
+    reader: str
+    kind: LinkKind
+    topic: str
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +60,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """How often it failed and was begun again."""
     bound: bool = False
+    lag: Lag | None = None
+    """What stands unread in front of it, where that was asked for."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +205,31 @@ def job_view(
         waits_for=0 if note.status in ENDED else note.waits_for,
         submitted_at=note.submitted_at,
         ended_at=note.ended_at,
+    )
+
+
+WEAKEST: tuple[Precision, ...] = ("unknown", "estimate", "at-most", "exact")
+
+
+def with_lag(view: JobView, found: Sequence[LinkLag]) -> JobView:
+    """The same job, with what stands unread in front of each task."""
+    tasks = [
+        msgspec.structs.replace(task, lag=_joint_lag(its)) if its else task
+        for task in view.tasks
+        for its in [[lag for lag in found if lag.reader == task.name]]
+    ]
+    return msgspec.structs.replace(view, tasks=tasks)
+
+
+def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
+    """Several links of one reader: records add up, the longest wait counts, and it is known as well as the least known."""
+    records = [lag.records for lag in lags if lag.records is not None]
+    seconds = [lag.seconds for lag in lags if lag.seconds is not None]
+    return Lag(
+        records=sum(records) if len(records) == len(lags) else None,
+        unit=lags[0].unit,
+        precision=min((lag.precision for lag in lags), key=WEAKEST.index),
+        seconds=max(seconds) if len(seconds) == len(lags) else None,
     )
 
 

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli import cluster_commands, dlq_commands, job_commands, log_commands, look_commands, peer_commands
+from sardonyx.cli import (
+    cluster_commands,
+    dlq_commands,
+    job_commands,
+    link_commands,
+    log_commands,
+    look_commands,
+    peer_commands,
+)
 from sardonyx.cli.call import Call, local
 
 app = typer.Typer(
@@ -21,6 +29,7 @@ app = typer.Typer(
 job_app = typer.Typer(help="Hand jobs in, look at them, wait for them, end them.", no_args_is_help=True)
 peers_app = typer.Typer(help="The virtual peers.", no_args_is_help=True)
 dlq_app = typer.Typer(help="Dead letters: records that a task could not work on.", no_args_is_help=True)
+link_app = typer.Typer(help="The links of a job: the queues between its tasks.", no_args_is_help=True)
 log_app = typer.Typer(help="The coordinator's log.", no_args_is_help=True)
 
 
@@ -61,8 +70,10 @@ job_commands.register(app, job_app)
 look_commands.register(app)
 peer_commands.register(peers_app)
 dlq_commands.register(dlq_app)
+link_commands.register(link_app)
 log_commands.register(log_app)
 app.add_typer(job_app, name="job")
 app.add_typer(peers_app, name="peers")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(link_app, name="link")
 app.add_typer(log_app, name="log")

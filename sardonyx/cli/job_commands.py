@@ -11,7 +11,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.units import seconds
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", he
 
 MOST_INCIDENTS = 20
 """Incidents that `job show` tells people of."""
+LAG_PATIENCE = 10.0
+"""Seconds that `job show` waits for Kafka to tell what is unread; twice as long as one task's links are looked at."""
 KILL_PATIENCE = 15.0
 """Seconds that `job kill` waits for the coordinator to say that it is done."""
 
@@ -108,12 +110,12 @@ def list_jobs(call: Call) -> None:
 def show(call: Call, job: JobId) -> None:
     """One job: its status, its tasks, their rows, what went wrong and how it went on; `job explain` says what it waits for."""
     from sardonyx.cli.story import incident_line
-    from sardonyx.cli.tables import job_headline, tasks_table
+    from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
     from sardonyx.cli.words import clock
 
     with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
-        view = handle.status()
+        view = _with_lag(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short
         incidents = _incidents(call, handle)
     if call.json:
@@ -123,6 +125,8 @@ def show(call: Call, job: JobId) -> None:
     if waits:
         call.console.print(waits, style="yellow", markup=False)
     call.console.print(tasks_table(view.tasks))
+    for line in lag_legend(task.lag for task in view.tasks if task.lag):
+        call.put(line)
     if incidents:
         call.put("what happened")
     if len(incidents) > MOST_INCIDENTS:
@@ -132,6 +136,27 @@ def show(call: Call, job: JobId) -> None:
     if view.error is not None:
         call.put("")
         call.put(report.error_text(JobFailed.from_failure(view.error)))
+
+
+def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
+    """The view with what is unread before each task; as it is, and a word about it, where Kafka does not tell in time."""
+    from sardonyx.aside import Aside
+    from sardonyx.views import with_lag
+
+    if view.status != "running" or not call.settings.kafka.bootstrap_servers:
+        return view
+    if any(task.rows_in is None and not task.bound for task in view.tasks):  # Kafka did not tell the rows either
+        return view
+    aside = Aside("lag")
+    asked = aside.submit(handle.lag)
+    aside.close()
+    try:
+        return with_lag(view, asked.result(LAG_PATIENCE))
+    except TimeoutError:
+        call.say(f"what is unread is not known: Kafka has not told within {LAG_PATIENCE:.0f} s")
+    except SetupError as error:
+        call.say(f"what is unread is not known: {error.code}: {error.message}")
+    return view
 
 
 def _incidents(call: Call, handle: JobHandle) -> list[Incident]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sardonyx.cli.words import clock
 from sardonyx.units import duration
-from sardonyx.views import JobView, PeerView, TaskView
+from sardonyx.views import JobView, Lag, PeerView, TaskView
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,17 +58,45 @@ def tasks_table(views: Sequence[TaskView]) -> Table:
     skipped = any(task.skipped for task in views)
     dead = any(task.dead for task in views)
     failures = any(task.failures for task in views)
-    wanted = (("skipped", skipped), ("dead letters", dead), ("failures", failures))
+    lag = any(task.lag for task in views)
+    wanted = (
+        ("unread", lag),
+        ("oldest waits", lag),
+        ("skipped", skipped),
+        ("dead letters", dead),
+        ("failures", failures),
+    )
     extra = [name for name, has_any in wanted if has_any]
     table = plain("task", "type", "state", "peers", "rows in", "rows out", *extra)
     for task in views:
         cells = [task.name, task.type, styled(task.state), "-" if task.bound else str(task.peers)]
         cells += [number(task.rows_in), number(task.rows_out)]
+        cells += (lag_cells(task.lag) if task.lag else ["-", "-"]) if lag else []
         cells += [number(task.skipped)] if skipped else []
         cells += [number(task.dead)] if dead else []
         cells += [str(task.failures)] if failures else []
         table.add_row(*cells)
     return table
+
+
+MARKS: dict[str, tuple[str, str]] = {
+    "estimate": ("~", "~ is an estimate, from the first messages"),
+    "at-most": ("<=", "<= is at most: ends of transactions are counted with it"),
+}
+
+
+def lag_cells(lag: Lag) -> list[str]:
+    """How much is unread, with how well that is known, and for how long the oldest of it has waited."""
+    mark, _ = MARKS.get(lag.precision, ("", ""))
+    unit = "" if lag.unit == "records" or lag.records is None else f" {lag.unit}"
+    waits = "-" if lag.seconds is None else duration(lag.seconds) if lag.records else "0 s"
+    return [f"{mark}{number(lag.records)}{unit}", waits]
+
+
+def lag_legend(lags: Iterable[Lag]) -> list[str]:
+    """What the marks mean that :func:`lag_cells` has set."""
+    used = {lag.precision for lag in lags}
+    return [text for precision, (_, text) in MARKS.items() if precision in used]
 
 
 def peers_table(views: Iterable[PeerView], now: float) -> Table:
@@ -141,6 +169,8 @@ def plain(*columns: str) -> Table:
             "files",
             "records",
             "rows",
+            "unread",
+            "oldest waits",
         }
         right = right or column in {"epoch", "standbys", "jobs", "running"}
         table.add_column(

@@ -33,6 +33,7 @@ COMMANDS = [
     ["job", "await"],
     ["job", "kill"],
     ["job", "purge"],
+    ["link", "lag"],
     ["peers", "list"],
     ["peers", "show"],
     ["peers", "evict"],

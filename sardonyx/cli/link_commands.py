@@ -1,0 +1,49 @@
+"""``sardonyx link lag``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli.call import Call, connected
+
+if TYPE_CHECKING:
+    from sardonyx.views import JobView
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
+
+
+def register(link_app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    connected(link_app, "lag")(lag)
+
+
+def lag(call: Call, job: JobId) -> None:
+    """How much is unread on each link that a task reads, and for how long the oldest of it has waited."""
+    from sardonyx.cli.tables import lag_cells, lag_legend, plain
+
+    with call.client() as client, call.patience("Kafka"):
+        handle = client.job(job)
+        found = handle.lag()
+        view = handle.status()
+    if call.json:
+        call.put_json({"job": view.id, "status": view.status, "links": found})
+        return
+    if not any(each.records is not None for each in found):
+        call.put(_nothing_known(view))
+        return
+    table = plain("link", "read by", "kind", "unread", "oldest waits")
+    for each in found:
+        table.add_row(each.link, each.reader, each.kind, *lag_cells(each))
+    call.console.print(table)
+    for line in lag_legend(found):
+        call.put(line)
+
+
+def _nothing_known(view: JobView) -> str:
+    if view.ended:
+        return f"job {view.id} is {view.status}: its links went with it"
+    if view.status in ("submitted", "planning"):
+        return f"job {view.id} is {view.status}: its links are not there yet"
+    return f"nothing is known of the links of job {view.id}: Kafka has not told in time"

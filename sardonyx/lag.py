@@ -1,0 +1,60 @@
+"""How far a job's tasks are behind on what they read, put together for those who look at the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator import layout
+from coordinator.events import ENDED, JobNote, LinksNote
+from queues.unread import NOTHING, Unread
+from sardonyx.graph import Graph
+from sardonyx.spec import JobSpec
+from sardonyx.views import LinkLag, laid_out
+
+if TYPE_CHECKING:
+    from sardonyx.client import Client
+
+
+def link_lags(client: Client, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
+    """What is unread on each link that a task reads, in the order of the tasks.
+
+    Args:
+        client: a connection; its Kafka is asked.
+        job: the job's id.
+        spec: the job as data.
+        note: its status; None while no coordinator has taken it in.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, client.settings.deployment, job)
+    standing = note is not None and note.links == "made" and note.status not in ENDED
+    known = _asked(client, graph, job) if standing else {}
+    other = NOTHING if note is not None and note.status == "completed" else Unread()
+    return [
+        LinkLag(
+            link=link.name,
+            reader=stage.name,
+            kind=link.kind,
+            topic=link.topic,
+            unit="splits" if link.kind == "splits" else "records",
+            **known.get(link.name, other)._asdict(),
+        )
+        for stage in graph.stages
+        for link in stage.ingress
+    ]
+
+
+def _asked(client: Client, graph: Graph, job: str) -> dict[str, Unread]:
+    client.settings.require("kafka")
+    from queues.lag import lag
+
+    data = client._tree.read(layout.job_links(job))  # noqa: SLF001 - a part of the client in a module of its own
+    if data is None:  # the job was forgotten this very moment
+        return {}
+    facts = msgspec.json.decode(data, type=LinksNote).links
+    notes = client._task_notes(graph, job)  # noqa: SLF001
+    complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
+    return lag(client.settings, graph, job, facts, complete)
