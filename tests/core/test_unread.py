@@ -29,7 +29,7 @@ def partitions(draw: st.DrawFn) -> tuple[Seen, int]:
 
 @given(st.lists(partitions(), min_size=1, max_size=4))
 def test_what_is_called_exact_is_and_at_most_is_never_too_small(given: list[tuple[Seen, int]]) -> None:
-    """Whatever takes offsets besides, and however far was looked. An age is told only if the first of every partition was seen."""
+    """Whatever takes offsets besides, and however far was looked. An age only where every first record was seen."""
     seen, held = zip(*given, strict=True)
     found = unread(seen, NOW, blocks=False)
     if found.precision == "exact":
