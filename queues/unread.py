@@ -80,7 +80,7 @@ def unread(
         return NOTHING
     waiting = [each.since for each in seen if each.left or each.records]
     known = [since for since in waiting if since is not None]
-    seconds = max(now - min(known), 0.0) if known and len(known) == len(waiting) else None
+    seconds = round(max(now - min(known), 0.0), 3) if known and len(known) == len(waiting) else None
     return Unread(records, precision, seconds)
 
 

@@ -145,7 +145,8 @@ def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
 
     if view.status != "running" or not call.settings.kafka.bootstrap_servers:
         return view
-    if any(task.rows_in is None and not task.bound for task in view.tasks):  # Kafka did not tell the rows either
+    if any(task.rows_in is None and not task.bound for task in view.tasks):
+        call.say("rows, and what is unread, are not known: Kafka has not told in time")
         return view
     aside = Aside("lag")
     asked = aside.submit(handle.lag)

@@ -46,4 +46,4 @@ def _nothing_known(view: JobView) -> str:
         return f"job {view.id} is {view.status}: its links went with it"
     if view.status in ("submitted", "planning"):
         return f"job {view.id} is {view.status}: its links are not there yet"
-    return f"nothing is known of the links of job {view.id}: Kafka has not told in time"
+    return f"nothing is known of the links of job {view.id}: Kafka has not told in time, or its topics are gone"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from queues import lag
+from queues import lag, links
+from queues.positions import Partition, Position
 from sardonyx.client import JobHandle
 from tests.services.house import House, called, told
 from tests.waiting import until
@@ -95,6 +97,26 @@ def late(house: House, tmp_path: Path) -> Iterator[Late]:
         yield Late(house, handle, held)
 
 
+def test_positions_are_told_while_a_transaction_is_open(house: House) -> None:
+    """What was committed before it, at once: a peer that died within its transaction keeps nobody from seeing how far behind
+    the others are.
+    """
+    topic = house.make_topic("open")
+    client = {**house.settings.kafka.client(), "log_level": 0}
+    group, place = f"{topic}-group", TopicPartition(topic, 0, 5)
+    consumer = Consumer({**client, "group.id": group})
+    producer = Producer({**client, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 30)
+    began = time.monotonic()
+    assert links.positions(house.settings, group, [place], stable=False) == {Partition(topic, 0): None}
+    assert time.monotonic() - began < 15
+    producer.commit_transaction(30)
+    assert links.positions(house.settings, group, [place]) == {Partition(topic, 0): Position(5)}
+    consumer.close()
+
+
 HELD = {
     "read.first": (0, "exact"),
     "first.second": (2 * RECORDS, "exact"),
@@ -169,6 +191,7 @@ def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest
     shown = called("job", "show", late.handle.id, env=late.house.settings.environment() | NOWHERE)
     assert shown.exit_code == 0, shown.stderr
     assert "oldest waits" not in shown.stdout
+    assert "is unread" in shown.stderr
 
     late.handle.kill()
     until(lambda: late.handle.status().ended, what="the end of the job")
