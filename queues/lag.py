@@ -105,8 +105,8 @@ def _told(
         for partition in [] if counted == 0 else [each for each in held if each.topic == link.topic]:
             before_it = stretch(partition.number, facts[link.name], held[partition], ends[partition])
             fronts[partition] = _Front(link, before_it, _MOST if counted is None else 1)
+    now = time.time()  # what comes, or is due, while we look does not wait yet
     seen = _look(settings, fronts)
-    now = time.time()
 
     def of(link: Link) -> Unread:
         if not any(partition.topic == link.topic for partition in held):  # somebody has removed the topic
@@ -152,7 +152,8 @@ def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partit
             "auto.offset.reset": "earliest",  # what stood at the position may be deleted by now
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": _FETCH,
-            "queued.min.messages": 1,  # nothing is read ahead but what is asked for
+            "queued.min.messages": 1,  # nothing is read ahead but what is asked for,
+            "fetch.queue.backoff.ms": 10,  # and that at once: the client would rest for a second in between
         },
         logger=CLIENT_LOG,
     )

@@ -63,15 +63,19 @@ class Late:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def links(self) -> dict[str, dict[str, Any]]:
-        """What ``link lag --json`` says, by link."""
-        asked = self.house.call("link", "lag", self.handle.id, "--json")
-        assert asked.exit_code == 0, asked.stderr
-        found = json.loads(asked.stdout)
-        assert found["job"] == self.handle.id
-        return {link["link"]: link for link in found["links"]}
+        return by_link(self.house, self.handle)
 
     def records(self) -> dict[str, tuple[int | None, str]]:
         return {name: (link["records"], link["precision"]) for name, link in self.links().items()}
+
+
+def by_link(house: House, handle: JobHandle) -> dict[str, dict[str, Any]]:
+    """What ``link lag --json`` says."""
+    asked = house.call("link", "lag", handle.id, "--json")
+    assert asked.exit_code == 0, asked.stderr
+    found = json.loads(asked.stdout)
+    assert found["job"] == handle.id
+    return {link["link"]: link for link in found["links"]}
 
 
 @pytest.fixture
@@ -95,6 +99,29 @@ def late(house: House, tmp_path: Path) -> Iterator[Late]:
         until(lambda: handle.status().status == "running", what="the job to be planned", timeout=60)
         house.fill(topic, *records[RECORDS:])
         yield Late(house, handle, held)
+
+
+PACED = """
+from sardonyx import Job, blackhole, generator
+
+job = Job("paced")
+job.output("drop", blackhole(), after=job.input("read", generator(600, rate=1)))
+"""
+
+
+def test_a_split_that_is_not_due_does_not_wait(house: House, tmp_path: Path) -> None:
+    """What a paced input has still to make is counted by the splits that are left, and nothing of it waits before it is due."""
+    handle = house.submit(tmp_path, PACED)
+    until(lambda: (handle.status().task("read").rows_in or 0) > 0, what="the first rows", timeout=60)
+    first = by_link(house, handle)["read.splits"]
+    assert (first["unit"], first["precision"], first["reader"]) == ("splits", "exact", "read")
+    assert "splits" in house.call("link", "lag", handle.id).stdout
+
+    def further() -> bool:
+        splits = by_link(house, handle)["read.splits"]
+        return 0 < splits["records"] < first["records"] and splits["seconds"] == 0
+
+    until(further, what="fewer splits, none of them due")
 
 
 def test_positions_are_told_while_a_transaction_is_open(house: House) -> None:
