@@ -101,18 +101,18 @@ class KafkaLinks:
         here: all of them on one machine, those that are mounted on several.
         """
         for stage in graph.stages:
-            parts = next((link for link in stage.egress if link.kind == "parts"), None)
-            if parts is None or stage.task.medium != "files" or not Path(str(stage.task.options["path"])).is_dir():
+            parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
+            if parts is None or task.medium != "files" or not Path(str(task.options["path"])).is_dir():
                 continue
             from queues.links import read_all
             from queues.media.files_output import FilesOutput
 
-            output = FilesOutput(stage.task.options, job, stage.name)
+            output = FilesOutput(task.options, job, task.name)
             try:
                 if output.unsettled:
                     output.settle(read_all(self._settings, parts.topic))
             except SardonyxError as error:  # the topics must go all the same
-                log.warning("files of an ended job stay written aside", job=job, task=stage.name, reason=str(error))
+                log.warning("files of an ended job stay written aside", job=job, task=task.name, reason=str(error))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         from queues.transaction import TransactionalWriter

@@ -284,7 +284,7 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=TaskFunction(spark, stage.task, code, apart=apart),
+        function=TaskFunction(spark, stage.task, code, apart=apart, fused=stage.fused),
         spark=spark,
         outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
@@ -309,9 +309,9 @@ def _outlets(
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
             yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
-    if stage.task.type == "output" and stage.task.medium != "kafka":
+    if stage.last.type == "output" and stage.last.medium != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
-        made = media.output(stage.task, assignment.job, settings.deployment, load)
+        made = media.output(stage.last, assignment.job, settings.deployment, load)
         if isinstance(made, PositionedOutput):
             yield PositionedOutlet(made)
         else:

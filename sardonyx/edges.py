@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from sardonyx import functions as fns
 from sardonyx import media, units
 from sardonyx.document import near
 from sardonyx.errors import FunctionError, SardonyxError
-from sardonyx.spec import JobSpec, TaskSpec, group_function
+from sardonyx.spec import JobSpec, OnError, Route, TaskSpec, group_function
 
 HOOKS = ("start", "before_batch", "after_batch", "stop")
 """What a lifecycle class may have."""
@@ -47,6 +48,57 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
         wrong = None if route.where is None else fns.check_reference(route.where)
         if wrong is not None:
             yield located(link.partition(".")[2], wrong)
+
+
+def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
+    """Tasks that are to run in the micro-batches of the one before: there is one such, it has no other reader, and nothing is
+    asked for that only a task with batches of its own could have.
+    """
+    tasks = {task.name: task for task in spec.catalog}
+    for task in spec.catalog:
+        if not task.fuse:
+            continue
+
+        def wrong(message: str, fix: str, name: str = task.name) -> SardonyxError:
+            return problem("SX-JOB-FUSE", name, f"it cannot be fused: {message}", fix=fix)
+
+        before = [source for source, target in spec.workflow if target == task.name and source in tasks]
+        if task.type == "input" or len(before) > 1:
+            how = f"it comes after {', '.join(before)}" if before else "it is an input"
+            yield wrong(how, "a task with fuse comes after exactly one; leave fuse out")
+        if task.type == "input" or len(before) != 1:
+            continue
+        source = before[0]
+        others = [target for each, target in spec.workflow if each == source and target != task.name]
+        if others:
+            yield wrong(f"{others[0]!r} reads what {source!r} gives, too", "leave fuse out: the queue serves both")
+        if spec.route(source, task.name) != Route():
+            yield wrong(f"only a part of what {source!r} gives goes to it", f"let {source!r} give that part alone")
+        own = [name for name in _OF_BATCHES if getattr(task, name) != getattr(_PLAIN, name)]
+        if own and not (_stands_still(tasks[source]) or _stands_still(task)):
+            message = f"it has {' and '.join(own)} of its own, but works in the batches of {source!r}"
+            yield wrong(message, "give that to the first of the fused tasks, or leave fuse out")
+
+
+_OF_BATCHES = (
+    "batch_size",
+    "batch_timeout",
+    "consumption",
+    "min_peers",
+    "max_peers",
+    "on_error",
+    "group_by",
+    "lifecycle",
+)
+"""What is said of a task that has batches of its own."""
+
+_PLAIN = TaskSpec(name="", type="function")
+
+
+def _stands_still(task: TaskSpec) -> bool:
+    """Whether it is a topic that is bound in place, with no queue of ours beside it."""
+    looked_at = task.fn or task.lifecycle or task.group_by or task.on_error != OnError()
+    return task.medium == "kafka" and not looked_at
 
 
 def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
@@ -122,8 +174,32 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
         yield from look(task.name, group_function(task), fns.takes_rows)
         yield from look(task.name, task.lifecycle, _check_lifecycle)
         yield from look(task.name, task.medium if media.is_own(task.medium) else None, _check_class)
+        yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))
     for link, route in spec.routes.items():
         yield from look(link.partition(".")[2], route.where, fns.takes_rows)
+
+
+def _check_fused(spec: JobSpec, task: TaskSpec, find: Callable[[str], Callable[..., Any]], fn: Any) -> None:
+    """The functions of one micro-batch run in one place: Spark's driver (of DataFrames), or its workers (all others).
+
+    Raises:
+        FunctionError: ``SX-JOB-FUSE``.
+    """
+    for source, target in spec.workflow:
+        other = next((each.fn for each in spec.catalog if each.name == source), None)
+        if target != task.name or other is None or fns.check_reference(other) is not None:
+            continue
+        try:
+            kinds = {fns.takes(each) == "dataframe" for each in (fn, find(other))}
+        except FunctionError:  # told where functions are looked at
+            continue
+        if len(kinds) > 1:
+            raise FunctionError(
+                "SX-JOB-FUSE",
+                f"it cannot be fused with {source!r}: one of the two takes a pyspark.sql.DataFrame, the other does not",
+                cause="the one runs in Spark's plan for the whole batch, the other on its workers, slice by slice",
+                fix="write both for DataFrames, or none, or leave fuse out",
+            )
 
 
 def gives_arguments(lifecycle: object) -> bool:

@@ -31,7 +31,7 @@ class Link(msgspec.Struct, frozen=True):
     topic: str
     kind: LinkKind
     source: str
-    """The task that writes it; for an input the bound input task."""
+    """The task that writes it (of fused tasks the first, by whose name they run); for an input the bound input task."""
     target: str
     """The task that reads it; for an output the bound output task."""
     options: dict[str, Any] = {}
@@ -53,16 +53,23 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A task that virtual peers run."""
+    """A task that virtual peers run, with those that are fused behind it."""
 
     task: TaskSpec
     ingress: list[Link]
     egress: list[Link]
     """Links that its results go to. An output stage's go to its medium; if that keeps a ``parts`` link, it is here."""
+    fused: list[TaskSpec] = []
+    """Tasks behind ``task`` that run in its micro-batches, in their order."""
 
     @property
     def name(self) -> str:
         return self.task.name
+
+    @property
+    def last(self) -> TaskSpec:
+        """The task whose results leave the stage."""
+        return self.fused[-1] if self.fused else self.task
 
     def group(self, deployment: str, job: str) -> str:
         """The consumer group as which all peers of this task read."""
@@ -79,7 +86,8 @@ class Graph(msgspec.Struct, frozen=True):
     order: list[str]
     stages: list[Stage]
     bound: dict[str, list[str]]
-    """Tasks that run nowhere (their topic is a link in place) -> the stages they mirror: all done, they are done."""
+    """Tasks that nobody runs for themselves (their topic is a link in place, or they are fused) -> the stages they mirror: all
+    done, they are done."""
     bounded: bool
     """Whether the job ends by itself."""
 
@@ -123,58 +131,93 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     behind it groups them, an edge out of it has a condition, or the input itself has ``on_error`` or a lifecycle. A Kafka
     output without a function is bound in place, unless it groups or has a lifecycle; and right behind a bound input it
     runs itself and copies, since somebody has to. Conditions into an output do not matter to it: who writes evaluates them.
+
+    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place there is no queue of ours
+    between them anyway.
     """
-    order = order_of(spec)
-    tasks = {task.name: task for task in spec.catalog}
-    ins: dict[str, list[str]] = {name: [] for name in order}
-    outs: dict[str, list[str]] = {name: [] for name in order}
-    for source, target in spec.workflow:
-        ins[target].append(source)
-        outs[source].append(target)
+    return _Layout(spec, deployment, job).graph()
 
-    bound_in, bound_out = _bound(spec, ins, outs)
 
-    def own(task: str, what: LinkKind) -> Link:
-        return Link(f"{task}.{what}", f"{deployment}.{job}.{task}.{what}", what, task, task)
+class _Layout:
+    """A spec on its way to a graph."""
 
-    def between(source: str, target: str) -> Link:
-        name = f"{source}.{target}"
-        route = spec.route(source, target)
-        if source in bound_in:
-            options = tasks[source].options
-            return Link(name, str(options["topic"]), "input", source, target, options)
-        if target in bound_out:
-            options = tasks[target].options
-            return Link(name, str(options["topic"]), "output", source, target, options, route)
-        group_by = tasks[target].group_by
-        return Link(name, f"{deployment}.{job}.{name}", "internal", source, target, route=route, group_by=group_by)
+    def __init__(self, spec: JobSpec, deployment: str, job: str) -> None:
+        self._spec = spec
+        self._prefix = f"{deployment}.{job}"
+        self._order = order_of(spec)
+        self._tasks = {task.name: task for task in spec.catalog}
+        self._ins: dict[str, list[str]] = {name: [] for name in self._order}
+        self._outs: dict[str, list[str]] = {name: [] for name in self._order}
+        for source, target in spec.workflow:
+            self._ins[target].append(source)
+            self._outs[source].append(target)
+        self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
+        self._first: dict[str, str] = {}
+        """Fused tasks -> the first of those that they are fused with."""
+        for name in self._order:
+            if self._tasks[name].fuse and self._ins[name]:
+                before = self._ins[name][0]
+                if name not in self._bound_out and before not in self._bound_in:
+                    self._first[name] = self._first.get(before, before)
 
-    def ingress(name: str) -> list[Link]:
-        task = tasks[name]
+    def graph(self) -> Graph:
+        elsewhere = self._bound_in | self._bound_out | set(self._first)
+        return Graph(
+            order=self._order,
+            stages=[self._stage(name) for name in self._order if name not in elsewhere],
+            bound={name: self._beside(name) for name in self._order if name in elsewhere},
+            bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
+        )
+
+    def _stage(self, name: str) -> Stage:
+        fused = [self._tasks[other] for other in self._order if self._first.get(other) == name]
+        last = fused[-1] if fused else self._tasks[name]
+        return Stage(self._tasks[name], self._ingress(name), self._egress(name, last), fused)
+
+    def _beside(self, name: str) -> list[str]:
+        """The stages that a task mirrors which nobody runs for itself."""
+        if name in self._bound_in:
+            return self._outs[name]
+        return [self._runs(name)] if name in self._first else [self._runs(source) for source in self._ins[name]]
+
+    def _runs(self, name: str) -> str:
+        """The stage that a task is run by."""
+        return self._first.get(name, name)
+
+    def _ingress(self, name: str) -> list[Link]:
+        task = self._tasks[name]
         if task.type != "input":
-            return [between(source, name) for source in ins[name]]
+            return [self._between(source, name) for source in self._ins[name]]
         if task.medium == "kafka":  # with a function of its own: reads the user's topic itself
             return [Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options)]
-        return [own(name, "splits")]
+        return [self._own(name, "splits")]
 
-    def egress(name: str) -> list[Link]:
-        task = tasks[name]
-        dead = [own(name, "dead")] if task.on_error.then == "dead_letter" else []
-        if task.type != "output":
-            return [between(name, target) for target in outs[name]] + dead
-        if task.medium == "files" or is_own(task.medium):
-            return [own(name, "parts"), *dead]
-        if task.medium == "kafka":
-            return [Link(f"{name}.topic", str(task.options["topic"]), "output", name, name, task.options), *dead]
+    def _egress(self, name: str, last: TaskSpec) -> list[Link]:
+        dead = [self._own(name, "dead")] if self._tasks[name].on_error.then == "dead_letter" else []
+        if last.type != "output":
+            return [self._between(last.name, target) for target in self._outs[last.name]] + dead
+        if last.medium == "files" or is_own(last.medium):
+            return [self._own(name, "parts"), *dead]
+        if last.medium == "kafka":
+            topic = str(last.options["topic"])
+            return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *dead]
         return dead
 
-    stages = [Stage(tasks[name], ingress(name), egress(name)) for name in order if name not in bound_in | bound_out]
-    return Graph(
-        order=order,
-        stages=stages,
-        bound={n: outs[n] if n in bound_in else ins[n] for n in order if n in bound_in | bound_out},
-        bounded=all(is_bounded(task) for task in spec.catalog if task.type == "input"),
-    )
+    def _own(self, task: str, what: LinkKind) -> Link:
+        return Link(f"{task}.{what}", f"{self._prefix}.{task}.{what}", what, task, task)
+
+    def _between(self, source: str, target: str) -> Link:
+        name = f"{source}.{target}"
+        route = self._spec.route(source, target)
+        if source in self._bound_in:
+            options = self._tasks[source].options
+            return Link(name, str(options["topic"]), "input", source, target, options)
+        if target in self._bound_out:
+            options = self._tasks[target].options
+            return Link(name, str(options["topic"]), "output", self._runs(source), target, options, route)
+        group_by = self._tasks[target].group_by
+        topic = f"{self._prefix}.{name}"
+        return Link(name, topic, "internal", self._runs(source), target, route=route, group_by=group_by)
 
 
 def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> tuple[set[str], set[str]]:

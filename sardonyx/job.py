@@ -158,6 +158,7 @@ class Job:
         on_error: ErrorPolicy = "fail",
         group_by: str | Sequence[str] | Function | None = None,
         lifecycle: Lifecycle | None = None,
+        fuse: bool = False,
         doc: str = "",
     ) -> Task:
         """A function over the records of the tasks before it.
@@ -179,6 +180,9 @@ class Job:
                 one peer at a time, in order.
             lifecycle: a class with ``start``, ``before_batch``, ``after_batch`` and ``stop``, or some of them; made
                 once for each peer that runs the task.
+            fuse: run in the micro-batches of the task before it, without a queue between the two. That is faster, and gives up
+                what a queue is for: the two share their peers, are begun, fail and are run again together, and nothing that
+                passes between them can be looked at. Still exactly once.
             doc: what it does, in a sentence.
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
@@ -199,6 +203,7 @@ class Job:
         on_error: ErrorPolicy = "fail",
         group_by: str | Sequence[str] | Function | None = None,
         lifecycle: Lifecycle | None = None,
+        fuse: bool = False,
         doc: str = "",
     ) -> Task:
         """Where results go: ``files(...)``, ``kafka(...)`` or ``blackhole()``.
@@ -295,6 +300,8 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     for key in ("group_by", "lifecycle"):
         if arguments.get(key) is not None:
             found[key] = arguments[key]
+    if arguments.get("fuse"):
+        found["fuse"] = arguments["fuse"]
     found["consumption"] = "sequential" if arguments["sequential"] else "concurrent"
     return found
 

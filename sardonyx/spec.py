@@ -74,6 +74,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     makes it. Stands on the task that reads them."""
     lifecycle: str | None = None
     """``module:Class``, made once for each peer that runs the task."""
+    fuse: bool = False
+    """Whether it runs in the micro-batches of the task before it, without a queue between the two."""
     doc: str = ""
 
 

@@ -67,7 +67,7 @@ def problems_of(
     problems = [*_job(spec), *_names(spec), *_graph(spec)]
     for task in spec.catalog:
         problems += [*_medium(spec, task), *_numbers(spec, task), *_function_named(task), *edges.problems_of_task(task)]
-    problems += [*edges.problems_of_routes(spec), *_shared_places(spec)]
+    problems += [*edges.problems_of_routes(spec), *edges.problems_of_fusing(spec), *_shared_places(spec)]
     if import_functions:
         find = partial(_find, functions or {})
         for task in spec.catalog:
@@ -345,8 +345,8 @@ def _topics(spec: JobSpec) -> Iterator[SardonyxError]:
                 "SX-JOB-NAME",
                 f"the queues {other} and {link.name} would have names that Kafka cannot tell apart",
                 cause="to Kafka, . and _ in the name of a topic are the same",
-                fix=f"rename {link.source!r} or {link.target!r}; - instead of _ will do",
-                where={"task": link.source},
+                fix=f"rename {link.name.partition('.')[0]!r} or {link.target!r}; - instead of _ will do",
+                where={"task": link.name.partition(".")[0]},
             )
 
 

@@ -14,7 +14,7 @@ from coordinator.state import State
 from queues.unread import Precision
 from sardonyx.errors import Failure
 from sardonyx.graph import Graph, LinkKind, Stage, graph_of
-from sardonyx.spec import JobSpec, TaskType
+from sardonyx.spec import JobSpec, TaskSpec, TaskType
 
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status; ``submitted`` until a coordinator has taken it in."""
@@ -49,7 +49,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     type: TaskType
     state: TaskState
     peers: int = 0
-    """How many virtual peers are on it; always 0 for a topic that is bound in place, which nobody needs to run."""
+    """How many virtual peers are on it; always 0 where ``bound``."""
     peer_ids: list[str] = []
     rows_in: int | None = None
     rows_out: int | None = None
@@ -60,6 +60,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """How often it failed and was begun again."""
     bound: bool = False
+    """Nobody runs it for itself: a topic that is bound in place, or a task in the micro-batches of the one before it."""
     lag: Lag | None = None
     """What stands unread in front of it, where that was asked for."""
 
@@ -260,27 +261,36 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
 
 
 def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
-    """A topic that is itself a link: its rows are those that its neighbours read from it, or wrote to it."""
+    """A topic that is itself a link: its rows are those that its neighbours read from it, or wrote to it. Or a fused task: of
+    what happens within a micro-batch only the end is counted.
+    """
     task = spec.task(name)
     beside = [stages[neighbour] for neighbour in graph.bound[name]]
+    (fused, inner), rows = _fused(graph, task), None
     if task.type == "input":
         # A reader of several links counts them together, so only one that reads nothing else tells.
         telling = [stages[reader].rows_in for reader in graph.bound[name] if len(graph.stage(reader).ingress) == 1]
         known = [rows for rows in telling if rows is not None]
         rows = max(known) if known else None
-    else:
+    elif not inner:
         written = [view.rows_out for view in beside]
         rows = None if None in written else sum(count for count in written if count is not None)
     return TaskView(
         name=name,
         type=task.type,
         state=_joint_state([view.state for view in beside]),
-        rows_in=rows,
+        rows_in=None if fused else rows,
         rows_out=rows,
         skipped=0,
         dead=0,
         bound=True,
     )
+
+
+def _fused(graph: Graph, task: TaskSpec) -> tuple[bool, bool]:
+    """Whether a task is fused, and whether another one is fused behind it."""
+    fused = next((stage.fused for stage in graph.stages if task in stage.fused), [])
+    return bool(fused), bool(fused) and task != fused[-1]
 
 
 def _joint_state(states: list[TaskState]) -> TaskState:

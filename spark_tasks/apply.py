@@ -81,34 +81,33 @@ class TaskFunction:
         task: as in the job's spec; without ``fn`` batches pass unchanged.
         code: the job's code bundle, if it has one.
         apart: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
+        fused: tasks behind it, whose functions are applied to what it gives; either all are of DataFrames, or none.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION`` or ``SX-FN-PARAMS``.
     """
 
     def __init__(
-        self, spark: SparkSession, task: TaskSpec, code: CodeBundle | None, *, apart: bool | None = None
+        self,
+        spark: SparkSession,
+        task: TaskSpec,
+        code: CodeBundle | None,
+        *,
+        apart: bool | None = None,
+        fused: Sequence[TaskSpec] = (),
     ) -> None:
         self._spark = spark
         self._task = task
-        self._fn: Any = None
         self._cores: int = spark.sparkContext.defaultParallelism
         self._known: dict[str, pa.DataType] = {}
         self._apart = task.on_error.then != "fail" if apart is None else apart
         self._abandoned = threading.Event()
         self._objects: dict[str, Any] = {}
-        if task.fn is None:
+        self._steps = [_step(each, code) for each in (task, *fused) if each.fn is not None]
+        if not self._steps:
             return
-        self._fn = code.load(task.fn) if code is not None else import_function(task.fn)
-        self._takes = takes(self._fn)
-        _check_params(task, self._fn, task.params, whole=task.lifecycle is None)
-        self._plan = Plan(
-            task=task.name,
-            fn=task.fn,
-            bundle=None if code is None else code.package,
-            takes=self._takes,
-            params=task.params,
-        )
+        self._takes = self._steps[0].plan.takes
+        self._named = _named([step.plan for step in self._steps])
         if code is not None:
             code.ship(spark)
 
@@ -118,14 +117,15 @@ class TaskFunction:
         Raises:
             FunctionError: ``SX-FN-PARAMS``, the function does not take them, or they cannot travel to a Spark worker.
         """
-        if self._fn is None:
+        if self._task.fn is None:
             return
+        plan, fn = self._steps[0]
         params = {**self._task.params, **more}
-        _check_params(self._task, self._fn, params, whole=True)
+        _check_params(self._task, fn, params, whole=True)
         if self._takes == "dataframe":
             self._objects = dict(more)
         else:
-            self._plan = msgspec.structs.replace(self._plan, params=_plain(self._task, params))
+            self._steps[0] = _Step(msgspec.structs.replace(plan, params=_plain(self._task, params)), fn)
 
     def abandon(self) -> None:
         """End a wait between two attempts, from any thread; :meth:`apply` raises :class:`Abandoned`."""
@@ -142,15 +142,15 @@ class TaskFunction:
             SetupError: ``SX-SPARK-LOST``, it is not the function's fault; the batch may be tried again.
             Abandoned: see :meth:`abandon`.
         """
-        if self._fn is None:
+        if not self._steps:
             return Applied(table)
         if self._takes == "dataframe":
             tables, bad = self._as_dataframe(table)
-        elif self._takes == "record":
+        elif self._takes == "record" and len(self._steps) == 1:
             tables, bad = self._by_record(table)
         else:
             tables, bad = self._in_slices(table)
-        result = self._settled(joined(self._plan.task, self._plan.fn, tables))
+        result = self._settled(joined(self._named.task, self._named.fn, tables))
         return Applied(result if result.num_columns else None, tuple(bad))
 
     # --- again, and then apart -----------------------------------------------------------------------------------
@@ -175,10 +175,12 @@ class TaskFunction:
         return attempt > self._task.on_error.retries
 
     def _run(self, work: Any, slices: list[Slice]) -> list[Any]:
-        return on_workers(self._spark, f"task {self._task.name}", partial(work, self._plan), slices)
+        return on_workers(
+            self._spark, f"task {self._task.name}", partial(work, [step.plan for step in self._steps]), slices
+        )
 
     def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
-        """For functions of Arrow or pandas tables: slices that raise are run again, and then halved where they run."""
+        """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""
         parts = [table] if self._task.group_by else self._cut(table)  # rows of a key stay together
         data = [to_bytes(part) for part in parts]
         done: dict[int, Done] = {}
@@ -256,12 +258,18 @@ class TaskFunction:
         return [table.slice(start, end - start) for start, end in itertools.pairwise(edges)]
 
     def _dataframe(self, table: pa.Table) -> pa.Table:
-        plan = self._plan
-        given = to_spark(self._spark, plan.task, plan.fn, self._cut(table))
+        plan = self._steps[0].plan
+        result: Any = to_spark(self._spark, plan.task, plan.fn, self._cut(table))
+        objects = self._objects
         try:
-            self._spark.sparkContext.setJobDescription(f"task {plan.task}")
-            result = self._fn(given, **plan.params, **self._objects)
-            if isinstance(result, DataFrame):
+            self._spark.sparkContext.setJobDescription(f"task {self._task.name}")
+            for plan, fn in self._steps:
+                result = fn(result, **plan.params, **objects)
+                objects = {}
+                if not isinstance(result, DataFrame):
+                    break
+            else:
+                plan = self._named  # it is only now that Spark runs any of them
                 return checked(plan.task, plan.fn, result.toArrow())
         except FunctionError:
             raise
@@ -288,6 +296,28 @@ class TaskFunction:
                 nulls = pa.nulls(table.num_rows, known)
                 table = table.set_column(index, pa.field(field.name, known), nulls)
         return table
+
+
+class _Step(NamedTuple):
+    """A function of the micro-batch."""
+
+    plan: Plan
+    fn: Callable[..., Any]
+
+
+def _step(task: TaskSpec, code: CodeBundle | None) -> _Step:
+    name = str(task.fn)
+    fn = code.load(name) if code is not None else import_function(name)
+    _check_params(task, fn, task.params, whole=task.lifecycle is None)
+    bundle = None if code is None else code.package
+    return _Step(Plan(task=task.name, fn=name, bundle=bundle, takes=takes(fn), params=task.params), fn)
+
+
+def _named(plans: Sequence[Plan]) -> Plan:
+    """Who is named where it is not known which of them it was."""
+    first, rest = plans[0], plans[1:]
+    task = ", ".join(plan.task for plan in plans)
+    return msgspec.structs.replace(first, task=task, fn=", ".join([first.fn, *(p.fn.partition(":")[2] for p in rest)]))
 
 
 class _Many:

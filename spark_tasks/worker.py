@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -66,27 +66,36 @@ def ready(core: int) -> int:
     return core
 
 
-def run(plan: Plan, given: Slice) -> Done:
-    """Apply a function that takes tables or records to one slice.
+def run(plans: Sequence[Plan], given: Slice) -> Done:
+    """Apply functions that take tables or records to one slice, each to what the one before it gave.
 
     Raises:
         FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    call, table = _call(plan), from_bytes(given.data)
-    if plan.takes == "record":
-        return _records(plan, call, table, given)
-    apply = functools.partial(_arrow if plan.takes == "arrow" else _pandas, plan, call)
+    table, last = from_bytes(given.data), plans[-1]
+    if len(plans) == 1 and last.takes == "record":
+        return _records(last, _call(last), table, given)
+    apply = functools.partial(_through, [functools.partial(_TABLES[plan.takes], plan, _call(plan)) for plan in plans])
     try:
         return Done(to_bytes(apply(table)))
     except DataFault as fault:
         if not given.apart:
             return Done(fault=bad_of(Alone(0, fault, given.raised + 1)))
     found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=given.raised + 1)
-    return Done(to_bytes(joined(plan.task, plan.fn, found.results)), list(map(bad_of, found.bad)))
+    return Done(to_bytes(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
 
 
-def run_each(plan: Plan, given: Slice) -> list[Done]:
+def _through(steps: Sequence[Callable[[pa.Table], pa.Table]], table: pa.Table) -> pa.Table:
+    for number, step in enumerate(steps):
+        if number and not table.num_rows:  # as over a queue: where nothing came out, the next function is not called
+            return pa.table({})
+        table = step(table)
+    return table
+
+
+def run_each(plans: Sequence[Plan], given: Slice) -> list[Done]:
     """Apply a function that takes records to each record by itself. Raises as :func:`run`."""
+    (plan,) = plans
     call, table = _call(plan), from_bytes(given.data)
     return [_records(plan, call, table.slice(n, 1), given) for n in range(table.num_rows)]
 
@@ -203,13 +212,35 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, given: Slice
             places.append(len(results))
             if not given.apart:
                 return Done(fault=bad[0])
+    return Done(to_bytes(_table(plan, results, table)), bad, places)
+
+
+def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
+    """A function of records on a table, for what stands beside it in one micro-batch: the first that it raises for is the
+    table's.
+    """
+    results: list[Record] = []
+    for index, record in enumerate(to_records(table)):
+        try:
+            result = call(record)
+            if result is not None:
+                results += _several(plan, result)
+        except USER_ERRORS as error:
+            problem = _problem(plan, error, table, index)
+            raise DataFault(problem, lambda problem=problem: problem) from error  # type: ignore[misc]
+    return _table(plan, results, table)
+
+
+def _table(plan: Plan, results: list[Record], given: pa.Table) -> pa.Table:
     try:
-        back = to_table(results, table.schema)
+        return to_table(results, given.schema)
     except UnfitColumn as error:
         raise wrong_result(
             plan.task, plan.fn, str(error), "give each field the same type in every record, and None where it has none"
         ) from error
-    return Done(to_bytes(back), bad, places)
+
+
+_TABLES: dict[Takes, Callable[..., pa.Table]] = {"arrow": _arrow, "pandas": _pandas, "record": _in_turn}
 
 
 def _several(plan: Plan, result: object) -> Iterator[Record]:

@@ -23,7 +23,7 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
     rows: list[tuple[str, str]] = []
 
     def put(name: str, lead: str, below: str) -> None:
-        rows.append((lead + name, describe(spec.task(name), bound=name in graph.bound, ways_in=_ways_in(spec, name))))
+        rows.append((lead + name, describe(spec.task(name), graph, ways_in=_ways_in(spec, name))))
         targets = sorted(outs[name], key=position.__getitem__)
         for index, target in enumerate(targets):
             last = index == len(targets) - 1
@@ -58,7 +58,7 @@ def _ways_in(spec: JobSpec, name: str) -> list[str]:
     return found
 
 
-def describe(task: TaskSpec, *, bound: bool, ways_in: Sequence[str] = ()) -> str:
+def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     """One task in one line: what it is, where its rows come from or go to, and what is not left at its default."""
     words: list[str] = [task.type]
     if task.medium:
@@ -80,7 +80,9 @@ def describe(task: TaskSpec, *, bound: bool, ways_in: Sequence[str] = ()) -> str
         extra.append(f"at least {task.min_peers} peers")
     if task.consumption == "sequential":
         extra.append("one peer at a time")
-    if bound:
+    if any(task in stage.fused for stage in graph.stages):
+        extra.append(f"in the batches of {graph.bound[task.name][0]}")
+    elif task.name in graph.bound:
         extra.append("the topic itself is the link")
     return " ".join(words) + (f" ({', '.join(extra)})" if extra else "")
 

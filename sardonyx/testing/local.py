@@ -120,7 +120,8 @@ class _Run:
         assignment = Assignment(id=1, job=self._spec.name, task=stage.name, slot=0)
         work = assemble(self._settings, self._spark, "test-0", assignment, self._graph, self._facts, self._code)
         clock = StepClock()
-        result = self._results[stage.name] = TaskResult()
+        result = TaskResult()
+        self._results |= {task.name: result for task in (stage.task, *stage.fused)}
         for link in stage.ingress:
             self._topics.setdefault(link.topic, self._fill(link, work))
         with _lifecycle(work):

@@ -107,6 +107,14 @@ SHAPES = {
             files=True,
         ),
         Shape(
+            "fused",
+            1,
+            'first = job.task("first", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'second = job.task("second", each, after=first, fuse=True)\n'
+            'job.output("write", files(OUT, format="json"), after=second, fuse=True)\n',
+            files=True,
+        ),
+        Shape(
             "made",
             2,
             'columns = {"id": "sequence", "key": {"kind": "key", "distinct": 50}}\n'
