@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from coordinator.events import Counts, TaskNote
 from coordinator.state import Plan
@@ -26,7 +25,7 @@ def label(row: dict) -> dict:
     return row
 
 
-def join(rows: DataFrame) -> DataFrame:
+def join(rows: "pyspark.sql.DataFrame") -> Any:  # noqa: F821, UP037
     return rows
 
 
