@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from queues.dead_letters import row_of
 from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
 from tests.waiting import until
 
@@ -210,7 +211,7 @@ class Flow:
         copies = len(self.shape.vias)
         wanted = {number * copies + copy for number in expected for copy in range(copies)}
         final = Sight(self.shape)
-        for place, value in self._files() if self.shape.files else self._all():
+        for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
             until(lambda: self.sight.count >= final.count, what="the reader to have seen all", timeout=20)
@@ -221,8 +222,14 @@ class Flow:
             if stands[: len(seen)] != seen:
                 gone += 1
                 self.sight.wrong.append(f"what was seen at {place} is not there any more")
+        unseen = final.count - self.sight.count
+        bad = self.shape.bad
+        strange = {copy for copy in final.seen if bad and copy % bad == 0}
+        for value in self._letters() if bad else ():  # the second place where a record may be, instead of the first
+            final.record("letters", value)
+        strange |= {copy for copy in final.places.get("letters", ()) if copy % bad}
         lost = wanted - final.seen if whole else set[int]()
-        strange = final.seen - wanted
+        strange |= final.seen - wanted
         self.wrong = [*self.sight.wrong, *final.wrong]
         self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]
         self.wrong += [f"{copy // copies} should not be there" for copy in sorted(strange)[:10]]
@@ -233,32 +240,39 @@ class Flow:
                 "lost": len(lost) + gone,
                 "doubled": max(final.doubled, self.sight.doubled) + len(strange),
                 "out_of_order": max(final.out_of_order, self.sight.out_of_order),
-                "unseen": final.count - self.sight.count,
+                "unseen": unseen,
             }
         )
 
     # What comes out
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, topic: str, partitions: int) -> Consumer:
         about = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = Consumer({**self.config, **about, "enable.partition.eof": True})
-        consumer.assign([TopicPartition(self._out, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
         return consumer
 
     def _watch_topic(self) -> None:
-        consumer = self._consumer()
+        consumer = self._consumer(self._out, PARTITIONS)
         while not self._stop.is_set():
             for message in consumer.consume(1000, 0.1):
                 if message.error() is None:
                     self.sight.record(message.partition(), message.value())
         consumer.close()
 
-    def _all(self) -> Iterator[tuple[int, bytes]]:
-        consumer = self._consumer()
+    def _letters(self) -> Iterator[bytes]:
+        """The records of the job's dead letters, which stand on topics named by its id."""
+        for topic in AdminClient(self.config).list_topics(timeout=30).topics:
+            if topic.endswith(".dead") and topic.split(".")[1].startswith(f"{self.name}-"):
+                for _, value in self._all(topic, 1):
+                    yield json.dumps(row_of(value).to_pylist()[0]).encode()
+
+    def _all(self, topic: str, partitions: int = PARTITIONS) -> Iterator[tuple[int, bytes]]:
+        consumer = self._consumer(topic, partitions)
         ended: set[int] = set()
         deadline = time.monotonic() + 120
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline, f"{self._out} cannot be read to its end: a transaction holds it up"
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end: a transaction holds it up"
             for message in consumer.consume(1000, 1.0):
                 if message.error() is None:
                     ended.discard(message.partition())

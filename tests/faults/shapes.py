@@ -12,6 +12,8 @@ KEYS = 16
 """Keys of each source; no two sources share one."""
 AT_A_TIME = 2
 """Peers on a task, at most: so that several jobs find room, and there is somebody to take over."""
+BAD = 101
+"""Of so many records one is bad, where there are any."""
 SCHEMA = "id bigint, key string"
 
 _FUNCTIONS = """
@@ -28,6 +30,11 @@ def right(rows: pa.Table) -> pa.Table:
     return rows.append_column("via", pa.array(["right"] * rows.num_rows, pa.string()))
 
 def each(row: dict) -> dict:
+    return {{**row}}
+
+def picky(row: dict) -> dict:
+    if row["id"] % {bad} == 0:
+        raise ValueError("not this one")
     return {{**row}}
 
 def source(topic: str):
@@ -50,6 +57,7 @@ class Shape:
         vias: what ``via`` says in the copies of each record that must come out.
         ordered: whether order per key is promised.
         files: whether it puts files out.
+        bad: every so manyth id is one of a record that must become a dead letter; 0: none.
     """
 
     name: str
@@ -59,11 +67,12 @@ class Shape:
     vias: tuple[str, ...] = ("",)
     ordered: bool = False
     files: bool = False
+    bad: int = 0
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
         """The text of ``job.py``."""
         ends = dict.fromkeys(range(PARTITIONS), end)
-        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name) + self.body
+        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, bad=BAD) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
         said = {"OUT": repr(out), "MADE": str(made), "RATE": f"{rate:.1f}", "MOST": str(AT_A_TIME)}
@@ -128,6 +137,14 @@ SHAPES = {
             'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
             'job.output("write", out, after=job.task("meet", each, after=work, group_by=["key"], max_peers=MOST))\n',
             ordered=True,
+        ),
+        Shape(
+            "dead",
+            2,
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'met = job.task("meet", picky, after=work, max_peers=MOST, on_error="dead_letter")\n'
+            'job.output("write", out, after=met)\n',
+            bad=BAD,
         ),
     )
 }

@@ -16,6 +16,7 @@ from coordinator import layout
 from coordinator.tree import Tree
 from sardonyx import Interrupted, Job, JobFailed, files, generator, kafka
 from sardonyx.cli.story import incident_line
+from sardonyx.redo import DeadLetters
 from sardonyx.testing import Cluster, kill_at
 from tests.services.house import called
 from tests.waiting import until
@@ -98,6 +99,9 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     _story_is_told(cluster, done.id)
     admin = AdminClient({**cluster.settings.kafka.client(), "log_level": 0})
     letters = f"{cluster.settings.deployment}.{done.id}.pass.dead"
+    (pile,) = DeadLetters(cluster.client).piles()
+    assert (pile.job, pile.task, pile.letters) == (done.id, "pass", 1)
+    assert done.status().task("pass").dead == 1
     # Dead letters outlive their job, all its other topics go with its end.
     until(lambda: _topics(cluster, admin) == {topic, sent, letters}, what="only the dead letters to be left")
     for view in cluster.client.jobs():
