@@ -13,25 +13,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from machine import machine
+from performance_alone import cost, link, session
+from performance_memory import backpressure, memory
+from performance_scaling import scaling
 from performance_track import (
     ENVIRONMENTS,
-    HERE,
+    RESULTS,
     STEPS,
+    Feed,
     Row,
     Track,
     chain_job,
@@ -40,14 +43,13 @@ from performance_track import (
     opponent,
     pass_job,
     raced,
+    smaller,
 )
 from topic_to_topic import PARTITIONS, create_topic, fill, services
 
 from sardonyx import Job
 from sardonyx.errors import SardonyxError
 from sardonyx.loading import load_job
-
-RESULTS = HERE / "results"
 
 
 def topic(track: Track, runs: int) -> list[Row]:
@@ -128,51 +130,12 @@ def stepped(row: dict[str, Any]) -> bool:
     return all(row[f"step{number}"] == row["value"] * (number + 2) for number in range(STEPS))
 
 
-@contextlib.contextmanager
-def smaller(track: Track, records: int) -> Iterator[Track]:
-    """The same with another number of records."""
-    if records == track.records:
-        yield track
-        return
-    source = track.target()
-    fill(track.settings, source, records)
-    yield dataclasses.replace(track, source=source, records=records)
-
-
 # How long a record takes
 
 RATE = 1000
 """Records a second."""
 WARM, MEASURED = 15.0, 20.0
 """Seconds from the first record to come through until it is measured, and how long it is."""
-
-
-class Feed:
-    """Records a second into a topic, evenly; each carries in ``value`` when it was handed to the client."""
-
-    def __init__(self, track: Track) -> None:
-        self._producer = Producer({**track.settings.kafka.client(), "linger.ms": 0, "acks": "all"})
-        self._topic = track.source
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Feed:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._producer.flush(10)
-
-    def _run(self) -> None:
-        began, number = time.time(), 0
-        while not self._over.wait(0.005):
-            while number < (time.time() - began) * RATE:
-                row = {"id": number, "key": f"key-{number % 100}", "value": time.time(), "at": "2026-01-01T00:00:00Z"}
-                self._producer.produce(self._topic, json.dumps(row).encode(), partition=number % PARTITIONS)
-                number += 1
-            self._producer.poll(0)
 
 
 def delays(track: Track, topic: str) -> list[float]:
@@ -222,7 +185,7 @@ def our_delays(track: Track, make: Callable[..., Job]) -> list[float]:
     """Through a job of ours, whose batches do not wait to be filled."""
     live = dataclasses.replace(track, source=track.target())
     target = track.target()
-    with live.cluster(peers=STEPS) as client, Feed(live):
+    with live.cluster(peers=STEPS) as client, Feed(live, RATE):
         handle = client.submit(load_job(make(live.source, target, end=None, batch_timeout="1 ms")))
         found = delays(live, target)
         handle.kill()
@@ -235,31 +198,8 @@ def their_delays(track: Track, work: str) -> list[float]:
     """Through as many queries."""
     live = dataclasses.replace(track, source=track.target())
     given = live.given(work, bounded=False, linger=0)
-    with opponent("structured_streaming", given), Feed(live):
+    with opponent("structured_streaming", given), Feed(live, RATE):
         return delays(live, given["topics"][-1])
-
-
-# By itself
-
-
-def session(track: Track, runs: int) -> list[Row]:
-    """From nothing to the end of a small job, beside the start of a Spark session."""
-    bare = "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count()"
-
-    def started() -> float:
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", bare], check=True, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - began
-
-    row = Row(
-        "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
-    )
-    with smaller(track, 10_000) as small:
-        for _ in range(runs):
-            row.theirs.append(started())
-            row.ours.append(small.ours(filter_job, 0.9).took)
-            row.ratios.append(row.theirs[-1] / row.ours[-1])
-    return [row]
 
 
 PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
@@ -268,7 +208,16 @@ PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
     "chain": chain,
     "latency": latency,
     "session": session,
+    "link": link,
+    "cost": cost,
+    "memory": memory,
+    "scaling": scaling,
+    "backpressure": backpressure,
 }
+LONG = {"backpressure"}
+"""Parts that run only when they are named."""
+BESIDE = {"topic", "start", "chain", "latency"}
+"""Parts with opponents that need environments of their own."""
 
 
 def keep(rows: list[Row]) -> None:
@@ -278,9 +227,8 @@ def keep(rows: list[Row]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    folder = RESULTS / "performance"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "performance.json"
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "performance.json"
     figures = json.loads(path.read_text()) if path.exists() else {}
     figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
     path.write_text(json.dumps(figures, indent=1) + "\n")
@@ -288,38 +236,45 @@ def keep(rows: list[Row]) -> None:
     figure, axes = plt.subplots(figsize=(8, 1 + 0.45 * len(figures)), layout="constrained")
     for place, (name, row) in enumerate(reversed(figures.items())):
         middle, least, most = (of(row["ratios"]) for of in (statistics.median, min, max))
-        axes.barh(
-            place, middle, xerr=[[middle - least], [most - middle]], color="tab:green" if row["met"] else "tab:gray"
-        )
-        axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
+        color = {None: "tab:blue", True: "tab:green", False: "tab:gray"}[row["met"]]
+        axes.barh(place, middle, xerr=[[middle - least], [most - middle]], color=color)
+        if row["goal"] is not None:
+            axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
         axes.text(0.02, place, name.replace(" | ", "\n"), va="center", fontsize=6)
     axes.axvline(1, color="black", linewidth=0.5, linestyle=":")
     axes.set_yticks([])
-    axes.set_xlabel("times as good as the opponent; the black lines are the goals")
-    figure.savefig(folder / "performance.png", dpi=90)
+    axes.set_xlabel("times as good as the opponent; the black lines are the goals, blue has none")
+    figure.savefig(RESULTS / "performance.png", dpi=90)
     plt.close(figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Sardonyx beside what one would pick instead.")
-    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=[name for name in PARTS if name not in LONG])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--memory-records", type=int, default=10_000_000, help="of the part memory")
+    parser.add_argument("--minutes", type=float, default=10, help="of the part backpressure")
     parser.add_argument("--peers", type=int, default=2, help="virtual peers, in one daemon")
     args = parser.parse_args(argv)
+    parts = PARTS | {
+        "memory": functools.partial(memory, records=args.memory_records),
+        "backpressure": functools.partial(backpressure, minutes=args.minutes),
+    }
     rows: list[Row] = []
-    for name in ENVIRONMENTS:
+    beside = BESIDE.intersection(args.part)
+    for name in ENVIRONMENTS if beside else ():
         environment(name)
     with services() as settings, tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         source = f"{settings.deployment}-in"
         create_topic(settings, source)
         fill(settings, source, args.records)
         track = Track(settings, Path(temporary), source, args.records, args.peers)
-        if args.part != ["session"]:
+        if beside:
             with smaller(track, 1000) as few:
                 few.theirs("structured_streaming", part=0.9)  # fetches the connector, if it is not there
         for part in args.part:
-            rows += PARTS[part](track, args.runs)
+            rows += parts[part](track, args.runs)
     print()
     for row in rows:
         print(row.line())

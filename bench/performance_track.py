@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import venv
@@ -19,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, TopicPartition
-from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, read_back
+from confluent_kafka import Consumer, Producer, TopicPartition
+from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read_back
 
 from sardonyx import Job, kafka
 from sardonyx.cli.daemons import local_daemons
@@ -30,7 +32,14 @@ from sardonyx.kafka_jars import cache_dir
 from sardonyx.loading import load_job
 
 HERE = Path(__file__).parent
-ENVIRONMENTS = {"structured_streaming": ["pyspark==4.0.0"], "quix_streams": ["quixstreams==3.28.1"], "bare_copy": []}
+RESULTS = HERE / "results" / "performance"
+"""Figures and plots."""
+ENVIRONMENTS = {
+    "structured_streaming": ["pyspark==4.0.0"],
+    "quix_streams": ["quixstreams==3.28.1"],
+    "bare_copy": [],
+    "plain_arrow": [],
+}
 """What each opponent needs; nothing: it runs in our own environment."""
 STEPS = 4
 """Tasks of the chain, and queries."""
@@ -49,6 +58,19 @@ def kept(rows: pa.Table) -> pa.Table:
 def step(rows: pa.Table, number: int) -> pa.Table:
     """A column more."""
     return rows.append_column(f"step{number}", pc.multiply(rows["value"], float(number + 2)))
+
+
+def busy(rows: pa.Table) -> pa.Table:
+    """A dozen kernels: a text taken apart and another made, arithmetic as of a hash, a regular expression, a condition."""
+    number = pc.cast(pc.utf8_slice_codeunits(rows["key"], -6), pa.int64())
+    mixed = pc.bit_wise_xor(rows["id"], pc.shift_left(number, 17))
+    mixed = pc.bit_wise_xor(mixed, pc.shift_right(mixed, 7))
+    mixed = pc.bit_wise_and(pc.multiply(mixed, 0x9E3779B1), 0xFFFFFFFF)
+    odd = pc.match_substring_regex(rows["key"], "[13579]$")
+    day = pc.strftime(rows["at"], format="%Y-%m-%d")
+    label = pc.binary_join_element_wise(pc.utf8_upper(rows["key"]), day, "/")
+    value = pc.if_else(odd, pc.multiply(rows["value"], 2.0), pc.round(rows["value"], 2))
+    return rows.append_column("mixed", mixed).append_column("label", label).append_column("worth", value)
 
 
 def filter_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
@@ -123,7 +145,7 @@ class Track:
             view = client.submit(load_job(make(self.source, target))).await_completion(900)
             ended = time.time()
         assert view.status == "completed", view
-        return self._landed(target, began, ended, part, right)
+        return self.landed(target, began, ended, part, right)
 
     @contextlib.contextmanager
     def cluster(self, peers: int | None = None) -> Iterator[Client]:
@@ -152,7 +174,7 @@ class Track:
                 said = [line.strip() for line in process.stdout or () if line.strip() in ("ready", "done")]
                 assert said == ["ready", "done"], f"{name} failed; see {self.folder}"
             ended = time.time()
-        return self._landed(topics[-1], began, ended, part, right)
+        return self.landed(topics[-1], began, ended, part, right)
 
     def given(self, work: str, *, bounded: bool, linger: int = 50) -> dict[str, Any]:
         """What an opponent must know."""
@@ -177,11 +199,62 @@ class Track:
         finally:
             consumer.close()
 
-    def _landed(self, topic: str, began: float, ended: float, part: float, right: Callable[..., bool]) -> Run:
+    def landed(
+        self, topic: str, began: float, ended: float, part: float = 1.0, right: Callable[..., bool] = doubled
+    ) -> Run:
+        """What a run was, by what it wrote; raises if that is not exactly what should stand there."""
         found = read_back(self.settings, topic, self.records, right)
         wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
         assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
         return Run(found.steady / part, self.records / (ended - began), ended - began)
+
+
+@contextlib.contextmanager
+def smaller(track: Track, records: int) -> Iterator[Track]:
+    """The same with another number of records."""
+    if records == track.records:
+        yield track
+        return
+    source = track.target()
+    fill(track.settings, source, records)
+    yield dataclasses.replace(track, source=source, records=records)
+
+
+class Feed:
+    """Records into a topic, evenly; each carries in ``value`` when it was handed to the client.
+
+    Args:
+        track: whose source they go to.
+        rate: records a second.
+    """
+
+    def __init__(self, track: Track, rate: int) -> None:
+        self.fed = 0
+        """Records so far."""
+        self._producer = Producer({**track.settings.kafka.client(), "linger.ms": 0, "acks": "all"})
+        self._topic = track.source
+        self._rate = rate
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        began = time.time()
+        while not self._over.wait(0.005):
+            while self.fed < (time.time() - began) * self._rate:
+                number = self.fed
+                row = {"id": number, "key": f"key-{number % 100}", "value": time.time(), "at": "2026-01-01T00:00:00Z"}
+                self._producer.produce(self._topic, json.dumps(row).encode(), partition=number % PARTITIONS)
+                self.fed += 1
+            self._producer.poll(0)
 
 
 @contextlib.contextmanager
@@ -227,24 +300,25 @@ class Row:
 
     bench: str
     against: str
-    goal: float
+    goal: float | None
+    """None: it is only reported."""
     unit: str = "records/s"
     ratios: list[float] = field(default_factory=list)
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
 
     @property
-    def met(self) -> bool:
-        return statistics.median(self.ratios) >= self.goal
+    def met(self) -> bool | None:
+        return None if self.goal is None else statistics.median(self.ratios) >= self.goal
 
     def line(self) -> str:
         middle = statistics.median
         found = f"{middle(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
         digits = 0 if middle(self.ours) > 100 else 1
         beside = f"{middle(self.ours):,.{digits}f} beside {middle(self.theirs):,.{digits}f} {self.unit}"
-        return (
-            f"{self.bench} | {self.against} | {self.goal:g} x | {found} | {beside} | {'met' if self.met else 'missed'}"
-        )
+        goal = "" if self.goal is None else f"{self.goal:g} x"
+        said = {None: "", True: "met", False: "missed"}[self.met]
+        return f"{self.bench} | {self.against} | {goal} | {found} | {beside} | {said}"
 
 
 def raced(

@@ -58,16 +58,16 @@ def make_job(kind: str, source: str, target: str, batch_size: int) -> Job:
     return job
 
 
-def create_topic(settings: Settings, topic: str) -> None:
+def create_topic(settings: Settings, topic: str, partitions: int = PARTITIONS) -> None:
     """A topic whose records carry when the broker got them: some producers hand on the time of what they have read."""
     admin = AdminClient(settings.kafka.client())
     (made,) = admin.create_topics(
-        [NewTopic(topic, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})]
+        [NewTopic(topic, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})]
     ).values()
     made.result(30)
 
 
-def fill(settings: Settings, topic: str, records: int) -> None:
+def fill(settings: Settings, topic: str, records: int, partitions: int = PARTITIONS) -> None:
     """Records with the ids 0 to ``records - 1``, dealt out over the partitions."""
     producer = Producer({**settings.kafka.client(), "linger.ms": 50, "compression.type": "lz4", "acks": "all"})
     made, form = Generator({"count": records}), JsonFormat()
@@ -76,7 +76,7 @@ def fill(settings: Settings, topic: str, records: int) -> None:
         for _, value in form.encode(made.read(split.data)):
             while True:
                 with contextlib.suppress(BufferError):
-                    producer.produce(topic, value=value, partition=number % PARTITIONS)
+                    producer.produce(topic, value=value, partition=number % partitions)
                     break
                 producer.poll(0.1)
             number += 1

@@ -1,0 +1,113 @@
+"""What a part of us costs, beside as little as can do the same: the start, an internal link, exactly once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller, step
+from performance_watch import PRODUCT, daemons
+
+from sardonyx import Job, blackhole, generator
+from sardonyx.loading import load_job
+
+SEVERAL = 5
+"""Times the records of other parts: rows on a link are fast."""
+
+
+def session(track: Track, runs: int) -> list[Row]:
+    """From nothing to the end of a small job, beside the start of a Spark session."""
+    bare = "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count()"
+
+    def started() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", bare], check=True, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    row = Row(
+        "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
+    )
+    with smaller(track, 10_000) as small:
+        for _ in range(runs):
+            row.theirs.append(started())
+            row.ours.append(small.ours(filter_job, 0.9).took)
+            row.ratios.append(row.theirs[-1] / row.ours[-1])
+    return [row]
+
+
+def link(track: Track, runs: int) -> list[Row]:
+    """One internal link and an Arrow function behind it, beside a loop that calls the function.
+
+    Ours, from a tenth to nine tenths of what the reading task has committed: rows made by the generator on one of Spark's
+    workers, cut into Arrow blocks and written by one virtual peer; read by another, which hands them to Spark's workers,
+    takes the results back, forgets them, and commits its positions; each in transactions, both on the same machine at once. So
+    it is all that a row costs from the task before to the task's result, making the rows included.
+
+    Theirs: nothing but calls of the function, on tables of as many rows that lie in memory already, in one process.
+    """
+    cases: list[tuple[Callable[..., pa.Table], dict[str, Any]]] = [(busy, {}), (step, {"number": 0})]
+    return [
+        raced(
+            f"rows over a link, {'a dozen kernels' if function is busy else 'one multiplication'}",
+            "the same function in plain Python",
+            0.5,
+            runs,
+            lambda function=function, params=params: linked(track, function, params),
+            lambda function=function, params=params: looped(track, function, params),
+        )
+        for function, params in cases
+    ]
+
+
+def linked(track: Track, function: Callable[..., pa.Table], params: dict[str, Any]) -> float:
+    """Rows a second of ours."""
+    records = track.records * SEVERAL
+    job = Job("bench-link")
+    made = job.input("make", generator(count=records))
+    job.output("work", blackhole(), function, after=made, params=params)
+    with daemons(track, track.peers) as found:
+        view = found.client.submit(load_job(job)).await_completion(900)
+        assert view.task("work").rows_out == records, view
+        return found.commits("work").steady
+
+
+def looped(track: Track, function: Callable[..., pa.Table], params: dict[str, Any]) -> float:
+    """Rows a second of a loop."""
+    given = {
+        **track.given("link", bounded=True),
+        "records": track.records * SEVERAL,
+        "function": function.__name__,
+        "params": params,
+    }
+    with opponent("plain_arrow", given) as process:
+        said = [line.strip() for line in process.stdout or ()]
+        assert len(said) == 2, f"plain_arrow failed; see {given['folder']}"
+        return float(said[1])
+
+
+def cost(track: Track, runs: int) -> list[Row]:
+    """Topic to topic as it is, beside daemons that write without transactions (`plain_peer.py`) and are else the same."""
+
+    def filtered(*program: str) -> float:
+        target = track.target()
+        began = time.time()
+        with daemons(track, track.peers, program=program) as found:
+            view = found.client.submit(load_job(filter_job(track.source, target))).await_completion(900)
+            ended = time.time()
+        assert view.status == "completed", view
+        return track.landed(target, began, ended, part=0.9).steady
+
+    return [
+        raced(
+            "topic to topic, filter and map",
+            "the same without transactions, at least once",
+            0.9,
+            runs,
+            lambda: filtered(*PRODUCT),
+            lambda: filtered(str(HERE / "plain_peer.py")),
+        )
+    ]

@@ -1,0 +1,77 @@
+"""A peer daemon without transactions, to measure what they cost: ``python bench/plain_peer.py peer``, as ``sardonyx peer``.
+
+All else is the product's own. A batch's results are sent by an idempotent producer and waited for; then its positions are
+committed by the consumer that read it. Who dies between the two has its batch written twice: at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+import peer.task_loop
+from queues.positions import Partition, Position
+from queues.reader import Reader
+from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing, ProducerLost, Records, TransactionalWriter, _Refusals
+from sardonyx.cli import main
+from sardonyx.config import Settings
+
+
+class PlainReader(Reader):
+    """Who commits is the consumer itself, instead of a producer that is told who the consumer is."""
+
+    def group_metadata(self) -> Any:
+        super().group_metadata()  # raises if the group does not know us
+        return self._consumer
+
+
+class PlainWriter(TransactionalWriter):
+    """A producer with the settings of the transactional one, but for the transactions."""
+
+    def __init__(self, settings: Settings, _transactional_id: str) -> None:
+        self._timeout = settings.peer.transaction_timeout
+        self._refusals = _Refusals()
+        self._producer = Producer(
+            {
+                "linger.ms": 100,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
+                "queue.buffering.max.messages": 1_000_000,
+                "compression.type": "lz4",
+                **settings.kafka.client(),
+                "delivery.timeout.ms": int(self._timeout * 1000),
+                "enable.idempotence": True,
+                "acks": "all",
+                "delivery.report.only.error": True,
+                "on_delivery": self._refusals,
+            },
+            logger=CLIENT_LOG,
+        )
+
+    def open(self) -> None:
+        """There is no slot to be taken over."""
+
+    def write(
+        self,
+        messages: Iterable[Outgoing | Records],
+        positions: Mapping[Partition, Position],
+        group_metadata: Callable[[], Any],
+    ) -> None:
+        """First all messages, then the positions."""
+        whole = all(map(self._produce, messages))
+        if self._producer.flush(self._timeout) or not whole or self._refusals.first is not None:
+            raise ProducerLost(f"not everything was written: {self._refusals.first}")
+        offsets = [
+            TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
+            for partition, position in positions.items()
+        ]
+        try:
+            group_metadata().commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            raise ProducerLost(str(error)) from error
+
+
+if __name__ == "__main__":
+    peer.task_loop.TransactionalWriter, peer.task_loop.Reader = PlainWriter, PlainReader  # type: ignore[misc]
+    main()
