@@ -69,7 +69,9 @@ def backpressure(track: Track, _runs: int, minutes: float = 10) -> list[Row]:
     print(f"  backpressure: {told}", flush=True)
     assert told["fast"] > 10 * told["slow"], "the second task was not the slow one"
     samples = np.array(held.samples)
-    return flat("backpressure", "behind a fast producer", samples, (samples[:, 0] - samples[0, 0]) / 60, "minute", told)
+    return flat(
+        "backpressure", "behind a fast producer", samples, (samples[:, 0] - samples[0, 0]) / 60, "minutes", told
+    )
 
 
 def await_first(found: Daemons) -> None:
@@ -92,8 +94,8 @@ def flat(name: str, what: str, samples: np.ndarray, progress: np.ndarray, unit: 
         name: of the files.
         what: happened meanwhile.
         samples: as of :class:`Memory`.
-        progress: for each, how far it had come, in units of
-        unit: this.
+        progress: for each, how far it had come, in
+        unit: these.
         told: more to be kept.
     """
     share = progress / progress[-1]
@@ -107,7 +109,7 @@ def flat(name: str, what: str, samples: np.ndarray, progress: np.ndarray, unit: 
             "at_10_percent": float(held[warm][0]),
             "at_the_end": float(held[-1]),
             "most": float(held.max()),
-            f"slope_per_{unit}": float(np.polyfit(progress[warm], held[warm], 1)[0]),
+            f"slope by {unit}": float(np.polyfit(progress[warm], held[warm], 1)[0]),
         }
         print(f"  {of} {what}, MiB: {figures[of]}", flush=True)
         goal = FLAT if number == 0 else None
@@ -119,7 +121,7 @@ def flat(name: str, what: str, samples: np.ndarray, progress: np.ndarray, unit: 
         "machine": machine(),
         **told,
         "MiB": figures,
-        "columns": ["at", *Memory.OF, f"progress, {unit}s"],
+        "columns": ["at", *Memory.OF, unit],
         "samples": np.column_stack([samples, progress]).round(3).tolist(),
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(all_of_it) + "\n")
@@ -138,7 +140,7 @@ def draw(name: str, progress: np.ndarray, samples: np.ndarray, unit: str) -> Non
     for number, of in enumerate(Memory.OF):
         axes.plot(progress, samples[:, number + 1], label=of)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"{unit}s")
+    axes.set_xlabel(unit)
     axes.set_ylabel("resident memory, MiB")
     axes.legend()
     figure.savefig(RESULTS / f"{name}.png", dpi=90)
