@@ -221,7 +221,7 @@ BESIDE = {"topic", "start", "chain", "latency"}
 
 
 def keep(rows: list[Row]) -> None:
-    """The figures beside those of other parts, and all of them as one plot."""
+    """The figures beside those of other parts, and all that have a goal as one plot."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -233,17 +233,18 @@ def keep(rows: list[Row]) -> None:
     figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
     path.write_text(json.dumps(figures, indent=1) + "\n")
 
-    figure, axes = plt.subplots(figsize=(8, 1 + 0.45 * len(figures)), layout="constrained")
-    for place, (name, row) in enumerate(reversed(figures.items())):
+    drawn = {name: row for name, row in figures.items() if row["goal"] is not None}  # others have plots of their own
+    figure, axes = plt.subplots(figsize=(8, 1 + 0.45 * len(drawn)), layout="constrained")
+    for place, (name, row) in enumerate(reversed(drawn.items())):
         middle, least, most = (of(row["ratios"]) for of in (statistics.median, min, max))
-        color = {None: "tab:blue", True: "tab:green", False: "tab:gray"}[row["met"]]
-        axes.barh(place, middle, xerr=[[middle - least], [most - middle]], color=color)
-        if row["goal"] is not None:
-            axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
+        axes.barh(
+            place, middle, xerr=[[middle - least], [most - middle]], color="tab:green" if row["met"] else "tab:gray"
+        )
+        axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
         axes.text(0.02, place, name.replace(" | ", "\n"), va="center", fontsize=6)
     axes.axvline(1, color="black", linewidth=0.5, linestyle=":")
     axes.set_yticks([])
-    axes.set_xlabel("times as good as the opponent; the black lines are the goals, blue has none")
+    axes.set_xlabel("times as good as the opponent; the black lines are the goals")
     figure.savefig(RESULTS / "performance.png", dpi=90)
     plt.close(figure)
 
