@@ -146,6 +146,7 @@ class TaskLoop:
         try:
             if self._must_split():
                 self._split()
+            self._reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
             if not self._reader.ready(self._size, self._patience):
                 self._reader.poll(_TICK)
                 self._look_at_the_end()

@@ -16,15 +16,16 @@ _UNNAMED = ".new-"
 
 
 @contextlib.contextmanager
-def scratch(prefix: str) -> Iterator[Path]:
-    """A directory for as long as the block runs, where the system keeps temporary files (``TMPDIR``).
+def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A directory for as long as the block runs, where the system keeps temporary files (``TMPDIR``), or in ``parent``.
 
     Those of the same prefix whose owner was killed are removed first: nobody holds their lock any more.
 
     Args:
         prefix: what the directory's name begins with; names what kind of process owns it.
+        parent: where it is made.
     """
-    parent = Path(tempfile.gettempdir())
+    parent = parent or Path(tempfile.gettempdir())
     _sweep(parent, prefix)
     new = Path(tempfile.mkdtemp(prefix=_UNNAMED + prefix, dir=parent))
     with (new / _LOCK).open("w") as lock:

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 from sardonyx.config import SparkSettings
 from sardonyx.errors import SetupError
 from sardonyx.java import find_java
+from sardonyx.scratch import scratch
 
 _MARK = "@spark "
 _QUIET_LOG4J = f"""
@@ -75,9 +76,10 @@ log = structlog.get_logger()
 class _Started:
     """What belongs to a running session beside the session itself."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, output: _Output) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], kept: contextlib.ExitStack, output: _Output) -> None:
         self.process = process
-        self.directory = directory
+        self.kept = kept
+        """Its temporary files; they go when this is closed."""
         self.output = output
 
 
@@ -98,8 +100,10 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     find_java()
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
+    kept = contextlib.ExitStack()
     own = Path(tempfile.mkdtemp(prefix="sardonyx-spark-", dir=directory))
-    conf = _configuration(settings, own)
+    kept.callback(shutil.rmtree, own, ignore_errors=True)
+    conf = _configuration(settings, own, _socket_folder(own, kept))
     python = conf.get("spark.pyspark.python", sys.executable)
     # Spark would start whichever "python3" comes first on the path, which lacks the packages that this one has.
     os.environ["PYSPARK_PYTHON"] = python
@@ -124,7 +128,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
         if process is not None:
             _end(process)
         output.close()
-        shutil.rmtree(own, ignore_errors=True)
+        kept.close()
         raise SetupError(
             "SX-SPARK-START",
             f"Spark did not start with master {settings.master!r}",
@@ -136,7 +140,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     # It would print a traceback when the JVM goes first.
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
-    _started[spark] = _Started(gateway.proc, own, output)
+    _started[spark] = _Started(gateway.proc, kept, output)
     log.info(
         "spark started",
         master=settings.master,
@@ -157,7 +161,7 @@ def stop_session(spark: SparkSession) -> None:
     _forget_gateway()
     _end(started.process)
     started.output.close()
-    shutil.rmtree(started.directory, ignore_errors=True)
+    started.kept.close()
     log.info("spark stopped")
 
 
@@ -199,7 +203,22 @@ _LATE_OPTIMISER = " ".join(
 indeed. Between Python functions Spark moves bytes; a DataFrame's own loops are over these numbers within milliseconds."""
 
 
-def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
+_SOCKET_FOLDER = 60
+"""Characters that the folder of Unix sockets may have: a socket's whole path has at most 103 (macOS) or 107 (Linux), of which
+Spark takes 43 for its name."""
+
+
+def _socket_folder(own: Path, kept: contextlib.ExitStack) -> Path | None:
+    """Where the sockets between Spark's JVM and Python may be: ``own``, or else a folder with a short name; None: nowhere."""
+    if len(os.fsencode(own)) <= _SOCKET_FOLDER:
+        return own
+    try:
+        return kept.enter_context(scratch("sardonyx-sockets-", Path("/tmp")))  # noqa: S108 (it makes a folder that is ours alone)
+    except OSError:
+        return None
+
+
+def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> dict[str, str]:
     log4j = own / "log4j2.properties"
     log4j.write_text(_QUIET_LOG4J, "utf-8")
     pools = own / "pools.xml"
@@ -223,6 +242,12 @@ def _configuration(settings: SparkSettings, own: Path) -> dict[str, str]:
         "spark.executorEnv.PYTHONWARNINGS": f"ignore:{_PANDAS_3}",
         "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     }
+    if sockets is not None:
+        # Over TCP each Spark job stood still for 40 ms, until what one side had sent in small pieces was acknowledged.
+        conf |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": str(sockets),
+        }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     conf |= settings.conf
