@@ -97,6 +97,7 @@ class Reader:
                 "fetch.wait.max.ms": 100,
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "queued.max.messages.kbytes": 32_768,
+                "fetch.queue.backoff.ms": 20,  # where that is full; the client would rest for a second, and we run dry
                 **settings.kafka.client(),
                 "group.id": group,
                 "partition.assignment.strategy": "range" if self._together else "cooperative-sticky",

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from sardonyx.config import SparkSettings
 from sardonyx.errors import SetupError
+from sardonyx.scratch import scratch
 from tests.waiting import until
 
 _LIFE = """
@@ -38,16 +39,22 @@ def script(body: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def test_spark_dies_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
-    """After SIGKILL of the daemon neither its JVM nor a Python worker of Spark is left."""
+    """After SIGKILL of the daemon neither its JVM nor a Python worker of Spark is left; nor are, once the next one has started,
+    its sockets, which are in a folder of their own where the daemon's has a name too long for them.
+    """
     body = """
 spark = start_session(SparkSettings(master="local[2]"), directory)
 import os
 workers = spark.sparkContext.parallelize([1, 2], 2).map(lambda _: os.getpid()).collect()
+print("sockets", spark.conf.get("spark.python.unix.domain.socket.dir"))
 print("pids", jvm_pid(spark), *workers, flush=True)
 input()
 """
-    with script(body, tmp_path) as program:
+    deep = tmp_path / ("deep" * 20)
+    with script(body, deep) as program:
         assert program.stdout is not None
+        sockets = Path(next(line for line in program.stdout if line.startswith("sockets ")).split()[1])
+        assert sockets.exists()
         line = next(line for line in program.stdout if line.startswith("pids "))
         pids = [int(pid) for pid in line.split()[1:]]
         assert len(pids) == 3
@@ -55,6 +62,8 @@ input()
         assert all(process.is_running() for process in family)
         program.kill()
     until(lambda: not any(process.is_running() for process in family), what="the end of Spark's JVM and its workers")
+    with scratch("sardonyx-sockets-", sockets.parent):  # as the next session does whose own folder has too long a name
+        assert not sockets.exists()
 
 
 def test_a_session_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
