@@ -36,12 +36,14 @@ from performance_track import (
     STEPS,
     Feed,
     Row,
+    Run,
     Track,
     chain_job,
     environment,
     filter_job,
     opponent,
     pass_job,
+    race,
     raced,
     smaller,
 )
@@ -53,28 +55,25 @@ from sardonyx.loading import load_job
 
 
 def topic(track: Track, runs: int) -> list[Row]:
-    """Topic to topic."""
-    part = 0.9
-
-    def filtered() -> float:
-        return track.ours(filter_job, part).steady
-
-    title = "topic to topic, filter and map"
+    """Topic to topic; beside Structured Streaming also with start-up."""
+    title, part = "topic to topic, filter and map", 0.9
+    streaming = [
+        Row(title, "Structured Streaming, at least once", 2),
+        Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
+    ]
     return [
-        raced(
-            title,
-            "Structured Streaming, at least once",
-            2,
+        *race(
+            streaming,
             runs,
-            filtered,
-            lambda: track.theirs("structured_streaming", part=part).steady,
+            lambda: both(track.ours(filter_job, part)),
+            lambda: both(track.theirs("structured_streaming", part=part)),
         ),
         raced(
             title,
             "Quix Streams, exactly once",
             5,
             runs,
-            filtered,
+            lambda: track.ours(filter_job, part).steady,
             lambda: track.theirs("quix_streams", part=part).steady,
         ),
         raced(
@@ -88,35 +87,42 @@ def topic(track: Track, runs: int) -> list[Row]:
     ]
 
 
+def both(run: Run) -> tuple[float, float]:
+    """Records a second without and with the start."""
+    return run.steady, run.whole
+
+
 def start(track: Track, runs: int) -> list[Row]:
-    """The same with start-up, many records and few."""
-    rows = []
-    for goal, records in ((1.5, track.records), (1.0, 10_000)):
-        with smaller(track, records) as small:
-            rows.append(
-                raced(
-                    f"with start-up, {records:,} records",
-                    "Structured Streaming, with start-up",
-                    goal,
-                    runs,
-                    lambda small=small: small.ours(filter_job, 0.9).whole,
-                    lambda small=small: small.theirs("structured_streaming", part=0.9).whole,
-                )
+    """The same with start-up, few records; many are in :func:`topic`."""
+    with smaller(track, FEW) as small:
+        return [
+            raced(
+                f"with start-up, {FEW:,} records",
+                "Structured Streaming, with start-up",
+                1,
+                runs,
+                lambda: small.ours(filter_job, 0.9).whole,
+                lambda: small.theirs("structured_streaming", part=0.9).whole,
             )
-    return rows
+        ]
 
 
 def chain(track: Track, runs: int) -> list[Row]:
-    """Four functions behind each other."""
+    """Four functions behind each other; and what it gives to fuse them."""
+    title = f"chain of {STEPS} functions"
+
+    def queued() -> float:
+        return track.ours(chain_job, right=stepped, peers=STEPS).steady
+
+    def fused() -> float:
+        return track.ours(functools.partial(chain_job, fuse=True), right=stepped).steady
+
+    def queries() -> float:
+        return track.theirs("structured_streaming", work="chain", right=stepped).steady
+
     return [
-        raced(
-            f"chain of {STEPS} functions",
-            f"{STEPS} chained queries of Structured Streaming",
-            3,
-            runs,
-            lambda: track.ours(chain_job, right=stepped, peers=STEPS).steady,
-            lambda: track.theirs("structured_streaming", work="chain", right=stepped).steady,
-        )
+        raced(title, f"{STEPS} chained queries of Structured Streaming", 3, runs, queued, queries),
+        raced(f"{title}, fused", "the same with a queue between each two", None, runs, fused, queued),
     ]
 
 
@@ -130,11 +136,13 @@ def stepped(row: dict[str, Any]) -> bool:
     return all(row[f"step{number}"] == row["value"] * (number + 2) for number in range(STEPS))
 
 
+FEW = 10_000
+
 # How long a record takes
 
 RATE = 1000
 """Records a second."""
-WARM, MEASURED = 15.0, 20.0
+WARM, MEASURED = 8.0, 12.0
 """Seconds from the first record to come through until it is measured, and how long it is."""
 
 
@@ -168,10 +176,13 @@ def delays(track: Track, topic: str) -> list[float]:
 def latency(track: Track, runs: int) -> list[Row]:
     """At a rate that neither side finds hard, through one task and through the chain."""
     rows = []
-    for work, make, title in (("filter", filter_job, "one task"), ("chain", chain_job, f"a chain of {STEPS}")):
+    for work, make, title, peers in (
+        ("filter", filter_job, "one task", 1),
+        ("chain", chain_job, f"a chain of {STEPS}", STEPS),
+    ):
         kinds = [Row(f"latency, {title}, {kind}", "Structured Streaming", 2, unit="ms") for kind in ("p50", "p99")]
         for _ in range(runs):
-            mine, others = our_delays(track, make), their_delays(track, work)
+            mine, others = our_delays(track, make, peers), their_delays(track, work)
             for row, hundredths in zip(kinds, (0.5, 0.99), strict=True):
                 row.ours.append(float(np.quantile(mine, hundredths)))
                 row.theirs.append(float(np.quantile(others, hundredths)))
@@ -181,11 +192,11 @@ def latency(track: Track, runs: int) -> list[Row]:
     return rows
 
 
-def our_delays(track: Track, make: Callable[..., Job]) -> list[float]:
-    """Through a job of ours, whose batches do not wait to be filled."""
+def our_delays(track: Track, make: Callable[..., Job], peers: int) -> list[float]:
+    """Through a job of ours, one peer for each task, whose batches do not wait to be filled."""
     live = dataclasses.replace(track, source=track.target())
     target = track.target()
-    with live.cluster(peers=STEPS) as client, Feed(live, RATE):
+    with live.cluster(peers=peers) as client, Feed(live, RATE):
         handle = client.submit(load_job(make(live.source, target, end=None, batch_timeout="1 ms")))
         found = delays(live, target)
         handle.kill()

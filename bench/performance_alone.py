@@ -6,10 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
-from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller, step
+from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller
 from performance_watch import PRODUCT, daemons
 
 from sardonyx import Job, blackhole, generator
@@ -49,39 +48,36 @@ def link(track: Track, runs: int) -> list[Row]:
 
     Theirs: nothing but calls of the function, on tables of as many rows that lie in memory already, in one process.
     """
-    cases: list[tuple[Callable[..., pa.Table], dict[str, Any]]] = [(busy, {}), (step, {"number": 0})]
     return [
         raced(
-            f"rows over a link, {'a dozen kernels' if function is busy else 'one multiplication'}",
+            "rows over a link, a dozen kernels",
             "the same function in plain Python",
             0.5,
             runs,
-            lambda function=function, params=params: linked(track, function, params),
-            lambda function=function, params=params: looped(track, function, params),
+            lambda: linked(track, busy),
+            lambda: looped(track, busy),
         )
-        for function, params in cases
     ]
 
 
-def linked(track: Track, function: Callable[..., pa.Table], params: dict[str, Any]) -> float:
+def linked(track: Track, function: Callable[[pa.Table], pa.Table]) -> float:
     """Rows a second of ours."""
     records = track.records * SEVERAL
     job = Job("bench-link")
     made = job.input("make", generator(count=records))
-    job.output("work", blackhole(), function, after=made, params=params)
+    job.output("work", blackhole(), function, after=made)
     with daemons(track, track.peers) as found:
         view = found.client.submit(load_job(job)).await_completion(900)
         assert view.task("work").rows_out == records, view
         return found.commits("work").steady
 
 
-def looped(track: Track, function: Callable[..., pa.Table], params: dict[str, Any]) -> float:
+def looped(track: Track, function: Callable[[pa.Table], pa.Table]) -> float:
     """Rows a second of a loop."""
     given = {
         **track.given("link", bounded=True),
         "records": track.records * SEVERAL,
         "function": function.__name__,
-        "params": params,
     }
     with opponent("plain_arrow", given) as process:
         said = [line.strip() for line in process.stdout or ()]

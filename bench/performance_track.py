@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,14 @@ def pass_job(source: str, target: str) -> Job:
     return job
 
 
-def chain_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
-    """Functions one behind the other, a queue between each two."""
+def chain_job(source: str, target: str, end: str | None = "latest", *, fuse: bool = False, **options: Any) -> Job:
+    """Functions one behind the other, a queue between each two unless they are fused."""
     job = Job("bench-chain", partitions=PARTITIONS)
     last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
     for number in range(STEPS):
-        last = job.task(f"step{number}", step, after=last, params={"number": number}, **options)
+        last = job.task(
+            f"step{number}", step, after=last, params={"number": number}, fuse=fuse and number > 0, **options
+        )
     job.output("write", kafka(target), after=last)
     return job
 
@@ -322,14 +324,30 @@ class Row:
 
 
 def raced(
-    bench: str, against: str, goal: float, runs: int, ours: Callable[[], float], theirs: Callable[[], float]
+    bench: str, against: str, goal: float | None, runs: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> Row:
-    """In turns: each of our runs is held against the mean of theirs before and after it."""
-    row = Row(bench, against, goal, theirs=[theirs()])
-    for _ in range(runs):
-        row.ours.append(ours())
-        row.theirs.append(theirs())
-        row.ratios.append(2 * row.ours[-1] / (row.theirs[-1] + row.theirs[-2]))
-        print(f"  {bench} beside {against}: {row.ours[-1]:,.0f} {row.theirs[-1]:,.0f} {row.ratios[-1]:.2f}", flush=True)
-    print(row.line(), flush=True)
+    """One figure of each run: see :func:`race`."""
+    (row,) = race([Row(bench, against, goal)], runs, lambda: [ours()], lambda: [theirs()])
     return row
+
+
+def race(
+    rows: Sequence[Row], runs: int, ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]]
+) -> Sequence[Row]:
+    """In turns: each of our runs is held against the mean of theirs before and after it. A run gives a figure for each row."""
+
+    def run(side: Callable[[], Sequence[float]], name: str) -> None:
+        for row, figure in zip(rows, side(), strict=True):
+            getattr(row, name).append(figure)
+
+    run(theirs, "theirs")
+    for _ in range(runs):
+        run(ours, "ours")
+        run(theirs, "theirs")
+        for row in rows:
+            row.ratios.append(2 * row.ours[-1] / (row.theirs[-1] + row.theirs[-2]))
+            figures = f"{row.ours[-1]:,.0f} {row.theirs[-1]:,.0f} {row.ratios[-1]:.2f}"
+            print(f"  {row.bench} beside {row.against}: {figures}", flush=True)
+    for row in rows:
+        print(row.line(), flush=True)
+    return rows

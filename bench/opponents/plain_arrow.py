@@ -1,6 +1,6 @@
 """An Arrow function in a loop over tables in memory: one process, one thread, no queue, no Spark.
 
-One argument: JSON with ``records``, ``function`` (of ``performance_track``) and its ``params``. Says ``ready`` when the rows
+One argument: JSON with ``records`` and ``function`` (of ``performance_track``). Says ``ready`` when the rows
 are made, then the rows a second of the loop.
 """
 
@@ -15,12 +15,12 @@ import performance_track
 from queues.media.generator import Generator
 
 given = json.loads(sys.argv[1])
-function, params = getattr(performance_track, given["function"]), given["params"]
+function = getattr(performance_track, given["function"])
 made = Generator({"count": given["records"]})
 tables = [made.read(split.data) for split in made.splits()]
 for table in tables[: len(tables) // 10]:
-    function(table, **params)  # warm, as ours is by its first tenth
+    function(table)  # warm, as ours is by its first tenth
 print("ready", flush=True)
 began = time.perf_counter()
-rows = sum(function(table, **params).num_rows for table in tables)
+rows = sum(function(table).num_rows for table in tables)
 print(rows / (time.perf_counter() - began), flush=True)
