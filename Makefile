@@ -54,7 +54,7 @@ faults: $(READY) java ## jobs on real services under seeded faults: make faults 
 faults-long: $(READY) java ## the long runs among the tests
 	@$(BIN)/pytest -m faults
 
-bench: $(READY) java ## Sardonyx beside Structured Streaming, Quix Streams and a bare copy: about an hour; PART=topic for one part, RUNS=5
+bench: $(READY) java ## Sardonyx beside Structured Streaming, Quix Streams and a bare copy: more than an hour; PART=topic for one part, RUNS=5
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 
