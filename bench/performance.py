@@ -115,7 +115,7 @@ def chain(track: Track, runs: int) -> list[Row]:
         return track.ours(chain_job, right=stepped, peers=STEPS).steady
 
     def fused() -> float:
-        return track.ours(functools.partial(chain_job, fuse=True), right=stepped).steady
+        return track.ours(functools.partial(chain_job, fuse=True), right=stepped, peers=STEPS).steady
 
     def queries() -> float:
         return track.theirs("structured_streaming", work="chain", right=stepped).steady

@@ -20,12 +20,19 @@ SEVERAL = 5
 
 def session(track: Track, runs: int) -> list[Row]:
     """From nothing to the end of a small job, beside the start of a Spark session."""
-    bare = "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count()"
+    bare = (
+        "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count(); "
+        "print('done', flush=True)"
+    )
 
     def started() -> float:
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", bare], check=True, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - began
+        with subprocess.Popen(
+            [sys.executable, "-c", bare], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "done\n"
+            return time.perf_counter() - began
 
     row = Row(
         "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
@@ -64,8 +71,8 @@ def linked(track: Track, function: Callable[[pa.Table], pa.Table]) -> float:
     """Rows a second of ours."""
     records = track.records * SEVERAL
     job = Job("bench-link")
-    made = job.input("make", generator(count=records))
-    job.output("work", blackhole(), function, after=made)
+    made = job.input("make", generator(count=records), max_peers=1)
+    job.output("work", blackhole(), function, after=made, max_peers=1)
     with daemons(track, track.peers) as found:
         view = found.client.submit(load_job(job)).await_completion(900)
         assert view.task("work").rows_out == records, view

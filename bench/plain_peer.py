@@ -36,6 +36,7 @@ class PlainWriter(TransactionalWriter):
         self._producer = Producer(
             {
                 "linger.ms": 100,
+                "retry.backoff.ms": 10,
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "queue.buffering.max.messages": 1_000_000,
                 "compression.type": "lz4",

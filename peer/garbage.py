@@ -26,12 +26,13 @@ def seldom() -> None:
     gc.set_threshold(*_BY_ITSELF)
 
 
-def after_batch() -> None:
-    """From any thread, when a batch has been through Spark."""
+def after_batch() -> bool:
+    """From any thread, when a batch has been through Spark. Gives whether all was looked at, which is once in a while."""
     global _last  # noqa: PLW0603 - there is one collector in a process
     now = time.monotonic()
     if now - _last > _ALL:
         _last = now
         gc.collect()
-    else:
-        gc.collect(0)
+        return True
+    gc.collect(0)
+    return False

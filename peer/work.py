@@ -34,7 +34,7 @@ from sardonyx.spec import decode_spec
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read import joined_splits, read_splits
-from spark_tasks.session import cancel_group, enter_group, is_alive
+from spark_tasks.session import cancel_group, enter_group, forget_sockets, is_alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +150,8 @@ class Work:
         if rows.table.num_rows:
             with clock("function"):
                 applied = self.function.apply(rows.table)
-                garbage.after_batch()
+                if garbage.after_batch():
+                    forget_sockets(self.spark)
         out = applied.table if applied.table is not None else rows.table.slice(0, 0)
         failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
         ways = sort_out(self.stage, self.outlets, failed)

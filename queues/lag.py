@@ -196,7 +196,7 @@ def _further(link: Link, seen: Seen, message: Message) -> Seen:
     reached = message.offset() + 1
     if SENTINEL_HEADER in headers:
         return seen._replace(reached=reached)
-    records = int(headers[ROWS_HEADER]) if link.kind == "internal" else 1
+    records = int(headers.get(ROWS_HEADER, 1)) if link.kind == "internal" else 1
     since = seen.since if seen.records else _since(message, headers)
     return seen._replace(reached=reached, records=seen.records + records, since=since)
 

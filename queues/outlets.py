@@ -104,7 +104,7 @@ class Way:
     def __init__(self, link: Link, load: Load) -> None:
         self._failed = link.route.of == "failed"
         where = link.route.where
-        self._condition = None if where is None else Condition(link.source, where, load)
+        self._condition = None if where is None else Condition(link.name.partition(".")[0], where, load)
         self._last: tuple[pa.Table, pa.BooleanArray] | None = None
 
     def rows(self, results: pa.Table, failed: pa.Table | None) -> pa.Table:

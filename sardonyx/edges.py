@@ -5,6 +5,7 @@ A part of :mod:`sardonyx.validation`: first the structure, without touching anyt
 
 from __future__ import annotations
 
+import graphlib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from sardonyx import functions as fns
 from sardonyx import media, units
 from sardonyx.document import near
 from sardonyx.errors import FunctionError, SardonyxError
-from sardonyx.spec import JobSpec, OnError, Route, TaskSpec, group_function
+from sardonyx.graph import Stage, graph_of
+from sardonyx.spec import JobSpec, Route, TaskSpec, group_function
 
 HOOKS = ("start", "before_batch", "after_batch", "stop")
 """What a lifecycle class may have."""
@@ -55,6 +57,7 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
     asked for that only a task with batches of its own could have.
     """
     tasks = {task.name: task for task in spec.catalog}
+    stages = _stages_of(spec)
     for task in spec.catalog:
         if not task.fuse:
             continue
@@ -74,10 +77,20 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
             yield wrong(f"{others[0]!r} reads what {source!r} gives, too", "leave fuse out: the queue serves both")
         if spec.route(source, task.name) != Route():
             yield wrong(f"only a part of what {source!r} gives goes to it", f"let {source!r} give that part alone")
+        stage = next((stage for stage in stages if task in stage.fused), None)
+        if stage is None:  # beside a topic that is bound in place; or the graph is wrong, which is told elsewhere
+            continue
         own = [name for name in _OF_BATCHES if getattr(task, name) != getattr(_PLAIN, name)]
-        if own and not (_stands_still(tasks[source]) or _stands_still(task)):
+        if own:
             message = f"it has {' and '.join(own)} of its own, but works in the batches of {source!r}"
             yield wrong(message, "give that to the first of the fused tasks, or leave fuse out")
+        for target in (target for each, target in spec.workflow if each == task.name):
+            if spec.route(task.name, target).of == "failed":
+                message = f"its failed records are to go to {target!r}, but records fail in the whole batch"
+                yield wrong(message, f"give {stage.name!r} an on_error, or leave fuse out")
+        if task.type == "output" and _splits(stage.task) and not _keeps_no_positions(task):
+            message = f"it may keep positions beside its rows, and those of {stage.name!r} begin in Kafka"
+            yield wrong(message, f"leave fuse out, here or between it and {stage.name!r}")
 
 
 _OF_BATCHES = (
@@ -95,10 +108,20 @@ _OF_BATCHES = (
 _PLAIN = TaskSpec(name="", type="function")
 
 
-def _stands_still(task: TaskSpec) -> bool:
-    """Whether it is a topic that is bound in place, with no queue of ours beside it."""
-    looked_at = task.fn or task.lifecycle or task.group_by or task.on_error != OnError()
-    return task.medium == "kafka" and not looked_at
+def _stages_of(spec: JobSpec) -> list[Stage]:
+    try:
+        return graph_of(spec, "d", "j").stages
+    except (graphlib.CycleError, KeyError):
+        return []
+
+
+def _splits(task: TaskSpec) -> bool:
+    """Whether what it reads is listed first, on a link of its own."""
+    return task.type == "input" and task.medium != "kafka"
+
+
+def _keeps_no_positions(task: TaskSpec) -> bool:
+    return task.medium in ("kafka", "files", "blackhole")
 
 
 def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:

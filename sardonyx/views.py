@@ -195,6 +195,10 @@ def job_view(
     """
     stages = {stage.name: _stage_view(stage, notes.get(stage.name), live) for stage in graph.stages}
     views = [stages[name] if name in stages else _bound_view(spec, graph, name, stages) for name in graph.order]
+    inside = {
+        stage.name for stage in graph.stages if stage.fused
+    }  # what comes out of the first of fused tasks is not counted
+    views = [msgspec.structs.replace(view, rows_out=None) if view.name in inside else view for view in views]
     if note is None:
         return JobView(id=job, name=spec.name, status="submitted", tasks=views)
     return JobView(

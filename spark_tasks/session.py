@@ -190,6 +190,19 @@ def cancel_group(spark: SparkSession, group: str) -> None:
         spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
+def forget_sockets(spark: SparkSession) -> None:
+    """Let the JVM forget the sockets of jobs that are over; to be called now and then.
+
+    Each result comes over a socket of its own, whose path Java keeps for ever, to remove the file at its end, though Spark has
+    done so long before. The set is replaced, not emptied: somebody may just be adding to it. Raises nothing.
+    """
+    with contextlib.suppress(Exception):
+        java = spark.sparkContext._jvm.java
+        kept = java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
+        kept.setAccessible(True)
+        kept.set(None, java.util.LinkedHashSet())
+
+
 def jvm_pid(spark: SparkSession) -> int:
     """The process id of the session's JVM. Raises ``KeyError`` for a session that was not started here."""
     return _started[spark].process.pid
@@ -242,14 +255,14 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
         "spark.executorEnv.PYTHONWARNINGS": f"ignore:{_PANDAS_3}",
         "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     }
-    if sockets is not None:
-        # Over TCP each Spark job stood still for 40 ms, until what one side had sent in small pieces was acknowledged.
-        conf |= {
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.unix.domain.socket.dir": str(sockets),
-        }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if sockets is not None:
+            # Over TCP each Spark job stood still for 40 ms, until what one side had sent in small pieces was acknowledged.
+            conf |= {
+                "spark.python.unix.domain.socket.enabled": "true",
+                "spark.python.unix.domain.socket.dir": str(sockets),
+            }
     conf |= settings.conf
     conf["spark.master"] = settings.master
     options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}" {_LATE_OPTIMISER}'

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.events import Counts, TaskNote
 from coordinator.state import Plan
-from sardonyx import Job, blackhole, files, generator, kafka
+from sardonyx import Job, blackhole, files, generator, jdbc, kafka
 from sardonyx.cli.draw import draw
 from sardonyx.document import read
 from sardonyx.graph import graph_of
@@ -123,7 +123,7 @@ def test_only_what_leaves_the_batch_is_counted() -> None:
     )
     shown = {task.name: (task.rows_in, task.rows_out, task.state, task.bound) for task in view.tasks[1:]}
     assert shown == {
-        "first": (9, 4, "running", False),
+        "first": (9, None, "running", False),
         "second": (None, None, "running", True),
         "write": (None, 4, "running", True),
     }
@@ -172,6 +172,32 @@ def test_a_fused_task_has_one_before_it_that_has_none_beside_it() -> None:
     read = job.input("read", generator(9, columns={"id": "sequence"}))
     job.output("write", blackhole(), after=job.task("work", clean, after=read.where(half), fuse=True))
     assert refused(job) == "task 'work': it cannot be fused: only a part of what 'read' gives goes to it"
+
+
+def test_keys_behind_a_topic_are_not_overlooked() -> None:
+    """A topic whose reader groups is not bound in place, so the two would be fused, without a queue that puts keys together."""
+    job = Job("keys")
+    work = job.task("work", clean, after=job.input("read", kafka("in", start="earliest")), fuse=True, group_by="k")
+    job.output("write", blackhole(), after=work)
+    assert "it has group_by of its own" in refused(job)
+
+
+def test_failed_records_have_no_way_out_of_the_middle() -> None:
+    """They are those of the whole batch, of which the first task's on_error decides."""
+    job = Job("failed")
+    first = job.task("first", clean, after=job.input("read", generator(9, columns={"id": "sequence"})))
+    second = job.task("second", label, after=first, fuse=True)
+    job.output("write", blackhole(), after=second)
+    job.output("bad", blackhole(), after=second.failed)
+    assert "its failed records are to go to 'bad'" in refused(job)
+
+
+def test_an_output_with_positions_is_not_fused_with_an_input_of_splits() -> None:
+    """The list of splits begins in Kafka, the output's positions beside its rows: somebody has to carry the one to the other."""
+    job = Job("positions")
+    read = job.input("read", generator(9, columns={"id": "sequence"}))
+    job.output("write", jdbc("jdbc:sqlite:x.db", table="t"), after=read, fuse=True)
+    assert "it may keep positions beside its rows" in refused(job)
 
 
 def test_an_input_cannot_be_fused() -> None:

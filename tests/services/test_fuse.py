@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from coordinator.events import Counts
+from sardonyx import Job, files, generator
 from sardonyx.errors import FunctionError
 from sardonyx.spec import OnError, TaskSpec
+from sardonyx.testing import run_job
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from tests.services.functions import Runner, ids
@@ -89,3 +93,25 @@ def test_a_bad_record_is_the_one_that_came_to_the_first(
     assert result.table is not None
     assert result.table["id"].to_pylist() == [n for n in range(rows) if n not in bad]
     assert Counter(each.failure.where["task"] for each in result.bad).keys() <= {"t1", "t0, t1"}
+
+
+def tenth(row: dict) -> dict:
+    return {"id": row["id"], "tenth": 10 / row["id"]}
+
+
+def rounded(rows: pa.Table) -> pa.Table:
+    return rows.set_column(1, "tenth", pc.round(rows["tenth"], 1))
+
+
+def test_a_whole_job_is_one_micro_batch(spark: SparkSession) -> None:
+    """Input, two functions and output without a queue: what comes out, and what could not be worked on, is all there."""
+    job = Job("whole")
+    read = job.input("read", generator(5, columns={"id": "sequence"}), on_error="dead_letter")
+    first = job.task("first", tenth, after=read, fuse=True)
+    second = job.task("second", rounded, after=first, fuse=True)
+    job.output("write", files("out", format="json"), after=second, fuse=True)
+    result = run_job(job, inputs={"read": [{"id": n} for n in (1, 0, 3)]}, spark=spark)
+    assert result.rows() == [{"id": 1, "tenth": 10.0}, {"id": 3, "tenth": 3.3}]
+    assert result.counts("read") == Counts(3, 2, dead=1)
+    (letter,) = result.dead_letters("read")
+    assert (letter.record, letter.error, letter.failure.where["task"]) == ({"id": 0}, "ZeroDivisionError", "first")

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from sardonyx.config import SparkSettings
 from sardonyx.errors import SetupError
 from sardonyx.scratch import scratch
+from spark_tasks.blocks import on_workers
+from spark_tasks.session import forget_sockets
 from tests.waiting import until
 
 _LIFE = """
@@ -133,3 +136,15 @@ def test_without_java_nothing_is_started(tmp_path: Path, monkeypatch: pytest.Mon
         start_session(SparkSettings(), tmp_path)
     assert raised.value.code == "SX-JAVA-MISSING"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sockets_of_jobs_that_are_over_are_forgotten(spark: SparkSession) -> None:
+    """Java would keep the path of every job's socket until its end, and a daemon's heap would grow for as long as it lives."""
+    hook = spark.sparkContext._jvm.java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
+    hook.setAccessible(True)
+    forget_sockets(spark)
+    before = hook.get(None).size()
+    assert on_workers(spark, "lengths", len, ["a", "bc"]) == [1, 2]
+    assert hook.get(None).size() > before, "Spark does so no more: then nothing needs to be forgotten"
+    forget_sockets(spark)
+    assert hook.get(None).size() == 0

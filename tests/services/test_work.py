@@ -104,7 +104,12 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
         raise SetupError("SX-REGISTRY-UNREACHABLE", "the schema registry does not answer")
 
     reader: Any = SimpleNamespace(
-        held={}, ready=lambda *_: True, cut=cut, recover=lambda: calls.append("recover"), close=lambda: None
+        held={},
+        poll=lambda _timeout: None,
+        ready=lambda *_: True,
+        cut=cut,
+        recover=lambda: calls.append("recover"),
+        close=lambda: None,
     )
     grant: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
     loop = TaskLoop(work_of({}), grant, SimpleNamespace())  # type: ignore[arg-type]
