@@ -284,8 +284,7 @@ class Leader:
         They are asked for a piece of the log ahead of what is decided.
 
         Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
-        themselves go in several, the checkpoint's new number with the last, and are repaired by the next leader if that one
-        dies between.
+        themselves go in several, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
         ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
         before being written. Several of each kind are under way at once, each of which ZooKeeper refuses unless the one before
         it has succeeded; the last effects are left under way, and what is to be done outside is begun when they stand.
