@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller
@@ -14,8 +15,10 @@ from performance_watch import PRODUCT, daemons
 from sardonyx import Job, blackhole, generator
 from sardonyx.loading import load_job
 
-SEVERAL = 5
+SEVERAL = 10
 """Times the records of other parts: rows on a link are fast."""
+ROWS = 200_000
+"""Of a batch on the link, where many rows are what is asked for; with ``batch_timeout`` long enough for as many to come."""
 
 
 def session(track: Track, runs: int) -> list[Row]:
@@ -55,24 +58,29 @@ def link(track: Track, runs: int) -> list[Row]:
 
     Theirs: nothing but calls of the function, on tables of as many rows that lie in memory already, in one process.
     """
+    many: dict[str, Any] = {"batch_size": ROWS, "batch_timeout": "1 s"}
     return [
         raced(
-            "rows over a link, a dozen kernels",
+            f"rows over a link{what}",
             "the same function in plain Python",
-            0.5,
+            goal,
             runs,
-            lambda: linked(track, busy),
+            ours,
             lambda: looped(track, busy),
+        )
+        for what, goal, ours in (
+            (f", batches of {ROWS:,}", 0.5, lambda: linked(track, busy, **many)),
+            (", batches as they are by default", None, lambda: linked(track, busy)),
         )
     ]
 
 
-def linked(track: Track, function: Callable[[pa.Table], pa.Table]) -> float:
-    """Rows a second of ours."""
+def linked(track: Track, function: Callable[[pa.Table], pa.Table], **more: Any) -> float:
+    """Rows a second of ours; ``more`` is for both tasks."""
     records = track.records * SEVERAL
     job = Job("bench-link")
-    made = job.input("make", generator(count=records), max_peers=1)
-    job.output("work", blackhole(), function, after=made, max_peers=1)
+    made = job.input("make", generator(count=records), max_peers=1, **more)
+    job.output("work", blackhole(), function, after=made, max_peers=1, **more)
     with daemons(track, track.peers) as found:
         view = found.client.submit(load_job(job)).await_completion(900)
         assert view.task("work").rows_out == records, view

@@ -30,7 +30,7 @@ from sardonyx.errors import Failure, FunctionError
 from sardonyx.functions import import_function, takes
 from sardonyx.spec import TaskSpec
 from sardonyx.units import seconds
-from spark_tasks.blocks import from_bytes, on_workers, to_bytes
+from spark_tasks.blocks import from_buffer, on_workers, to_buffer
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, wrong_result
@@ -182,7 +182,7 @@ class TaskFunction:
     def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""
         parts = [table] if self._task.group_by else self._cut(table)  # rows of a key stay together
-        data = [to_bytes(part) for part in parts]
+        data = [to_buffer(part) for part in parts]
         done: dict[int, Done] = {}
         for attempt, left in self._again(lambda: [n for n in range(len(data)) if n not in done or done[n].fault]):
             apart = self._apart and self._last(attempt)
@@ -194,13 +194,13 @@ class TaskFunction:
             for start, n in zip(starts, range(len(parts)), strict=False)
             for each in done[n].bad
         ]
-        return [from_bytes(done[n].data) for n in range(len(parts))], bad
+        return [from_buffer(done[n].data) for n in range(len(parts))], bad
 
     def _by_record(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of one record: only the records that raised are run again, and what they give stands in its place."""
         parts = self._cut(table)
         apart = self._apart or bool(self._task.on_error.retries)
-        done = self._run(run, [Slice(to_bytes(part), apart) for part in parts])
+        done = self._run(run, [Slice(to_buffer(part), apart) for part in parts])
         _refuse(done)
         starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
         found = [
@@ -211,12 +211,12 @@ class TaskFunction:
         for attempt, left in self._again(lambda: [n for n, one in given.items() if one.bad]):
             if attempt == 1:  # that was the run of the whole
                 continue
-            item = Slice(to_bytes(table.take(pa.array([rows[n] for n in left]))), True, attempt - 1)
+            item = Slice(to_buffer(table.take(pa.array([rows[n] for n in left]))), True, attempt - 1)
             given.update(zip(left, self._run(run_each, [item])[0], strict=True))
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in given if given[n].bad]
         if bad and not self._apart:
             raise _error_of(bad[0])
-        saved = {rows[n]: from_bytes(one.data) for n, one in given.items() if not one.bad}
+        saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [
             piece for part, start in zip(done, _starts(parts), strict=True) for piece in _spliced(part, start, saved)
         ]
@@ -349,7 +349,7 @@ def _starts(parts: list[pa.Table]) -> list[int]:
 
 def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
     """The results of a slice, with those of records that raised at first and then did not where they belong."""
-    table = from_bytes(done.data)
+    table = from_buffer(done.data)
     before = 0
     for each, place in zip(done.bad, done.places, strict=True):
         if start + each.index in saved:

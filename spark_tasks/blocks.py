@@ -1,34 +1,43 @@
 """Running a plain function over blocks of bytes on Spark's workers: the fast way through Spark for Python code.
 
-A table goes as one Arrow IPC stream a slice and comes back as one. An error raised on a worker comes back as data: the
+A table goes as one Arrow IPC stream a slice and comes back as one, past Spark's JVM where the workers are on this machine
+(:mod:`spark_tasks.sharing`). An error raised on a worker comes back as data: the
 Spark job itself succeeds, so nothing is retried and no JVM stack trace appears.
 """
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import pyarrow as pa
+import structlog
+from pyspark import TaskContext
 
 from sardonyx import errors
 from sardonyx.errors import Failure, InternalError, SardonyxError, failure_of
+from spark_tasks import sharing
 from spark_tasks.failures import spark_lost
+
+log = structlog.get_logger()
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def to_bytes(table: pa.Table) -> bytes:
+def to_buffer(table: pa.Table) -> pa.Buffer:
     """A table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue())
+    return sink.getvalue()
 
 
-def from_bytes(data: bytes) -> pa.Table:
-    """The reverse of :func:`to_bytes`, without copying."""
+def from_buffer(data: pa.Buffer) -> pa.Table:
+    """The reverse of :func:`to_buffer`, without copying."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 
@@ -42,7 +51,7 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
         spark: the session.
         what: what this is, in a few words, for Spark's own pages and logs.
         work: a function of a module, or a ``functools.partial`` of one; it must be importable on the workers.
-        items: bytes or plain data.
+        items: plain data, and buffers as of :func:`to_buffer`.
 
     Raises:
         SardonyxError: what ``work`` raised for the first item that failed, as it was; ``SX-UNEXPECTED`` for an
@@ -56,29 +65,88 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
     context = spark.sparkContext
     try:
         context.setJobDescription(what)
-        outcomes = context.parallelize(items, len(items)).map(_Guarded(work)).collect()
+        if spark not in _apart and sharing.possible(context):
+            try:
+                return _beside(context, work, items)
+            except sharing.Unreachable as reason:
+                log.warning("no memory to share with Spark's workers; batches go through its JVM", reason=str(reason))
+                _apart.add(spark)
+        return _through(context, work, items)
+    except SardonyxError:
+        raise
     except Exception as error:
         lost = spark_lost(error, is_alive(spark))
         if lost is None:
             raise
         raise lost from error
-    for _, kind, failure in outcomes:
-        if failure is not None:
-            raise _rebuilt(kind, failure)
-    return [value for value, _, _ in outcomes]
+
+
+_apart: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Sessions whose workers were found not to reach this process's memory."""
+
+
+def _beside(context: Any, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Large buffers go through shared memory, two for each item: what it is, and what comes of it."""
+    with contextlib.ExitStack() as held:
+        lies, rooms = ([held.enter_context(contextlib.closing(sharing.Memory())) for _ in items] for _ in range(2))
+        sent = [
+            _Sent(memory.pack(item), memory.place, room.place)
+            for item, memory, room in zip(items, lies, rooms, strict=True)
+        ]
+        return [room.unpack(got) for room, got in zip(rooms, _run(context, work, sent), strict=True)]
+
+
+def _through(context: Any, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """All goes through the JVM, wherever the workers are."""
+    return [sharing.unpack(got) for got in _run(context, work, [_Sent(sharing.pack(item)) for item in items])]
+
+
+def _run(context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent]) -> list[sharing.Parcel]:
+    outcomes = context.parallelize(sent, len(sent)).map(_Guarded(work)).collect()
+    for outcome in outcomes:
+        if outcome.unreachable:
+            raise sharing.Unreachable("workers cannot open it")
+        if outcome.failure is not None:
+            raise _rebuilt(outcome.kind, outcome.failure)
+    return [outcome.value for outcome in outcomes]
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """An item on its way to a worker."""
+
+    item: sharing.Parcel
+    lies: sharing.Place | None = None
+    """Where its large buffers are."""
+    room: sharing.Place | None = None
+    """Where those of the result may be put."""
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What a worker gives back: a value, or the class and the data of an error."""
+
+    value: sharing.Parcel | None = None
+    kind: str = ""
+    failure: Failure | None = None
+    unreachable: bool = False
 
 
 class _Guarded(Generic[Item, Result]):
-    """Calls a function on a worker and gives its result, or the class and the data of the error."""
+    """Calls a function on a worker."""
 
     def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
 
-    def __call__(self, item: Item) -> tuple[Result | None, str, Failure | None]:
+    def __call__(self, sent: _Sent) -> _Outcome:
         try:
-            return self._work(item), "", None
+            item = sharing.unpack(sent.item, sent.lies)
+        except sharing.Unreachable:
+            return _Outcome(unreachable=True)
+        try:
+            # Where Spark tries again, the attempt before may still write: the room is for the first only.
+            again = TaskContext.get().attemptNumber() > 0
+            return _Outcome(sharing.pack(self._work(item), None if again else sent.room))
         except Exception as error:  # noqa: BLE001 (it is raised again on the other side)
-            return None, type(error).__name__, failure_of(error)
+            return _Outcome(kind=type(error).__name__, failure=failure_of(error))
 
 
 def _rebuilt(kind: str, failure: Failure) -> SardonyxError:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from queues.media.base import SplitInput
 from sardonyx.errors import InputError
-from spark_tasks.blocks import from_bytes, on_workers, to_bytes
+from spark_tasks.blocks import from_buffer, on_workers, to_buffer
 
 
 def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]]) -> list[pa.Table]:
@@ -27,7 +27,7 @@ def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]])
     """
     if not datas:
         raise ValueError("there is no split to read")
-    return [from_bytes(data) for data in on_workers(spark, "read splits", partial(_read, medium), list(datas))]
+    return [from_buffer(data) for data in on_workers(spark, "read splits", partial(_read, medium), list(datas))]
 
 
 def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
@@ -47,5 +47,5 @@ def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
-def _read(medium: SplitInput, data: dict[str, Any]) -> bytes:
-    return to_bytes(medium.read(data))
+def _read(medium: SplitInput, data: dict[str, Any]) -> pa.Buffer:
+    return to_buffer(medium.read(data))

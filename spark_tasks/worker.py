@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sardonyx.errors import FunctionError
 from sardonyx.functions import Takes, import_function
-from spark_tasks.blocks import from_bytes, to_bytes
+from spark_tasks.blocks import from_buffer, to_buffer
 from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.records import Record, UnfitColumn, to_records, to_table
@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
 class Slice(msgspec.Struct, frozen=True):
     """Rows for one worker, and how to go about them."""
 
-    data: bytes
+    data: pa.Buffer
     """An Arrow IPC stream."""
     apart: bool
     """Whether to find the rows that the function raises for. If not, the first error is all that comes back."""
@@ -51,7 +51,7 @@ class Slice(msgspec.Struct, frozen=True):
 class Done(msgspec.Struct, frozen=True):
     """What came of a slice."""
 
-    data: bytes = b""
+    data: pa.Buffer | None = None
     """Its results, an Arrow IPC stream."""
     bad: list[Bad] = []
     """Rows that stand alone and raise, by their index in the slice."""
@@ -72,17 +72,17 @@ def run(plans: Sequence[Plan], given: Slice) -> Done:
     Raises:
         FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    table, last = from_bytes(given.data), plans[-1]
+    table, last = from_buffer(given.data), plans[-1]
     if len(plans) == 1 and last.takes == "record":
         return _records(last, _call(last), table, given)
     apply = functools.partial(_through, [functools.partial(_TABLES[plan.takes], plan, _call(plan)) for plan in plans])
     try:
-        return Done(to_bytes(apply(table)))
+        return Done(to_buffer(apply(table)))
     except DataFault as fault:
         if not given.apart:
             return Done(fault=bad_of(Alone(0, fault, given.raised + 1)))
     found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=given.raised + 1)
-    return Done(to_bytes(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
+    return Done(to_buffer(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
 
 
 def _through(steps: Sequence[Callable[[pa.Table], pa.Table]], table: pa.Table) -> pa.Table:
@@ -96,7 +96,7 @@ def _through(steps: Sequence[Callable[[pa.Table], pa.Table]], table: pa.Table) -
 def run_each(plans: Sequence[Plan], given: Slice) -> list[Done]:
     """Apply a function that takes records to each record by itself. Raises as :func:`run`."""
     (plan,) = plans
-    call, table = _call(plan), from_bytes(given.data)
+    call, table = _call(plan), from_buffer(given.data)
     return [_records(plan, call, table.slice(n, 1), given) for n in range(table.num_rows)]
 
 
@@ -212,7 +212,7 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, given: Slice
             places.append(len(results))
             if not given.apart:
                 return Done(fault=bad[0])
-    return Done(to_bytes(_table(plan, results, table)), bad, places)
+    return Done(to_buffer(_table(plan, results, table)), bad, places)
 
 
 def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import operator
 import subprocess
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from sardonyx.config import SparkSettings
-from sardonyx.errors import SetupError
+from sardonyx.errors import InternalError, SetupError
 from sardonyx.scratch import scratch
+from spark_tasks import blocks, sharing
 from spark_tasks.blocks import on_workers
 from spark_tasks.session import forget_sockets
 from tests.waiting import until
@@ -148,3 +155,40 @@ def test_sockets_of_jobs_that_are_over_are_forgotten(spark: SparkSession) -> Non
     assert hook.get(None).size() > before, "Spark does so no more: then nothing needs to be forgotten"
     forget_sockets(spark)
     assert hook.get(None).size() == 0
+
+
+LARGE = pa.py_buffer(bytes(range(256)) * 4_096)
+
+
+def test_large_buffers_go_past_spark_and_leave_nothing_open(spark: SparkSession) -> None:
+    """There and back, many times, from several threads; each memory is closed with its call, however that ends."""
+    assert on_workers(spark, "echo", operator.itemgetter(0), [[LARGE]]) == [LARGE]
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(lambda _: on_workers(spark, "echo", operator.itemgetter(0), [[LARGE], [LARGE]]), range(20)):
+            assert got == [LARGE, LARGE]
+    del got
+    for _ in range(3):
+        with pytest.raises(InternalError, match="IndexError"):
+            on_workers(spark, "fails", operator.itemgetter(1), [[LARGE]])
+    gc.collect()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # others open and close theirs meanwhile
+            assert "memfd:sardonyx" not in str(link.readlink())
+
+
+def test_where_memory_cannot_be_shared_batches_go_through_spark(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that forbids it loses speed, and nothing else; it is said once."""
+    monkeypatch.setattr(blocks, "_apart", weakref.WeakSet())
+    init = sharing.Memory.__init__
+
+    def hidden(self: sharing.Memory) -> None:
+        init(self)
+        self.place = sharing.Place("/proc/0/fd/0", 0)
+
+    monkeypatch.setattr(sharing.Memory, "__init__", hidden)
+    with capture_logs() as logged:
+        for _ in range(2):
+            assert on_workers(spark, "echo", operator.itemgetter(0), [[LARGE]]) == [LARGE]
+    assert [line["event"] for line in logged] == ["no memory to share with Spark's workers; batches go through its JVM"]

@@ -1,0 +1,157 @@
+"""Bytes that go past Spark: memory that a peer's process shares with Spark's workers on its machine.
+
+Through the JVM a byte is copied several times, and takes a place in its heap. Pickle's protocol 5 takes large buffers
+out of what it packs (PEP 574); they are written to anonymous files (``memfd_create``), which the other side opens below ``/proc``
+and maps. Such a file belongs to no folder: once nobody has it open any more, however they ended, it is gone.
+
+Only the peer makes them, those for results too, so that all end with its call. A worker that comes too late may find another
+file under the same number, and knows it by its inode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from pyspark import SparkContext
+
+SMALLEST = 1 << 16
+"""Bytes from which on a buffer is worth a file: less goes along with what is packed."""
+
+_ALIGNED = 64
+"""What Arrow wants buffers to begin at."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where another process of this machine finds a memory."""
+
+    path: str
+    inode: int
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """A packed value."""
+
+    head: bytes
+    """Its pickle."""
+    sizes: tuple[int, ...] = ()
+    """Bytes of each buffer that lies in a memory instead, in order."""
+
+
+class Unreachable(Exception):
+    """There is no such memory to be had here, or none any more."""
+
+
+class Memory:
+    """An anonymous file of this process.
+
+    Raises:
+        Unreachable: this machine gives none, or has no room for it.
+    """
+
+    def __init__(self) -> None:
+        with _or_unreachable():
+            self._fd = os.memfd_create("sardonyx")
+        self.place = Place(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino)
+
+    def pack(self, value: Any) -> Parcel:
+        """A value with its large buffers in here."""
+        with _or_unreachable():
+            return _pack(value, self._fd)
+
+    def unpack(self, parcel: Parcel) -> Any:
+        """What a worker packed into this memory; it stays mapped as long as anything of the value is alive."""
+        return _unpack(parcel, self._fd)
+
+    def close(self) -> None:
+        """What is mapped stays; nobody else can open it any more."""
+        os.close(self._fd)
+
+
+def possible(context: SparkContext) -> bool:
+    """Whether all workers are on this machine, and it has such memory."""
+    master = str(context.master)
+    return hasattr(os, "memfd_create") and (master == "local" or master.startswith("local["))
+
+
+def pack(value: Any, room: Place | None = None) -> Parcel:
+    """A value with its large buffers in ``room``; with all within, if there is none or it cannot be opened."""
+    if room is not None:
+        with contextlib.suppress(Unreachable), _or_unreachable(), _opened(room, os.O_WRONLY) as fd:
+            return _pack(value, fd)
+    return Parcel(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def unpack(parcel: Parcel, place: Place | None = None) -> Any:
+    """The value; its memory stays mapped as long as anything of it is alive.
+
+    Raises:
+        Unreachable: there is no such memory.
+    """
+    if not parcel.sizes:
+        return pickle.loads(parcel.head)  # noqa: S301
+    if place is None:
+        raise Unreachable("nowhere")
+    with _or_unreachable(), _opened(place, os.O_RDONLY) as fd:
+        return _unpack(parcel, fd)
+
+
+@contextlib.contextmanager
+def _or_unreachable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unreachable(str(error)) from error
+
+
+@contextlib.contextmanager
+def _opened(place: Place, flags: int) -> Iterator[int]:
+    fd = os.open(place.path, flags | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_ino != place.inode:
+            raise Unreachable("another file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _pack(value: Any, fd: int) -> Parcel:
+    large: list[memoryview] = []
+
+    def stays_within(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < SMALLEST:
+            return True
+        large.append(raw)
+        return False
+
+    head = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=stays_within)
+    sizes = tuple(raw.nbytes for raw in large)
+    for start, raw in zip(_starts(sizes), large, strict=False):
+        written = 0
+        while written < raw.nbytes:
+            written += os.pwrite(fd, raw[written:], start + written)
+    return Parcel(head, sizes)
+
+
+def _unpack(parcel: Parcel, fd: int) -> Any:
+    if not parcel.sizes:
+        return pickle.loads(parcel.head)  # noqa: S301 (as all that comes from Spark's workers)
+    starts = _starts(parcel.sizes)
+    populate = getattr(mmap, "MAP_POPULATE", 0)
+    length = starts[-1] + parcel.sizes[-1]
+    whole = memoryview(mmap.mmap(fd, length, mmap.MAP_SHARED | populate, mmap.PROT_READ))
+    buffers = [whole[start : start + size] for start, size in zip(starts, parcel.sizes, strict=True)]
+    return pickle.loads(parcel.head, buffers=buffers)  # noqa: S301
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Where each buffer begins."""
+    taken = (-(-size // _ALIGNED) * _ALIGNED for size in sizes[:-1])
+    return list(itertools.accumulate(taken, initial=0))

@@ -1,0 +1,113 @@
+"""Memory that goes past Spark: what is packed comes out, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from spark_tasks import sharing
+from spark_tasks.blocks import from_buffer, to_buffer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no such memory")
+
+LARGE = pa.table({"number": range(50_000), "text": [f"value {n}" for n in range(50_000)]})
+SMALL = LARGE.slice(3, 5)
+
+
+@pytest.fixture
+def memory() -> Iterator[sharing.Memory]:
+    memory = sharing.Memory()
+    yield memory
+    memory.close()
+
+
+def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: sharing.Memory) -> None:
+    """What goes through Spark is small however many rows there are; a memory is not opened for a few."""
+    parcel = memory.pack([to_buffer(LARGE), to_buffer(SMALL), "text", to_buffer(LARGE)])
+    assert len(parcel.sizes) == 2
+    assert len(parcel.head) < 5_000
+    first, second, text, third = sharing.unpack(parcel, memory.place)
+    assert [from_buffer(each) for each in (first, second, third)] == [LARGE, SMALL, LARGE]
+    assert text == "text"
+    assert first.address % 64 == third.address % 64 == 0, "Arrow would copy it"
+
+
+def test_results_are_put_where_there_is_room_for_them(memory: sharing.Memory) -> None:
+    """The peer makes the room; whoever works only fills it."""
+    parcel = sharing.pack(to_buffer(LARGE), memory.place)
+    assert parcel.sizes
+    assert from_buffer(memory.unpack(parcel)) == LARGE
+
+
+def test_what_was_taken_stays_when_the_memory_is_closed() -> None:
+    """A batch's rows are used for long after the call that brought them."""
+    memory = sharing.Memory()
+    table = from_buffer(sharing.unpack(memory.pack(to_buffer(LARGE)), memory.place))
+    memory.close()
+    assert table == LARGE
+
+
+def test_who_comes_too_late_finds_nothing_not_another_file() -> None:
+    """A worker whose batch was given up must not read or write what now stands under the same number."""
+    first = sharing.Memory()
+    parcel, place = first.pack(to_buffer(LARGE)), first.place
+    first.close()
+    with pytest.raises(sharing.Unreachable):
+        sharing.unpack(parcel, place)
+    second = sharing.Memory()
+    assert second.place.path == place.path, "this test needs the same number again"
+    with pytest.raises(sharing.Unreachable):
+        sharing.unpack(parcel, place)
+    late = sharing.pack(to_buffer(LARGE), place)
+    assert not late.sizes
+    assert Path(second.place.path).stat().st_size == 0
+    assert from_buffer(sharing.unpack(late)) == LARGE
+    second.close()
+
+
+def test_without_room_all_of_it_goes_along() -> None:
+    """Where workers are on other machines there is no memory to share."""
+    parcel = sharing.pack(to_buffer(LARGE))
+    assert parcel.sizes == ()
+    assert from_buffer(sharing.unpack(parcel)) == LARGE
+    with pytest.raises(sharing.Unreachable):
+        sharing.unpack(msgspec.structs.replace(parcel, sizes=(5,)))
+
+
+def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of file descriptors, or forbidden: it is told apart from whatever else may go wrong in a batch."""
+
+    def refused(_name: str) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(sharing.Unreachable, match="Too many open files"):
+        sharing.Memory()
+
+
+@pytest.mark.parametrize(
+    ("master", "possible"),
+    [("local", True), ("local[*]", True), ("local[4,2]", True), ("local-cluster[2,1,512]", False), ("yarn", False)],
+)
+def test_only_workers_of_this_machine_share_memory(master: str, possible: bool) -> None:
+    """Elsewhere the same path would lead nowhere, or to somebody else's."""
+
+    @dataclasses.dataclass
+    class Context:
+        master: str
+
+    assert sharing.possible(Context(master)) is possible  # type: ignore[arg-type]
+
+
+def test_parcels_are_plain_data(memory: sharing.Memory) -> None:
+    """They are pickled by Spark, with whatever protocol it likes."""
+    parcel = memory.pack(to_buffer(LARGE))
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps((parcel, memory.place), protocol)) == (parcel, memory.place)  # noqa: S301
