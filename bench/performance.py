@@ -53,29 +53,39 @@ from sardonyx import Job
 from sardonyx.errors import SardonyxError
 from sardonyx.loading import load_job
 
+TOPIC, PART = "topic to topic, filter and map", 0.9
 
-def topic(track: Track, runs: int) -> list[Row]:
-    """Topic to topic; beside Structured Streaming also with start-up."""
-    title, part = "topic to topic, filter and map", 0.9
-    streaming = [
-        Row(title, "Structured Streaming, at least once", 2),
-        Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
-    ]
+
+def topic(track: Track, runs: int) -> Sequence[Row]:
+    """Topic to topic, without and with start-up, from the same runs."""
+    return race(
+        [
+            Row(TOPIC, "Structured Streaming, at least once", 2),
+            Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
+        ],
+        runs,
+        lambda: both(track.ours(filter_job, PART)),
+        lambda: both(track.theirs("structured_streaming", part=PART)),
+    )
+
+
+def quix(track: Track, runs: int) -> Sequence[Row]:
+    """The same."""
     return [
-        *race(
-            streaming,
-            runs,
-            lambda: both(track.ours(filter_job, part)),
-            lambda: both(track.theirs("structured_streaming", part=part)),
-        ),
         raced(
-            title,
+            TOPIC,
             "Quix Streams, exactly once",
             5,
             runs,
-            lambda: track.ours(filter_job, part).steady,
-            lambda: track.theirs("quix_streams", part=part).steady,
-        ),
+            lambda: track.ours(filter_job, PART).steady,
+            lambda: track.theirs("quix_streams", part=PART).steady,
+        )
+    ]
+
+
+def limit(track: Track, runs: int) -> Sequence[Row]:
+    """As little as can be done with a record, exactly once."""
+    return [
         raced(
             "topic to topic, unchanged",
             "bare confluent-kafka, exactly once",
@@ -83,7 +93,7 @@ def topic(track: Track, runs: int) -> list[Row]:
             runs,
             lambda: track.ours(pass_job, right=anything).steady,
             lambda: track.theirs("bare_copy", right=anything).steady,
-        ),
+        )
     ]
 
 
@@ -122,7 +132,7 @@ def chain(track: Track, runs: int) -> list[Row]:
 
     return [
         raced(title, f"{STEPS} chained queries of Structured Streaming", 3, runs, queued, queries),
-        raced(f"{title}, fused", "the same with a queue between each two", None, runs, fused, queued),
+        raced(f"{title}, fused", "the same with a queue between each two", None, runs // 2 + 1, fused, queued),
     ]
 
 
@@ -213,8 +223,10 @@ def their_delays(track: Track, work: str) -> list[float]:
         return delays(live, given["topics"][-1])
 
 
-PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
+PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "topic": topic,
+    "quix": quix,
+    "limit": limit,
     "start": start,
     "chain": chain,
     "latency": latency,
@@ -227,7 +239,7 @@ PARTS: dict[str, Callable[[Track, int], list[Row]]] = {
 }
 LONG = {"backpressure"}
 """Parts that run only when they are named."""
-BESIDE = {"topic", "start", "chain", "latency"}
+BESIDE = {"topic", "quix", "start", "chain", "latency"}
 """Parts with opponents that need environments of their own."""
 
 

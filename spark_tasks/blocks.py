@@ -65,12 +65,13 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
     context = spark.sparkContext
     try:
         context.setJobDescription(what)
-        if spark not in _apart and sharing.possible(context):
+        if len(items) <= _AT_ONCE and spark not in _apart and sharing.possible(context):
             try:
                 return _beside(context, work, items)
             except sharing.Unreachable as reason:
-                log.warning("no memory to share with Spark's workers; batches go through its JVM", reason=str(reason))
-                _apart.add(spark)
+                log.warning("no memory to share with Spark's workers; rows go through its JVM", reason=str(reason))
+                if reason.lasting:
+                    _apart.add(spark)
         return _through(context, work, items)
     except SardonyxError:
         raise
@@ -80,6 +81,9 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
             raise
         raise lost from error
 
+
+_AT_ONCE = 32
+"""Most items with memory of their own, each of which takes file descriptors; more items are small ones."""
 
 _apart: weakref.WeakSet[Any] = weakref.WeakSet()
 """Sessions whose workers were found not to reach this process's memory."""
@@ -104,8 +108,9 @@ def _through(context: Any, work: Callable[[Item], Result], items: Sequence[Item]
 def _run(context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent]) -> list[sharing.Parcel]:
     outcomes = context.parallelize(sent, len(sent)).map(_Guarded(work)).collect()
     for outcome in outcomes:
-        if outcome.unreachable:
-            raise sharing.Unreachable("workers cannot open it")
+        if outcome.unreachable is not None:
+            reason, lasting = outcome.unreachable
+            raise sharing.Unreachable(reason, lasting=lasting)
         if outcome.failure is not None:
             raise _rebuilt(outcome.kind, outcome.failure)
     return [outcome.value for outcome in outcomes]
@@ -127,7 +132,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     value: sharing.Parcel | None = None
     kind: str = ""
     failure: Failure | None = None
-    unreachable: bool = False
+    unreachable: tuple[str, bool] | None = None
+    """Why its item could not be had, and whether that lasts."""
 
 
 class _Guarded(Generic[Item, Result]):
@@ -139,8 +145,8 @@ class _Guarded(Generic[Item, Result]):
     def __call__(self, sent: _Sent) -> _Outcome:
         try:
             item = sharing.unpack(sent.item, sent.lies)
-        except sharing.Unreachable:
-            return _Outcome(unreachable=True)
+        except sharing.Unreachable as reason:
+            return _Outcome(unreachable=(str(reason), reason.lasting))
         try:
             # Where Spark tries again, the attempt before may still write: the room is for the first only.
             again = TaskContext.get().attemptNumber() > 0

@@ -4,13 +4,14 @@ Through the JVM a byte is copied several times, and takes a place in its heap. P
 out of what it packs (PEP 574); they are written to anonymous files (``memfd_create``), which the other side opens below ``/proc``
 and maps. Such a file belongs to no folder: once nobody has it open any more, however they ended, it is gone.
 
-Only the peer makes them, those for results too, so that all end with its call. A worker that comes too late may find another
-file under the same number, and knows it by its inode.
+Only the peer makes them, those for results too, so that all end with its call, or with the rows that it took from them. A
+worker that comes too late may find another file under the same number, and knows it by its inode.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -24,6 +25,9 @@ from pyspark import SparkContext
 SMALLEST = 1 << 16
 """Bytes from which on a buffer is worth a file: less goes along with what is packed."""
 
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
+"""What may be better the next time: somebody else has taken all there is."""
+
 _ALIGNED = 64
 """What Arrow wants buffers to begin at."""
 
@@ -32,6 +36,7 @@ class Place(msgspec.Struct, frozen=True):
     """Where another process of this machine finds a memory."""
 
     path: str
+    device: int
     inode: int
 
 
@@ -45,7 +50,15 @@ class Parcel(msgspec.Struct, frozen=True):
 
 
 class Unreachable(Exception):
-    """There is no such memory to be had here, or none any more."""
+    """There is no such memory to be had here, or none any more.
+
+    Attributes:
+        lasting: whether it will be the same the next time.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = True) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 class Memory:
@@ -58,7 +71,8 @@ class Memory:
     def __init__(self) -> None:
         with _or_unreachable():
             self._fd = os.memfd_create("sardonyx")
-        self.place = Place(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino)
+        about = os.fstat(self._fd)
+        self.place = Place(f"/proc/{os.getpid()}/fd/{self._fd}", about.st_dev, about.st_ino)
 
     def pack(self, value: Any) -> Parcel:
         """A value with its large buffers in here."""
@@ -67,10 +81,11 @@ class Memory:
 
     def unpack(self, parcel: Parcel) -> Any:
         """What a worker packed into this memory; it stays mapped as long as anything of the value is alive."""
-        return _unpack(parcel, self._fd)
+        with _or_unreachable():
+            return _unpack(parcel, self._fd)
 
     def close(self) -> None:
-        """What is mapped stays; nobody else can open it any more."""
+        """What is mapped stays; nobody finds it at its place any more."""
         os.close(self._fd)
 
 
@@ -107,14 +122,15 @@ def _or_unreachable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unreachable(str(error)) from error
+        raise Unreachable(str(error), lasting=error.errno not in _PASSING) from error
 
 
 @contextlib.contextmanager
 def _opened(place: Place, flags: int) -> Iterator[int]:
     fd = os.open(place.path, flags | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_ino != place.inode:
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (place.device, place.inode):
             raise Unreachable("another file")
         yield fd
     finally:

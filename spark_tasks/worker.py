@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-import pandas as pd
 import pyarrow as pa
 
 from sardonyx.errors import FunctionError
@@ -152,6 +151,8 @@ def _arrow(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
 
 
 def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
+    import pandas as pd  # half a second, which most workers need not spend
+
     # Arrow's own types inside pandas: whole numbers with nulls stay whole, and every type comes back as it was.
     result = _guarded(plan, call, table.to_pandas(types_mapper=pd.ArrowDtype), table)
     if not isinstance(result, pd.DataFrame):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import operator
 import os
 import pickle
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from spark_tasks import sharing
+from spark_tasks import blocks, sharing
 from spark_tasks.blocks import from_buffer, to_buffer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no such memory")
@@ -62,13 +65,13 @@ def test_who_comes_too_late_finds_nothing_not_another_file() -> None:
     with pytest.raises(sharing.Unreachable):
         sharing.unpack(parcel, place)
     second = sharing.Memory()
-    assert second.place.path == place.path, "this test needs the same number again"
+    late = msgspec.structs.replace(place, path=second.place.path)
     with pytest.raises(sharing.Unreachable):
-        sharing.unpack(parcel, place)
-    late = sharing.pack(to_buffer(LARGE), place)
-    assert not late.sizes
+        sharing.unpack(parcel, late)
+    result = sharing.pack(to_buffer(LARGE), late)
+    assert not result.sizes
     assert Path(second.place.path).stat().st_size == 0
-    assert from_buffer(sharing.unpack(late)) == LARGE
+    assert from_buffer(sharing.unpack(result)) == LARGE
     second.close()
 
 
@@ -82,14 +85,16 @@ def test_without_room_all_of_it_goes_along() -> None:
 
 
 def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of file descriptors, or forbidden: it is told apart from whatever else may go wrong in a batch."""
+    """Out of file descriptors, or forbidden: it is told apart from whatever else may go wrong, and the first from the second."""
+    for number, lasting in ((errno.EMFILE, False), (errno.EPERM, True)):
 
-    def refused(_name: str) -> int:
-        raise OSError(24, "Too many open files")
+        def refused(_name: str, number: int = number) -> int:
+            raise OSError(number, "refused")
 
-    monkeypatch.setattr(os, "memfd_create", refused)
-    with pytest.raises(sharing.Unreachable, match="Too many open files"):
-        sharing.Memory()
+        monkeypatch.setattr(os, "memfd_create", refused)
+        with pytest.raises(sharing.Unreachable, match="refused") as raised:
+            sharing.Memory()
+        assert raised.value.lasting is lasting
 
 
 @pytest.mark.parametrize(
@@ -111,3 +116,17 @@ def test_parcels_are_plain_data(memory: sharing.Memory) -> None:
     parcel = memory.pack(to_buffer(LARGE))
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps((parcel, memory.place), protocol)) == (parcel, memory.place)  # noqa: S301
+
+
+def test_a_second_attempt_keeps_out_of_the_room_of_the_first(
+    memory: sharing.Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Spark tries again, the first may still be writing what nobody waits for any more."""
+    sent = blocks._Sent(sharing.pack([to_buffer(LARGE)]), None, memory.place)
+    for attempt, sizes in ((0, 1), (1, 0)):
+        context = types.SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)
+        monkeypatch.setattr(blocks, "TaskContext", types.SimpleNamespace(get=lambda context=context: context))
+        outcome = blocks._Guarded(operator.itemgetter(0))(sent)
+        assert outcome.value is not None
+        assert len(outcome.value.sizes) == sizes
+        assert from_buffer(memory.unpack(outcome.value)) == LARGE
