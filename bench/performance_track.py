@@ -95,9 +95,9 @@ def chain_job(source: str, target: str, end: str | None = "latest", *, fuse: boo
     job = Job("bench-chain", partitions=PARTITIONS)
     last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
     for number in range(STEPS):
-        last = job.task(
-            f"step{number}", step, after=last, params={"number": number}, fuse=fuse and number > 0, **options
-        )
+        joined = fuse and number > 0
+        own = {} if joined else options  # a fused task has its micro-batches from the one before
+        last = job.task(f"step{number}", step, after=last, params={"number": number}, fuse=joined, **own)
     job.output("write", kafka(target), after=last)
     return job
 
@@ -115,6 +115,8 @@ class Run:
     """Records read a second, from the start of the first process to the end."""
     took: float
     """Seconds of all of it."""
+    through: float = 0.0
+    """Of a chain: records a second, from when the first step had first written something to when the last one wrote the last."""
 
 
 @dataclass
@@ -178,7 +180,7 @@ class Track:
                     said += [line.strip()] if line.strip() in ("ready", "done") else []
                 assert said == ["ready", "done"], f"{name} failed; see {self.folder}"
             ended = time.time()  # as ours: what it does to end itself is not waited for
-        return self.landed(topics[-1], began, ended, part, right)
+        return self.landed(topics[-1], began, ended, part, right, self._first_written(topics[1]) if chained else None)
 
     def given(self, work: str, *, bounded: bool, linger: int = 50) -> dict[str, Any]:
         """What an opponent must know."""
@@ -207,14 +209,39 @@ class Track:
         finally:
             consumer.close()
 
+    def _first_written(self, topic: str) -> float:
+        """When the first record of a topic was written, in seconds since 1970."""
+        consumer = Consumer({**self.settings.kafka.client(), "group.id": f"{topic}-first"})
+        try:
+            consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
+            first: dict[int, float] = {}
+            while len(first) < PARTITIONS:
+                for message in consumer.consume(10_000, 1.0):
+                    assert message.error() is None, message.error()
+                    if message.offset() == 0:
+                        first[message.partition()] = message.timestamp()[1] / 1000
+            return min(first.values())
+        finally:
+            consumer.close()
+
     def landed(
-        self, topic: str, began: float, ended: float, part: float = 1.0, right: Callable[..., bool] = doubled
+        self,
+        topic: str,
+        began: float,
+        ended: float,
+        part: float = 1.0,
+        right: Callable[..., bool] = doubled,
+        since: float | None = None,
     ) -> Run:
-        """What a run was, by what it wrote; raises if that is not exactly what should stand there."""
+        """What a run was, by what it wrote; raises if that is not exactly what should stand there.
+
+        ``since``: when the first step of a chain had first written something.
+        """
         found = read_back(self.settings, topic, self.records, right)
         wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
         assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
-        return Run(found.steady / part, self.records / (ended - began), ended - began)
+        through = self.records / (found.written[-1] - since) if since else 0.0
+        return Run(found.steady / part, self.records / (ended - began), ended - began, through)
 
 
 @contextlib.contextmanager
