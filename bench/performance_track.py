@@ -240,7 +240,7 @@ class Track:
         found = read_back(self.settings, topic, self.records, right)
         wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
         assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
-        through = self.records / (found.written[-1] - since) if since else 0.0
+        through = self.records / float(found.written[-1] - since) if since else 0.0
         return Run(found.steady / part, self.records / (ended - began), ended - began, through)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 import structlog
-from pyspark import TaskContext
 
 from sardonyx import errors
 from sardonyx.errors import Failure, InternalError, SardonyxError, failure_of
@@ -143,6 +142,8 @@ class _Guarded(Generic[Item, Result]):
         self._work = work
 
     def __call__(self, sent: _Sent) -> _Outcome:
+        from pyspark import TaskContext
+
         try:
             item = sharing.unpack(sent.item, sent.lies)
         except sharing.Unreachable as reason:

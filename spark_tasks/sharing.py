@@ -17,10 +17,12 @@ import mmap
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark import SparkContext
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 SMALLEST = 1 << 16
 """Bytes from which on a buffer is worth a file: less goes along with what is packed."""
