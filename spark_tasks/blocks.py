@@ -150,7 +150,8 @@ class _Guarded(Generic[Item, Result]):
             return _Outcome(unreachable=(str(reason), reason.lasting))
         try:
             # Where Spark tries again, the attempt before may still write: the room is for the first only.
-            again = TaskContext.get().attemptNumber() > 0
+            context = TaskContext.get()
+            again = context is not None and context.attemptNumber() > 0
             return _Outcome(sharing.pack(self._work(item), None if again else sent.room))
         except Exception as error:  # noqa: BLE001 (it is raised again on the other side)
             return _Outcome(kind=type(error).__name__, failure=failure_of(error))

@@ -154,6 +154,8 @@ class Here:
     """What of a Spark session and its context the code asks for, in this very process."""
 
     defaultParallelism = 1  # noqa: N815 (Spark's name)
+    master = "local"
+    """So that rows go by shared memory here too."""
 
     @property
     def sparkContext(self) -> Here:  # noqa: N802 (Spark's name)
