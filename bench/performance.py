@@ -55,6 +55,10 @@ from sardonyx.errors import SardonyxError
 from sardonyx.loading import load_job
 
 TOPIC, PART = "topic to topic, filter and map", 0.9
+FEW = 10_000
+"""Records, where it is the start that counts."""
+LARGE = 100_000
+"""Rows of a batch, where they go through many tasks; theirs take all that there is."""
 
 
 def topic(track: Track, runs: int) -> Sequence[Row]:
@@ -153,10 +157,6 @@ def chain(track: Track, runs: int) -> list[Row]:
     ]
 
 
-LARGE = 100_000
-"""Rows of a batch, where they go through many tasks; theirs take all that there is."""
-
-
 def anything(_row: dict[str, Any]) -> bool:
     """For what is handed on."""
     return True
@@ -166,8 +166,6 @@ def stepped(row: dict[str, Any]) -> bool:
     """For what went through the chain."""
     return all(row[f"step{number}"] == row["value"] * (number + 2) for number in range(STEPS))
 
-
-FEW = 10_000
 
 # How long a record takes
 

@@ -140,12 +140,11 @@ class Track:
         make: Callable[[str, str], Job],
         part: float = 1.0,
         right: Callable[..., bool] = doubled,
-        peers: int | None = None,
     ) -> Run:
         """A coordinator and a peer daemon are started for the job, and ended."""
         target = self.target()
         began = time.time()
-        with self.cluster(peers) as client:
+        with self.cluster() as client:
             view = client.submit(load_job(make(self.source, target))).await_completion(900)
             ended = time.time()
         assert view.status == "completed", view
@@ -215,7 +214,9 @@ class Track:
         try:
             consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
             first: dict[int, float] = {}
+            deadline = time.monotonic() + 30
             while len(first) < PARTITIONS:
+                assert time.monotonic() < deadline, f"{topic} has partitions without a record: {first}"
                 for message in consumer.consume(10_000, 1.0):
                     assert message.error() is None, message.error()
                     if message.offset() == 0:

@@ -5,7 +5,7 @@ out of what it packs (PEP 574); they are written to anonymous files (``memfd_cre
 and maps. Such a file belongs to no folder: once nobody has it open any more, however they ended, it is gone.
 
 Only the peer makes them, those for results too, so that all end with its call, or with the rows that it took from them. A
-worker that comes too late may find another file under the same number, and knows it by its inode.
+worker that comes too late may find another file under the same number, and knows it by device and inode.
 """
 
 from __future__ import annotations
