@@ -143,8 +143,8 @@ class SealWriter:
 
     work: LightWork
 
-    def write(self, messages: list[str], positions: object, group: object) -> None:
-        del positions, group
+    def write(self, messages: list[str], positions: object, group: object, clock: object) -> None:
+        del positions, group, clock
         for link in self.work.stage.egress if messages else []:
             self.work.tree.create(layout.sentinel(self.work.assignment.job, link.name), messages[0].encode())
 

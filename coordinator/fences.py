@@ -1,8 +1,10 @@
 """Slots that were left by peers that may never be heard of again: what they left open on Kafka is ended at once.
 
 A peer that dies or is stopped inside a transaction leaves it open, and until it ends nobody can read past it, nor learn what
-its task has committed. Whoever takes the slot ends it by opening under the slot's transactional id. If nobody does, the
-broker would wait for the transaction's timeout; so the leader does it, aside from its loop and as well as it can.
+its task has committed. It leaves its place in the task's group, too, and with it partitions that nobody reads. Whoever takes the
+slot ends the one by opening under the slot's transactional id, and has the other by joining as the slot's member. If nobody
+does, the broker would wait for the transaction's timeout, and the group for the member's; so the leader does it, aside from
+its loop and as well as it can.
 
 Nothing rests on it. If it is done late, while somebody has just taken the slot, he is fenced and begins afresh from the
 committed positions. If it is not done at all, the broker does it in the end.
@@ -35,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class Fencing(Protocol):
-    """Ends what is open under a slot's transactional id. May be called at any time, from any thread."""
+    """Ends what is open under a slot's transactional id, and its place in the group; at any time, from any thread."""
 
     def fence(self, slot: Slot, spec: JobSpec) -> None: ...
 

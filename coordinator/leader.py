@@ -123,7 +123,7 @@ class Leader:
         self._late = late
         self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
         self._orphans = Orphans(outer.forget, self._clockwork)
-        self._fences = Fences(outer, self._vacant, settings.peer.transaction_timeout, self._clockwork)
+        self._fences = Fences(outer, self._vacant, settings.peer.patience, self._clockwork)
         self._timers = Timers(
             ack_timeout=settings.coordinator.ack_timeout,
             revoke_grace=settings.coordinator.revoke_grace,
@@ -216,7 +216,7 @@ class Leader:
         """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree, and adds to
         ``left`` the slots that were left so lately that something may still be open there.
         """
-        lately = self._clockwork.wall() - self._settings.peer.transaction_timeout
+        lately = self._clockwork.wall() - self._settings.peer.patience
         touched: set[str] = set()
         # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
         start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.begins(self._tree)))

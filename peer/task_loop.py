@@ -205,11 +205,11 @@ class TaskLoop:
         ]
         positions = self._positions(batch, result)
         gate("begin")  # 5
-        with self._clock("write"):
-            outgoing = [*batch.owed, *messages, *displaced]
-            if self._store is not None:
+        outgoing = [*batch.owed, *messages, *displaced]
+        if self._store is not None:
+            with self._clock("write"):
                 self._commit_elsewhere(self._store, batch, positions, outgoing)
-            self._write(outgoing, positions)  # 5, 6, 7
+        self._write(outgoing, positions)  # 5, 6, 7
         gate("committed")
         if result.rows_in:
             with self._clock("publish"):
@@ -243,7 +243,7 @@ class TaskLoop:
 
     def _write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
         """One transaction. When it is through, earlier troubles are over."""
-        self._writer.write(messages, positions, self._reader.group_metadata)
+        self._writer.write(messages, positions, self._reader.group_metadata, self._clock)
         self._reader.committed(positions)
         self._troubles.over()
 
@@ -416,7 +416,7 @@ class TaskLoop:
         self._writer.open()
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
         recover = None if self._store is None else self._store.recover
-        self._reader = Reader(work.settings, work.group, links, self._votes.leader, self._size, recover)
+        self._reader = Reader(work.settings, work.group, work.member, links, self._votes.leader, self._size, recover)
 
     def _close(self) -> None:
         reader = self.__dict__.pop("_reader", None)

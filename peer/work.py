@@ -113,6 +113,10 @@ class Work:
         return self.stage.group(self.settings.deployment, self.assignment.job)
 
     @property
+    def member(self) -> str:
+        return self.stage.member(self.assignment.slot)
+
+    @property
     def transactional_id(self) -> str:
         return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
 

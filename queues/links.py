@@ -9,7 +9,7 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic, OffsetSpec
 
 from coordinator.events import Counts, LinkFacts
 from queues import committed
@@ -415,6 +415,13 @@ def groups(settings: Settings) -> set[str]:
     if listed.errors:
         raise _unreachable(settings, str(listed.errors[0]))
     return {group.group_id for group in listed.valid}
+
+
+def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
+    """Who is in a group, and what they were given: an answer to come."""
+    admin = _admin(settings)
+    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=_CALL)[group]
+    return answer
 
 
 def _within(settings: Settings, future: Any) -> Any:

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,6 +27,7 @@ from confluent_kafka import (
 
 from coordinator.events import LinkFacts
 from queues.committed import NotLetIn, ReaderLost, committed
+from queues.membership import Census, as_member, leave, together
 from queues.pieces import Batch, Held, Piece, Recovered, split
 from queues.positions import Partition, Position
 from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
@@ -51,6 +53,9 @@ JOIN = 20.0
 """Seconds that a group has to answer a consumer that would join; then a new one tries. One whose coordinator was missing from the
 cluster's metadata for a moment, as a broker is that has just started again, never finds it (seen with librdkafka 2.16)."""
 
+_LOST = KafkaError._FATAL, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
+"""Errors that a consumer does not get over: somebody else is the slot's holder, or the positions lead nowhere."""
+
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
 
@@ -60,6 +65,7 @@ class Reader:
     Args:
         settings: where Kafka is and how patient the group is.
         group: the task's consumer group.
+        member: who we are in it: the slot's holder.
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
         batch_rows: what a message of unknown size counts for.
@@ -71,6 +77,7 @@ class Reader:
         self,
         settings: Settings,
         group: str,
+        member: str,
         links: Mapping[str, tuple[Link, LinkFacts]],
         elect: Callable[[str, str], str],
         batch_rows: int,
@@ -88,10 +95,9 @@ class Reader:
         self._closing = False
         self._incarnation = 0
         self._outside_since: float | None = None
-        peer = settings.peer
-        self._transaction_timeout = peer.transaction_timeout
-        # A key's partition has the same number on every link: one reader must hold them all, which only "range" gives.
-        self._together = len(links) > 1 and any(link.group_by for link, _ in links.values())
+        self._transaction_timeout = settings.peer.transaction_timeout
+        ways = [link for link, _ in links.values()]
+        self._together = together(ways)
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 100,
@@ -99,11 +105,7 @@ class Reader:
                 "queued.max.messages.kbytes": 32_768,
                 "fetch.queue.backoff.ms": 20,  # where that is full; the client would rest for a second, and we run dry
                 **settings.kafka.client(),
-                "group.id": group,
-                "partition.assignment.strategy": "range" if self._together else "cooperative-sticky",
-                "session.timeout.ms": int(peer.session_timeout * 1000),
-                "heartbeat.interval.ms": int(peer.heartbeat * 1000),
-                "max.poll.interval.ms": 600_000,
+                **as_member(settings, group, member, ways),
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -112,6 +114,9 @@ class Reader:
             },
             logger=CLIENT_LOG,
         )
+        everything = [Partition(link.topic, n) for link, facts in links.values() for n in range(facts.partitions)]
+        self._take_census = partial(Census, settings, group, everything)
+        self._census: Census | None = None
         came, went = self._answer(self._assigned), self._answer(self._revoked)
         self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=went)
 
@@ -125,6 +130,7 @@ class Reader:
         """
         self._take_due()
         self._throttle()
+        self._look_for_the_unheld()
         message = self._consumer.poll(timeout)
         if message is None:
             self._look_for_the_group()
@@ -253,14 +259,11 @@ class Reader:
         return metadata
 
     def close(self) -> None:
-        """Leave the group at once, so that the others need not wait for our heartbeat to be missed."""
+        """Leave the group at once, and give the client back."""
         self._closing = True
         self._held.clear()
         self._buffer.clear()  # the client keeps its callbacks, and they us
-        try:
-            self._consumer.close()
-        except (KafkaException, RuntimeError) as error:
-            log.debug("the consumer did not close cleanly", error=str(error))
+        leave(self._consumer)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -276,6 +279,12 @@ class Reader:
             self._outside_since = time.monotonic()
         elif time.monotonic() - self._outside_since > JOIN:
             raise NotLetIn(f"the group has not let the consumer in for {JOIN:.0f} s")
+
+    def _look_for_the_unheld(self) -> None:
+        """Partitions that nobody was given are given to somebody when we come anew."""
+        missing = self._census and self._census.missing()
+        if missing:
+            raise ReaderLost(f"nobody holds {', '.join(f'{p.topic}[{p.number}]' for p in sorted(missing))}")
 
     def _throttle(self) -> None:
         """Hold the broker back while enough is buffered; the group is still served by every poll."""
@@ -315,7 +324,7 @@ class Reader:
             if held is not None and not held.past_end:
                 self._keep(held, Piece(partition, end=message.offset()))
             return
-        if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if error.fatal() or error.code() in _LOST:
             raise ReaderLost(f"{error.name()}: {error.str()}")
         log.warning("kafka says", error=f"{error.name()}: {error.str()}")
 
@@ -432,6 +441,7 @@ class Reader:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._outside_since = None
+        self._census = self._census or self._take_census()
         starts: list[TopicPartition] = []
         for partition, (position, behind, owed) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]

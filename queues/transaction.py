@@ -13,6 +13,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
@@ -113,6 +114,10 @@ def classify(error: KafkaError) -> Verdict:
     return Verdict.REBUILD
 
 
+def _untimed(_step: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class _Refusals:
     """Why the broker refused messages of the open transaction. Apart from the writer: the client holds it, and holding its
     own holder it would never be given back.
@@ -179,6 +184,7 @@ class TransactionalWriter:
         messages: Iterable[Outgoing | Records],
         positions: Mapping[Partition, Position],
         group_metadata: Callable[[], Any],
+        clock: Callable[[str], AbstractContextManager[None]] = _untimed,
     ) -> None:
         """One transaction: all messages, and the positions that they were made from.
 
@@ -186,6 +192,7 @@ class TransactionalWriter:
             messages: in the order in which they shall stand.
             positions: at least one; without positions nothing fences a peer that has lost its place in the group.
             group_metadata: asked at the moment of sending, since it goes stale with every rebalance.
+            clock: measures the steps ``write`` and ``commit``.
 
         Raises:
             TransactionAborted: nothing was written.
@@ -197,18 +204,21 @@ class TransactionalWriter:
         self._refusals.first = None
         self._call(methodcaller("begin_transaction"))
         try:
-            whole = all(map(self._produce, messages))
-            gate("written")
-            offsets = [
-                TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
-                for partition, position in positions.items()
-            ]
-            metadata = group_metadata()
-            self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE))
+            with clock("write"):
+                whole = all(map(self._produce, messages))
+                gate("written")
+                offsets = [
+                    TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
+                    for partition, position in positions.items()
+                ]
+                metadata = group_metadata()
+                self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE))
             gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
-            self._call(methodcaller("commit_transaction", _CALL))
+            log.debug("asks for the commit")  # before this line nothing of the batch can be there, behind it, it may
+            with clock("commit"):
+                self._call(methodcaller("commit_transaction", _CALL))
         except ProducerLost:
             raise
         except BaseException as error:

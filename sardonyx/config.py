@@ -71,7 +71,8 @@ class ZookeeperSettings(_Section):
 
     hosts: str | None = None
     """``host:port,host:port``."""
-    session_timeout: Seconds = 10.0
+    session_timeout: Seconds = 8.0
+    """After how long a peer that is not heard of is dead, and its work goes to others."""
     connect_timeout: Seconds = 15.0
     auth: ZookeeperAuth = ZookeeperAuth()
 
@@ -163,9 +164,16 @@ class PeerSettings(_Section):
     """A peer daemon: how many virtual peers, and the timers of their Kafka group and transactions."""
 
     virtual_peers: int = Field(default=4, ge=1)
-    session_timeout: Seconds = 6.0
+    session_timeout: Seconds = 12.0
+    """After how long the task's group gives a member up by itself. With more than ``zookeeper.session_timeout`` a slot whose
+    holder died goes over, partitions and all, before that; with less the others share them first, and again when it is taken."""
     heartbeat: Seconds = 0.3
     transaction_timeout: Seconds = 30.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which Kafka has got over a lost peer by itself, whatever it left there."""
+        return max(self.transaction_timeout, self.session_timeout)
 
 
 class LogSettings(_Section):

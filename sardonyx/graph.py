@@ -79,6 +79,10 @@ class Stage(msgspec.Struct, frozen=True):
         """Stable over peers, so that the next holder of the slot fences the last one."""
         return f"{deployment}/{job}/{self.task.name}/{slot}"
 
+    def member(self, slot: int) -> str:
+        """Who the slot's holder is in the group, whichever peer that is; of the characters that Kafka allows there."""
+        return f"slot-{slot}"
+
 
 class Graph(msgspec.Struct, frozen=True):
     """A job's links and stages. ``stages`` and ``order`` are in topological order, ties in the catalog's order."""

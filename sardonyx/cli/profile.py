@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from sardonyx.config import Settings
 
-STEPS = ("wait", "decode", "function", "encode", "write", "publish")
+STEPS = ("wait", "decode", "function", "encode", "write", "commit", "publish")
 """Of a batch, as :class:`peer.work.StepClock` names them: until there are enough rows; messages into rows; the function, on
-Spark's workers and the way there and back; rows into messages; the transaction, with its commit; files made visible."""
+Spark's workers and the way there and back; rows into messages; messages and positions into the transaction; its commit, with
+all that is still on its way to the brokers; files made visible."""
 
 
 class TaskProfile(msgspec.Struct):

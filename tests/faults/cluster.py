@@ -27,8 +27,8 @@ from tests.waiting import until
 
 SESSION = 3.0
 """Seconds that a session with ZooKeeper lives."""
-GROUP = 2.0
-"""Seconds after which a Kafka group gives a member up: less, as it is by default, or who takes over would wait for that."""
+GROUP = 5.0
+"""Seconds after which a Kafka group gives a member up by itself: more, as it is by default."""
 TRANSACTION = 6.0
 """Seconds after which the broker ends a transaction."""
 

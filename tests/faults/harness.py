@@ -360,7 +360,10 @@ def _spread(seconds: list[float]) -> dict[str, float | int]:
 
 
 def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
-    """Batches that processes committed after they woke up, for peers that had been decided to be dead before."""
+    """Commits that processes asked for after they woke up, and got, for peers that had been decided to be dead before.
+
+    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
+    """
     died: dict[str, float] = {}
     for log in cluster.folder.glob("coordinator*.log"):
         for line in cluster.lines(log.stem):
@@ -368,9 +371,13 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
                 died.setdefault(str(line["peer"]), _at(line))
     found = 0
     for name, woke in stale:
+        asked: dict[str, float] = {}
         for line in cluster.lines(name):
-            if line.get("event") in ("batch committed", "sealed") and _at(line) > woke:
-                found += died.get(str(line.get("peer")), woke) < woke
+            peer = str(line.get("peer"))
+            if line.get("event") == "asks for the commit":
+                asked[peer] = _at(line)
+            elif line.get("event") in ("batch committed", "sealed") and asked[peer] > woke:
+                found += died.get(peer, woke) < woke
     return found
 
 

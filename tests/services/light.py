@@ -342,7 +342,7 @@ class LightWriter:
 
     work: LightWork
 
-    def write(self, messages: list[str], _positions: object, _group: object) -> None:
+    def write(self, messages: list[str], _positions: object, _group: object, _clock: object) -> None:
         for uuid in messages:
             mark = f"{self.work.craft.name}-{self.work.assignment.task}-{uuid}-"
             self.work.tree.create_sequential(f"{STAGE}/sentinels/{mark}", b"")

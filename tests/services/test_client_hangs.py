@@ -97,7 +97,8 @@ def test_a_group_that_does_not_answer(door: tuple[Settings, Settings, Proxy], mo
     proxy.accept_again()
     proxy.lose_replies_to(GROUP.encode())
     link = Link("a.b", "input", "a", "b", TOPIC, {})
-    reader = Reader(through, GROUP, {link.name: (link, LinkFacts(1, [0]))}, lambda _, uuid: uuid, 1)
+    links = {link.name: (link, LinkFacts(1, [0]))}
+    reader = Reader(through, GROUP, "slot-0", links, lambda _, uuid: uuid, 1)
     with pytest.raises(ReaderLost, match="not let the consumer in"):
         until(lambda: reader.poll(0.05), what="the end of the reader")
     proxy.refuse()

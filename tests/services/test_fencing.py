@@ -19,19 +19,19 @@ from tests.faults.shapes import SHAPES
 from tests.waiting import until
 
 SESSION = 4.0
-TRANSACTION = 120.0
-"""Seconds that a transaction may stay open: nothing here may wait for that."""
+LASTING = 120.0
+"""Seconds that a transaction may stay open, and that the task's group waits to hear of a member: nothing may wait for that."""
 
 
 @pytest.fixture
 def quick(settings: Settings) -> Settings:
-    """Short sessions, long transactions, and records sent the moment they are written."""
+    """Short sessions with ZooKeeper, a patient Kafka, and records sent the moment they are written."""
     return settings.model_copy(
         update={
             "zookeeper": settings.zookeeper.model_copy(update={"session_timeout": SESSION}),
             "kafka": settings.kafka.model_copy(update={"linger.ms": 0}),
             "peer": settings.peer.model_copy(
-                update={"virtual_peers": 1, "session_timeout": SESSION, "transaction_timeout": TRANSACTION}
+                update={"virtual_peers": 1, "session_timeout": LASTING, "transaction_timeout": LASTING}
             ),
         }
     )
@@ -48,10 +48,12 @@ def flow(quick: Settings, tmp_path: Path) -> Iterator[Flow]:
 
 
 @pytest.mark.parametrize("action", ["kill", "stop"])
-def test_a_transaction_of_a_lost_peer_is_ended_by_the_leader(
+def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
     quick: Settings, flow: Flow, tmp_path: Path, action: str
 ) -> None:
-    """Readers of its output and its own group go on long before the transaction's timeout; who wakes up later commits nothing."""
+    """Its transaction and its place in the group: readers of its output, and the others of its task, who share its partitions, go
+    on long before either times out; who wakes up later commits nothing.
+    """
     gates = Armed(tmp_path / "gates")
     processes.warm()
     with contextlib.ExitStack() as stack:
@@ -70,7 +72,7 @@ def test_a_transaction_of_a_lost_peer_is_ended_by_the_leader(
         hit = until(lambda: gates.struck("positions"), what="a peer inside its transaction")
         flow.step(0.3)
         marks = {source: sent - 1 for source, sent in enumerate(flow.feed.sent)}
-        until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=TRANSACTION / 2)
+        until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=LASTING / 2)
         if action == "stop":
             os.kill(hit, signal.SIGCONT)
         flow.feed.finish()

@@ -94,7 +94,8 @@ class Peer:
         self.writer.open()
         ingress = {link.name: (link, way.facts[link.name]) for link in way.stage.ingress}
         group = way.stage.group(way.settings.deployment, "w-1")
-        self.reader = Reader(way.settings, group, ingress, lambda _, uuid: uuid, 4, self.store.recover)
+        member = way.stage.member(slot)
+        self.reader = Reader(way.settings, group, member, ingress, lambda _, uuid: uuid, 4, self.store.recover)
         way.readers.append(self.reader)
 
     def batch(self) -> Batch:

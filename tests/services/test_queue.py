@@ -17,87 +17,11 @@ from coordinator.events import Counts
 from coordinator.outer import KafkaLinks
 from queues import links
 from queues.committed import ReaderLost
-from queues.outlets import sentinel_message
-from queues.pieces import Batch
-from queues.positions import Partition, Position, add
-from queues.reader import ROWS_HEADER, Reader
-from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
+from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
-from sardonyx.graph import Graph, graph_of
-from sardonyx.spec import JobSpec, TaskSpec
-from sentinel import rules
+from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off
 from tests.waiting import until
-
-JOB = "q-1"
-PARTITIONS = 3
-
-
-class Task:
-    """One task with a link on each side, its readers and writers, closed at the end."""
-
-    def __init__(self, settings: Settings, link_input: dict | None = None) -> None:
-        options = {"topic": f"{settings.deployment}-in", **(link_input or {})}
-        source = (
-            TaskSpec(name="a", type="input", medium="kafka", options=options)
-            if link_input
-            else TaskSpec(name="a", type="input", medium="files")
-        )
-        self.spec = JobSpec(
-            name="q",
-            workflow=[("a", "b"), ("b", "c")],
-            catalog=[
-                source,
-                TaskSpec(name="b", type="function", fn="m:f"),
-                TaskSpec(name="c", type="output", medium="blackhole"),
-            ],
-            partitions=PARTITIONS,
-        )
-        self.settings = settings
-        self.graph: Graph = graph_of(self.spec, settings.deployment, JOB)
-        self.stage = self.graph.stage("b")
-        self.facts: dict = {}
-        self.votes: dict[str, str] = {}
-        self.open_readers: list[Reader] = []
-
-    def create(self) -> None:
-        self.facts = links.create_links(self.settings, self.graph, self.spec)
-
-    @property
-    def topic(self) -> str:
-        return self.stage.ingress[0].topic
-
-    def reader(self, size: int = 1000) -> Reader:
-        ingress = {link.name: (link, self.facts[link.name]) for link in self.stage.ingress}
-        group = self.stage.group(self.settings.deployment, JOB)
-        reader = Reader(self.settings, group, ingress, self.votes.setdefault, size)
-        self.open_readers.append(reader)
-        return reader
-
-    def writer(self, slot: int = 0, task: str = "b") -> TransactionalWriter:
-        stage = self.graph.stage(task)
-        writer = TransactionalWriter(self.settings, stage.transactional_id(self.settings.deployment, JOB, slot))
-        writer.open()
-        return writer
-
-    def feed(self, rows: int, *, sentinel: str | None = None, partition: int | None = None) -> None:
-        """Put ``rows`` messages of one row each onto b's ingress, and a sentinel on each partition if wanted; one transaction."""
-        producer = Producer(
-            {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
-        )
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        for number in range(rows):
-            to = number % PARTITIONS if partition is None else partition
-            producer.produce(self.topic, value=str(number), partition=to, headers=[(ROWS_HEADER, b"1")])
-        for number in range(PARTITIONS) if sentinel else ():
-            message = sentinel_message(self.stage.ingress[0], number, sentinel or "", "feed")
-            producer.produce(self.topic, partition=number, headers=message.headers)
-        producer.commit_transaction(30)
-
-    def close(self) -> None:
-        for reader in self.open_readers:
-            reader.close()
 
 
 @pytest.fixture
@@ -118,47 +42,6 @@ def task(make: Callable[..., Task]) -> Task:
     task = make()
     task.create()
     return task
-
-
-def counted(batch: Batch) -> dict[Partition, Position]:
-    return {
-        partition: position._replace(
-            counts=add(position.counts, Counts(batch.rows.get(partition, 0), batch.rows.get(partition, 0)))
-        )
-        for partition, position in batch.positions.items()
-    }
-
-
-def next_batch(reader: Reader, size: int = 1000) -> Batch:
-    def cut() -> Batch | None:
-        reader.poll(0.05)
-        if not reader.ready(size, 0.05):
-            return None
-        batch = reader.cut(size)
-        return batch if batch.positions else None
-
-    return until(cut, what="a batch")
-
-
-def commit(writer: TransactionalWriter, reader: Reader, batch: Batch, out: list[Outgoing]) -> None:
-    positions = counted(batch)
-    writer.write(out, positions, reader.group_metadata)
-    reader.committed(positions)
-
-
-def work_off(task: Task, reader: Reader, writer: TransactionalWriter, size: int = 1000) -> list[bytes]:
-    """Batches until everything that the reader holds is drained; returns the values in the order of their commits."""
-    values: list[bytes] = []
-    until(lambda: reader.poll(0.05) or reader.held, what="partitions")
-    while not (rules.exhausted([p.drained if p else None for p in reader.held.values()], None)):
-        batch = next_batch(reader, size)
-        got = [message.value() for messages in batch.messages.values() for message in messages]
-        link = task.stage.ingress[0]
-        moved = [sentinel_message(link, p.number, uuid, "b") for p, uuid in batch.displaced.items()]
-        out = [Outgoing(task.stage.egress[0].topic, value, 0) for value in got]
-        commit(writer, reader, batch, [*out, *moved])
-        values += got
-    return values
 
 
 def test_every_record_once_and_counted(task: Task):

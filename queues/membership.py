@@ -1,0 +1,152 @@
+"""Who a slot's holder is in its task's consumer group: a static member (KIP-345), so that a slot goes over without a rebalance.
+
+The member is the slot's, not the peer's. Whoever opens it next is given the partitions of the one before at once, and fences
+him; the others of the task go on with theirs and notice nothing. A holder that leaves in order says so (:func:`leave`), which a
+static member's client does not do by itself. One that died is taken out by the coordinator (:func:`dismiss`) if nobody is given
+his slot, and by the broker when it has not heard of him for ``peer.session_timeout``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+
+import structlog
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka.admin import ConsumerGroupDescription
+
+from queues.links import described
+from queues.positions import Partition
+from queues.transaction import CLIENT_LOG
+from sardonyx.config import Settings
+from sardonyx.graph import Link
+
+log = structlog.get_logger()
+
+_LEAVE = 5.0
+"""Seconds that a group may take to let a member go, before its client is closed all the same."""
+
+_ANSWER = 10.0
+"""Seconds that the broker has to tell who is in a group, and the group to let somebody in."""
+
+_SETTLED = 2.0
+"""Seconds after which a group that gives partitions away in two rounds is through with the second."""
+
+_TICK = 0.02
+
+
+def leave(consumer: Consumer) -> None:
+    """Leave the group at once, so that the others need not wait until its heartbeat is missed, and close the client.
+
+    Closing alone would leave a static member in its group: librdkafka says goodbye for it only when it unsubscribes.
+    """
+    try:
+        if consumer.memberid():
+            consumer.unsubscribe()
+            _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
+    except (KafkaException, RuntimeError) as error:  # it was fenced, and has no place to leave
+        log.debug("the consumer did not leave its group", error=str(error))
+    try:
+        consumer.close()
+    except (KafkaException, RuntimeError) as error:
+        log.debug("the consumer did not close cleanly", error=str(error))
+
+
+def dismiss(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
+    """Take a member that will not be heard of again out of its group, so that the others share its partitions.
+
+    Only the member itself can leave, so this opens it and leaves. Should somebody have just opened it, he is fenced and
+    begins afresh.
+
+    Args:
+        settings: where Kafka is.
+        group: the task's.
+        member: as which the slot's holders are in it.
+        links: what the group reads.
+
+    Returns: whether it was still there.
+
+    Raises:
+        KafkaException: the broker refuses.
+        TimeoutError: it does not answer, or the group did not let the member in, to leave it.
+    """
+    if all(known.group_instance_id != member for known in described(settings, group).result(_ANSWER).members):
+        return False
+    came: list[list[TopicPartition]] = []
+    consumer = Consumer(
+        {
+            **settings.kafka.client(),
+            **as_member(settings, group, member, links),
+            "enable.auto.commit": False,
+        },
+        logger=CLIENT_LOG,
+    )
+    try:
+        consumer.subscribe([link.topic for link in links], on_assign=lambda _, partitions: came.append(partitions))
+        if not _poll(consumer, lambda: bool(came), _ANSWER):
+            raise TimeoutError(f"group {group} did not let {member} in, to leave it")
+    finally:
+        leave(consumer)
+    return True
+
+
+class Census:
+    """Whether somebody holds each of a task's partitions; to be made when a member is let in, and asked some time after.
+
+    A member that has let partitions go calls for the round in which others are given them (KIP-429). If it dies in between, its
+    slot's next holder gets what it still had, without any round, and nobody would ever hold what it had let go.
+
+    Args:
+        settings: where Kafka is.
+        group: the task's.
+        partitions: all that somebody must hold.
+    """
+
+    def __init__(self, settings: Settings, group: str, partitions: Collection[Partition]) -> None:
+        self._settings = settings
+        self._group = group
+        self._partitions = frozenset(partitions)
+        self._due: float | None = time.monotonic() + _SETTLED
+        self._answer: Future[ConsumerGroupDescription] | None = None
+
+    def missing(self) -> frozenset[Partition]:
+        """What nobody was given, as soon as that is known; until then, and if there is no such thing, nothing. Does not wait."""
+        if self._answer is None:
+            if self._due is not None and time.monotonic() > self._due:
+                self._due = None
+                self._answer = described(self._settings, self._group)
+        elif self._answer.done():
+            answer, self._answer = self._answer, None
+            if answer.exception() is None and (found := answer.result()).state is ConsumerGroupState.STABLE:
+                given = {place for member in found.members for place in member.assignment.topic_partitions}
+                return self._partitions - {Partition(place.topic, place.partition) for place in given}
+            self._due = time.monotonic() + _SETTLED  # a broker is away, or the group in the midst of a round: again
+        return frozenset()
+
+
+def together(links: Collection[Link]) -> bool:
+    """Whether a reader must hold all halves of a key: the partition of that number on every link, which only "range" gives."""
+    return len(links) > 1 and any(link.group_by for link in links)
+
+
+def as_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> dict[str, str | int]:
+    """The client's settings for this member of the group that reads these links."""
+    return {
+        "group.id": group,
+        "group.instance.id": member,
+        "partition.assignment.strategy": "range" if together(links) else "cooperative-sticky",
+        "session.timeout.ms": int(settings.peer.session_timeout * 1000),
+        "heartbeat.interval.ms": int(settings.peer.heartbeat * 1000),
+        "max.poll.interval.ms": 600_000,
+    }
+
+
+def _poll(consumer: Consumer, over: Callable[[], bool], patience: float) -> bool:
+    """Serve the group until something is so; what is read meanwhile is dropped."""
+    deadline = time.monotonic() + patience
+    while not over():
+        if time.monotonic() > deadline:
+            return False
+        consumer.poll(_TICK)
+    return True

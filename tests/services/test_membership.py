@@ -1,0 +1,136 @@
+"""A slot's place in its task's group: it goes over without a rebalance, is left at once, and is taken from the dead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ConsumerGroupState
+
+from queues.committed import ReaderLost
+from queues.links import described
+from queues.membership import dismiss
+from queues.reader import Reader
+from queues.transaction import Outgoing, TransactionAborted
+from sardonyx.config import Settings
+from tests.services.one_task import JOB, PARTITIONS, Task, counted, next_batch, work_off
+from tests.waiting import until
+
+
+@pytest.fixture
+def task(settings: Settings) -> Iterator[Task]:
+    """In a group that gives nobody up by itself for as long as a test may take."""
+    patient = settings.peer.model_copy(update={"session_timeout": 600.0})
+    made = Task(settings.model_copy(update={"peer": patient}))
+    made.create()
+    yield made
+    made.close()
+
+
+def both(task: Task) -> tuple[Reader, Reader]:
+    """The holders of two slots, each with its share of the partitions."""
+    one, two = task.reader(), task.reader()
+    until(lambda: (one.poll(0.05), two.poll(0.05)) and one.held and two.held, what="a share for each")
+    until(
+        lambda: (one.poll(0.05), two.poll(0.05)) and len(one.held) + len(two.held) == PARTITIONS, what="all partitions"
+    )
+    return one, two
+
+
+def all_of(reader: Reader) -> bool:
+    reader.poll(0.05)
+    return len(reader.held) == PARTITIONS
+
+
+def test_a_slot_goes_over_with_its_partitions_and_the_others_notice_nothing(task: Task) -> None:
+    """Its next holder gets them while nobody else says a word; a batch that another one has in hand stays its own."""
+    task.feed(90, sentinel="s")
+    dead, other = both(task)
+    share, batch = set(dead.held), next_batch(other)
+    successor = task.reader(slot=0)
+    until(lambda: successor.poll(0.05) or set(successor.held) == share, what="the slot's partitions")
+    other.poll(0.5)
+    assert other.holds(batch)
+    other.rewind()
+    values = work_off(task, successor, task.writer(0)) + work_off(task, other, task.writer(1))
+    assert sorted(map(int, values)) == list(range(90))
+
+
+def test_who_held_the_slot_before_can_do_nothing_any_more(task: Task) -> None:
+    """His reader hears of it and is lost; what he knew of his place in the group commits nothing."""
+    task.feed(30)
+    before = task.reader()
+    batch, place = next_batch(before), before.group_metadata()
+    writer = task.writer()
+    successor = task.reader(slot=0)
+    until(lambda: all_of(successor), what="the slot's partitions")
+    with pytest.raises(TransactionAborted, match="FENCED_INSTANCE_ID"):
+        writer.write([Outgoing(task.stage.egress[0].topic, b"late", 0)], counted(batch), lambda: place)
+    with pytest.raises(ReaderLost, match="fenced"):
+        until(lambda: before.poll(0.05), what="the news")
+    before.close()
+    assert next_batch(successor).rows == batch.rows
+
+
+def test_who_leaves_in_order_is_not_waited_for(task: Task) -> None:
+    """Closing a reader gives its partitions to the others, long before its session could time out."""
+    one, two = both(task)
+    one.close()
+    until(lambda: all_of(two), what="all partitions")
+
+
+def test_who_leaves_before_it_was_let_in_is_not_waited_for(task: Task) -> None:
+    """Also in the middle of its joining, when the group has not given it anything yet."""
+    one = task.reader()
+    until(lambda: all_of(one), what="all partitions")
+    two = task.reader()
+    until(lambda: two.poll(0.02) or one.poll(0) or two.member, what="the second one's name in the group")
+    two.close()
+    one.rewind()
+    until(lambda: all_of(one), what="all partitions again")
+    task.feed(3)
+    assert sum(next_batch(one).rows.values()) > 0
+
+
+def test_the_place_of_a_lost_peer_is_given_up_for_it(task: Task) -> None:
+    """The others share its partitions then. Where it is not, or nobody is, there is nothing to do."""
+    group = task.stage.group(task.settings.deployment, JOB)
+    _lost, other = both(task)
+    assert dismiss(task.settings, group, task.stage.member(0), task.stage.ingress)
+    until(lambda: all_of(other), what="all partitions")
+    assert not dismiss(task.settings, group, task.stage.member(0), task.stage.ingress)
+    assert not dismiss(task.settings, f"{group}-none", task.stage.member(0), task.stage.ingress)
+
+
+def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:
+    """Who has let go of some dies before the group can give them to another: his successor sees that nobody has them."""
+    one = task.reader()
+    until(lambda: all_of(one), what="all partitions")
+    two = task.reader()
+    group = task.stage.group(task.settings.deployment, JOB)
+
+    def first_round_is_over() -> bool:
+        two.poll(0.05)  # the other one, not asked, does not let go; as the group knows, it has
+        found = described(task.settings, group).result(10)
+        return len(found.members) == 2 and found.state is ConsumerGroupState.STABLE
+
+    until(first_round_is_over, what="the first of two rounds")
+    successor = task.reader(slot=0)
+
+    def found_out() -> list[Reader]:
+        found = []
+        for reader in (two, successor):
+            try:
+                reader.poll(0.05)
+            except ReaderLost as error:
+                assert "nobody holds" in str(error)
+                found.append(reader)
+        return found
+
+    (lost, *others) = until(found_out, what="somebody to notice")
+    lost.close()
+    stays = others[0] if others else two if lost is successor else successor
+    with contextlib.suppress(ReaderLost):  # it may have seen the same
+        until(lambda: all_of(stays), what="all partitions")
+    until(lambda: all_of(stays), what="all partitions")
