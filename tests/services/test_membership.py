@@ -124,7 +124,8 @@ def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:
             try:
                 reader.poll(0.05)
             except ReaderLost as error:
-                assert "nobody holds" in str(error)
+                if "nobody holds" not in str(error):
+                    raise
                 found.append(reader)
         return found
 
