@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -228,6 +229,8 @@ def main(settings: Settings) -> NoReturn:
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
         craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
+        # pyarrow imports it as soon as it makes an array of Python's values: in front of the first batch, otherwise.
+        threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
         import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
 
         garbage.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever

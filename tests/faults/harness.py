@@ -359,16 +359,22 @@ def _spread(seconds: list[float]) -> dict[str, float | int]:
     return {**{name: round(value, 2) for name, value in found.items()}, "of": len(seconds)}
 
 
-def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
-    """Commits that processes asked for after they woke up, and got, for peers that had been decided to be dead before.
-
-    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
-    """
+def _died(cluster: Cluster) -> dict[str, float]:
+    """When it was decided of a peer that it had died."""
     died: dict[str, float] = {}
     for log in cluster.folder.glob("coordinator*.log"):
         for line in cluster.lines(log.stem):
             if line.get("event") == "decided" and line.get("kind") == "died":
                 died.setdefault(str(line["peer"]), _at(line))
+    return died
+
+
+def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
+    """Commits that processes asked for after they woke up, and got, for peers that had been decided to be dead before.
+
+    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
+    """
+    died = _died(cluster)
     found = 0
     for name, woke in stale:
         asked: dict[str, float] = {}
@@ -382,18 +388,20 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
 
 
 def takeovers(cluster: Cluster) -> list[float]:
-    """Seconds from taking a slot that another has left to the first batch committed there, of those that came to commit."""
-    taken: dict[tuple[object, object, object], float] = {}
-    known: Counter[tuple[object, object]] = Counter()
+    """Seconds from taking a slot whose holder died to the first batch committed there, of those that came to commit."""
+    died = _died(cluster)
+    holders: dict[tuple[object, object, object], str] = {}
+    taken: dict[tuple[str, object, object], float] = {}
     lines = [line for log in cluster.folder.glob("peer*.log") for line in cluster.lines(log.stem) if "task" in line]
     found: list[float] = []
     for line in sorted(lines, key=_at):
-        who, task = line.get("peer"), (line.get("job"), line["task"])
+        who, job, task = str(line.get("peer")), line.get("job"), line["task"]
         if line.get("event") == "takes the task":
-            known[task] += 1
-            if known[task] > AT_A_TIME:
-                taken[who, *task] = _at(line)
-        elif line.get("event") == "batch committed" and (since := taken.pop((who, *task), None)) is not None:
+            slot = job, task, line["slot"]
+            if died.get(holders.get(slot, ""), math.inf) < _at(line):
+                taken[who, job, task] = _at(line)
+            holders[slot] = who
+        elif line.get("event") == "batch committed" and (since := taken.pop((who, job, task), None)) is not None:
             found.append(_at(line) - since)
     return found
 

@@ -81,7 +81,8 @@ class Real:
 
 def warm() -> None:
     """Have the process that others are forked off import everything beforehand. Once, before the first is started."""
-    _processes.set_forkserver_preload([__name__, "queues.links", "queues.media.files_output", "queues.media.generator"])
+    modules = ["queues.links", "queues.media.files_output", "queues.media.generator", "pandas"]
+    _processes.set_forkserver_preload([__name__, *modules])
 
 
 def coordinator(name: str, folder: Path, settings: Settings, gates: Path) -> Process:

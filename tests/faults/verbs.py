@@ -214,15 +214,16 @@ def _rebalance(scene: Scene, rng: random.Random) -> str:
         return process.name
 
 
-def _while_one_leaves(verb: Verb) -> Verb:
+def _while_some_leave(verb: Verb) -> Verb:
     """For what only happens when partitions move, which a death does not make them do: the slot goes over as it is."""
 
     def both(scene: Scene, rng: random.Random) -> str:
         with ThreadPoolExecutor(1) as aside:
-            leaves = aside.submit(_rebalance, scene, random.Random(rng.random()))
-            whom = verb(scene, rng)
-            leaves.result()
-        return whom
+            struck = aside.submit(verb, scene, random.Random(rng.random()))
+            while not struck.done():
+                _rebalance(scene, rng)
+                scene.hold(1.0)
+        return struck.result()
 
     return both
 
@@ -339,7 +340,7 @@ ENDING = ("vote", "voted", "exhausted", "seal", "sealed", "complete", "completed
 
 def _kinds() -> dict[str, Kind]:
     kinds = {f"kill at {point}": Kind("sigkill", "run", _at_gate(point, "kill")) for point in RUNNING}
-    kinds["kill at rewind"] = Kind("sigkill", "run", _while_one_leaves(_at_gate("rewind", "kill")))
+    kinds["kill at rewind"] = Kind("sigkill", "run", _while_some_leave(_at_gate("rewind", "kill")))
     kinds |= {f"stop at {point}": Kind("sigstop", "run", _at_gate(point, "stop")) for point in RUNNING}
     kinds |= {f"kill at {point}": Kind("sigkill", "end", _at_gate(point, "kill")) for point in ENDING}
     kinds |= {f"stop at {point}": Kind("sigstop", "end", _at_gate(point, "stop")) for point in ("seal", "sealed")}
