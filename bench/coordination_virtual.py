@@ -83,6 +83,9 @@ class WideLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        pass
+
     def forget(self, jobs: Collection[str]) -> None:
         pass
 

@@ -95,6 +95,9 @@ class Links:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        pass
+
     def forget(self, jobs: Collection[str]) -> None:
         pass
 

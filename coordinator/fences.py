@@ -37,9 +37,11 @@ class Slot(NamedTuple):
 
 
 class Fencing(Protocol):
-    """Ends what is open under a slot's transactional id, and its place in the group; at any time, from any thread."""
+    """Ends what is open under a slot's transactional id, and its place in the group; each at any time, from any thread."""
 
     def fence(self, slot: Slot, spec: JobSpec) -> None: ...
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None: ...
 
 
 class Fences:
@@ -47,7 +49,7 @@ class Fences:
 
     Args:
         fencing: how it is done.
-        vacant: whether nobody holds a slot; asked right before, from any of the threads.
+        vacant: whether nobody holds a slot; asked right before each step, from any of the threads.
         lasting: seconds after which the broker has ended by itself whatever was open.
         clockwork: time and threads.
     """
@@ -90,12 +92,17 @@ class Fences:
     def _work(self) -> None:
         while (found := self._next()) is not None:
             since, n, slot, spec = found
-            if self._clockwork.now() - since > self._lasting or not self._vacant(slot):
+            if self._clockwork.now() - since > self._lasting:
                 continue
-            gate("fence")
-            try:
-                self._fencing.fence(slot, spec)
-            except Exception as error:  # noqa: BLE001 - the broker ends it in its own time
-                log.warning("what a lost peer left open is not ended yet", n=n, **slot._asdict(), reason=str(error))
-            else:
-                log.info("ended what a lost peer may have left open", n=n, **slot._asdict())
+            for what, end in (("transaction", self._fencing.fence), ("membership", self._fencing.dismiss)):
+                if not self._vacant(slot):  # asked each time, since each may take seconds
+                    break
+                gate("fence")
+                try:
+                    end(slot, spec)
+                except Exception as error:  # noqa: BLE001 - the broker ends it in its own time
+                    log.warning(
+                        "what a lost peer left is not ended yet", what=what, n=n, **slot._asdict(), reason=str(error)
+                    )
+                else:
+                    log.info("ended what a lost peer may have left", what=what, n=n, **slot._asdict())

@@ -72,8 +72,9 @@ with the state: at ten thousand peers it is one every eight thousand."""
 RECALLED = 20_000
 """Entries before the snapshot that a new leader reads for their requests."""
 
-_LEAVING = (PeerDied, Evicted, TaskFailed)
-"""Events by which a slot may be left with something open on Kafka."""
+_LEAVING = (PeerDied, Evicted, TaskFailed, Left)
+"""Events by which a slot may be left with something open on Kafka; of a peer that left in order, its place in a group that was in
+the midst of a round."""
 
 _FORGETTING = (JobPurged, LinksDeleted)
 """Events by which a job may be forgotten."""

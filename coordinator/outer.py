@@ -63,9 +63,10 @@ class OuterEffects(Protocol):
         """Last row counts by task. Whatever it raises, it is tried again."""
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
-        """End what is open under a slot's transactional id, and take its holder out of the task's group. Whatever it raises,
-        it is not tried again.
-        """
+        """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        """Take a slot's holder out of the task's group. Whatever it raises, it is not tried again."""
 
     def forget(self, jobs: Collection[str]) -> None:
         """Remove what forgotten jobs have left. Whatever it raises, it is tried again."""
@@ -117,7 +118,6 @@ class KafkaLinks:
                 log.warning("files of an ended job stay written aside", job=job, task=task.name, reason=str(error))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
-        from queues.membership import dismiss
         from queues.transaction import TransactionalWriter
 
         deployment = self._settings.deployment
@@ -127,6 +127,12 @@ class KafkaLinks:
             writer.open()
         finally:
             writer.close()
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        from queues.membership import dismiss
+
+        deployment = self._settings.deployment
+        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
         dismiss(self._settings, stage.group(deployment, slot.job), stage.member(slot.number), stage.ingress)
 
 

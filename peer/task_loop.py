@@ -113,7 +113,7 @@ class TaskLoop:
         """
         try:
             self._start_hooks()
-            while not self._over:
+            while self._may_open():
                 try:
                     self._open()
                     while not self._over:
@@ -264,9 +264,14 @@ class TaskLoop:
         return positions
 
     def _check(self, batch: Batch) -> None:
-        """Step 3. While ZooKeeper is away the batch waits, in the group; the fences do not depend on it."""
+        """Step 3. While ZooKeeper is away the batch waits, in the group; the fences do not depend on it. For a session and no
+        longer: then others may have been given the task, and shall have the partitions.
+        """
+        patience = time.monotonic() + self._work.settings.zookeeper.session_timeout
         while not self._grant.usable:
             self._grant.check()
+            if time.monotonic() > patience:
+                raise ReaderLost("ZooKeeper is away for longer than a session lives")
             self._reader.poll(_TICK)
         if not self._reader.holds(batch):
             raise BatchDropped("its partitions were given to another peer")
@@ -408,6 +413,12 @@ class TaskLoop:
     @property
     def _over(self) -> bool:
         return self._grant.gone or self._grant.draining
+
+    def _may_open(self) -> bool:
+        """Waits for ZooKeeper if it is away: the slot may be another's by now, whom opening would fence. False: it is over."""
+        while not self._over and not self._grant.usable:
+            self._grant.pause(_TICK)
+        return not self._over
 
     def _open(self) -> None:
         """First the slot, then the positions: opening the writer ends what the slot's last holder left open."""

@@ -35,6 +35,10 @@ from sardonyx.spec import JobSpec
 
 log = structlog.get_logger()
 
+_NEVER = 3600.0
+"""Seconds after which the client gives up a request to a group's coordinator: the most that it takes, for one that it has given
+up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
+
 _CALL = 30.0
 """Seconds within which a broker answers an administrative request, or is said not to."""
 
@@ -128,7 +132,10 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
     admin = _admin(settings)
     deadline = time.monotonic() + _CALL
     while groups:
-        errors = {group: _error_of(future) for group, future in admin.delete_consumer_groups(groups).items()}
+        errors = {
+            group: _error_of(future)
+            for group, future in admin.delete_consumer_groups(groups, request_timeout=_NEVER).items()
+        }
         groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
         if groups and time.monotonic() > deadline:
             raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
@@ -420,7 +427,7 @@ def groups(settings: Settings) -> set[str]:
 def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
     """Who is in a group, and what they were given: an answer to come."""
     admin = _admin(settings)
-    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=_CALL)[group]
+    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=_NEVER)[group]
     return answer
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 import structlog
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from queues.links import described
@@ -24,11 +24,14 @@ from sardonyx.graph import Link
 
 log = structlog.get_logger()
 
+_KNOWN = 2.0
+"""Seconds that a client is waited for that has not been told whether it was let in: it may be in the group already."""
+
 _LEAVE = 5.0
 """Seconds that a group may take to let a member go, before its client is closed all the same."""
 
 _ANSWER = 10.0
-"""Seconds that the broker has to tell who is in a group, and the group to let somebody in."""
+"""Seconds that the broker has to tell who is in a group, and the group, once all its members are there, to let somebody in."""
 
 _SETTLED = 2.0
 """Seconds after which a group that gives partitions away in two rounds is through with the second."""
@@ -42,7 +45,7 @@ def leave(consumer: Consumer) -> None:
     Closing alone would leave a static member in its group: librdkafka says goodbye for it only when it unsubscribes.
     """
     try:
-        if consumer.memberid():
+        if _poll(consumer, lambda: bool(consumer.memberid()), _KNOWN):
             consumer.unsubscribe()
             _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
     except (KafkaException, RuntimeError) as error:  # it was fenced, and has no place to leave
@@ -84,7 +87,8 @@ def dismiss(settings: Settings, group: str, member: str, links: Collection[Link]
     )
     try:
         consumer.subscribe([link.topic for link in links], on_assign=lambda _, partitions: came.append(partitions))
-        if not _poll(consumer, lambda: bool(came), _ANSWER):
+        # A round that is under way waits for every member that has not been given up yet.
+        if not _poll(consumer, lambda: bool(came), settings.peer.session_timeout + _ANSWER):
             raise TimeoutError(f"group {group} did not let {member} in, to leave it")
     finally:
         leave(consumer)
@@ -109,9 +113,13 @@ class Census:
         self._partitions = frozenset(partitions)
         self._due: float | None = time.monotonic() + _SETTLED
         self._answer: Future[ConsumerGroupDescription] | None = None
+        self._missed: frozenset[Partition] | None = None
 
     def missing(self) -> frozenset[Partition]:
-        """What nobody was given, as soon as that is known; until then, and if there is no such thing, nothing. Does not wait."""
+        """What nobody was given, as soon as that is certain; until then, and if there is no such thing, nothing. Does not wait.
+
+        What is missing once may be on its way from one member, who is just busy, to another. So it is looked twice.
+        """
         if self._answer is None:
             if self._due is not None and time.monotonic() > self._due:
                 self._due = None
@@ -120,8 +128,11 @@ class Census:
             answer, self._answer = self._answer, None
             if answer.exception() is None and (found := answer.result()).state is ConsumerGroupState.STABLE:
                 given = {place for member in found.members for place in member.assignment.topic_partitions}
-                return self._partitions - {Partition(place.topic, place.partition) for place in given}
-            self._due = time.monotonic() + _SETTLED  # a broker is away, or the group in the midst of a round: again
+                missing = self._partitions - {Partition(place.topic, place.partition) for place in given}
+                if self._missed is not None or not missing:
+                    return missing & (self._missed or frozenset())
+                self._missed = missing
+            self._due = time.monotonic() + _SETTLED  # else a broker is away, or the group in the midst of a round
         return frozenset()
 
 
@@ -143,10 +154,11 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
 
 
 def _poll(consumer: Consumer, over: Callable[[], bool], patience: float) -> bool:
-    """Serve the group until something is so; what is read meanwhile is dropped."""
+    """Serve the group until something is so; what is read meanwhile is dropped. False: it did not come to be, or never will."""
     deadline = time.monotonic() + patience
     while not over():
-        if time.monotonic() > deadline:
+        message = consumer.poll(_TICK)
+        error = message and message.error()
+        if time.monotonic() > deadline or (error and error.code() == KafkaError._FATAL):
             return False
-        consumer.poll(_TICK)
     return True

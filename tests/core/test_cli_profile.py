@@ -25,7 +25,7 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
         "java says something",
         line(task="read", peer="a-0", rows_in=100, wait_ms=10.0, decode_ms=1.0, function_ms=0.5, write_ms=2.0),
         line(task="label", peer="a-1", rows_in=50, wait_ms=1.0, function_ms=7.0, encode_ms=1.0, write_ms=2.0),
-        line(task="read", peer="a-2", rows_in=300, wait_ms=30.0, decode_ms=3.0, publish_ms=4.0),
+        line(task="read", peer="a-2", rows_in=300, wait_ms=30.0, decode_ms=3.0, commit_ms=6.0, publish_ms=4.0),
         line(task="read", job="other-1", rows_in=7),
         json.dumps({"event": "sealed", "job": "count-1", "task": "read"}),
     ]
@@ -33,7 +33,15 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
     read, label = read_profile(log, "count-1")
     assert (read.task, read.batches, read.rows) == ("read", 2, 400)
     assert read.seconds == pytest.approx(
-        {"wait": 0.04, "decode": 0.004, "function": 0.0005, "encode": 0, "write": 0.002, "publish": 0.004}
+        {
+            "wait": 0.04,
+            "decode": 0.004,
+            "function": 0.0005,
+            "encode": 0,
+            "write": 0.002,
+            "commit": 0.006,
+            "publish": 0.004,
+        }
     )
     assert (label.task, label.batches, label.rows) == ("label", 1, 50)
     assert read_profile(log, "never-ran") == []
@@ -41,11 +49,11 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
 
 def test_the_table_shows_microseconds_a_row() -> None:
     """So that tasks, steps and runs can be compared; a batch without rows divides by nothing."""
-    seconds = dict.fromkeys(("wait", "decode", "function", "encode", "write", "publish"), 0.002)
+    seconds = dict.fromkeys(("wait", "decode", "function", "encode", "write", "commit", "publish"), 0.002)
     out = io.StringIO()
     Console(file=out, width=160).print(profile_table([TaskProfile("read", 4, 1000, seconds)]))
     assert "250" in out.getvalue()
-    assert out.getvalue().count("2.00") == 6
+    assert out.getvalue().count("2.00") == 7
 
 
 def test_only_own_peers_can_be_profiled() -> None:

@@ -24,7 +24,7 @@ def test_defaults_stand_without_file_environment_and_flags() -> None:
     settings = load_settings()
     assert settings.deployment == "default"
     assert settings.zookeeper.hosts is None
-    assert settings.zookeeper.session_timeout == 10.0
+    assert settings.zookeeper.session_timeout == 8.0
     assert settings.peer.heartbeat == 0.3
     assert settings.coordinator.snapshot_every == 1000
     assert settings.coordinator.failure_backoff == 1.0
@@ -132,7 +132,7 @@ def test_a_bad_value_names_key_value_origin_and_reason(
 def test_a_rule_between_settings_is_told_too() -> None:
     """A heartbeat that the session timeout cannot bear is refused."""
     with pytest.raises(SetupError, match="at most a third") as caught:
-        load_settings(peer={"heartbeat": "3 s"})
+        load_settings(peer={"heartbeat": "5 s"})
     assert caught.value.code == "SX-CONFIG-VALUE"
 
 
@@ -223,7 +223,7 @@ def test_settings_cannot_be_changed() -> None:
 def test_zookeeper_client_arguments_follow_the_settings() -> None:
     """Plain: hosts and timeout only. TLS: verified unless said otherwise."""
     plain = load_settings(zookeeper={"hosts": "a:1"}).zookeeper.client()
-    assert plain == {"hosts": "a:1", "timeout": 10.0}
+    assert plain == {"hosts": "a:1", "timeout": 8.0}
     secure = load_settings(zookeeper={"hosts": "a:1", "auth": {"tls": True, "ca": "/ca.pem"}}).zookeeper.client()
     assert secure["use_ssl"] is True
     assert secure["verify_certs"] is True

@@ -15,7 +15,25 @@ from sardonyx.spec import JobSpec
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)
 
-Start = Callable[..., "tuple[Fences, queue.Queue[Slot]]"]
+Start = Callable[..., "tuple[Fences, Kafka]"]
+
+
+class Kafka:
+    """What was ended there, in order."""
+
+    def __init__(self, meanwhile: Callable[[Slot], None]) -> None:
+        self._meanwhile = meanwhile
+        self.fenced: queue.Queue[Slot] = queue.Queue()
+        self.dismissed: queue.Queue[Slot] = queue.Queue()
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        assert spec is SPEC
+        self._meanwhile(slot)
+        self.fenced.put(slot)
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        assert spec is SPEC
+        self.dismissed.put(slot)
 
 
 @pytest.fixture
@@ -26,17 +44,10 @@ def start() -> Iterator[Start]:
         vacant: Callable[[Slot], bool] = lambda _slot: True,
         lasting: float = 60,
         meanwhile: Callable[[Slot], None] = lambda _slot: None,
-    ) -> tuple[Fences, queue.Queue[Slot]]:
-        fenced: queue.Queue[Slot] = queue.Queue()
-
-        class Fencing:
-            def fence(self, slot: Slot, spec: JobSpec) -> None:
-                assert spec is SPEC
-                meanwhile(slot)
-                fenced.put(slot)
-
-        begun.append(Fences(Fencing(), vacant, lasting))
-        return begun[-1], fenced
+    ) -> tuple[Fences, Kafka]:
+        kafka = Kafka(meanwhile)
+        begun.append(Fences(kafka, vacant, lasting))
+        return begun[-1], kafka
 
     yield make
     for fences in begun:
@@ -45,28 +56,28 @@ def start() -> Iterator[Start]:
 
 def test_a_slot_that_was_left_is_fenced(start: Start) -> None:
     """Each of them, once."""
-    fences, fenced = start()
+    fences, kafka = start()
     fences.left(1, ONE, SPEC)
     fences.left(2, OTHER, SPEC)
-    assert {fenced.get(timeout=10), fenced.get(timeout=10)} == {ONE, OTHER}
+    assert {kafka.fenced.get(timeout=10), kafka.fenced.get(timeout=10)} == {ONE, OTHER}
 
 
 def test_a_slot_that_somebody_has_taken_meanwhile_is_left_alone(start: Start) -> None:
     """Whoever has it ends by himself what was open, and would only be fenced."""
-    fences, fenced = start(vacant=lambda slot: slot == OTHER)
+    fences, kafka = start(vacant=lambda slot: slot == OTHER)
     fences.left(1, ONE, SPEC)
     fences.left(2, OTHER, SPEC)
-    assert fenced.get(timeout=10) == OTHER
-    assert fenced.empty()
+    assert kafka.fenced.get(timeout=10) == OTHER
+    assert kafka.fenced.empty()
 
 
 def test_what_the_broker_has_ended_by_itself_needs_no_fence(start: Start) -> None:
     """When there are more of them than can be fenced in the life of a transaction."""
-    fences, fenced = start(lasting=-1)
+    fences, kafka = start(lasting=-1)
     fences.left(1, ONE, SPEC)
     fences.close()
     with pytest.raises(queue.Empty):
-        fenced.get(timeout=0.1)
+        kafka.fenced.get(timeout=0.1)
 
 
 def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
@@ -77,10 +88,10 @@ def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
             raise OSError("Kafka is away")
 
     with capture_logs() as told:
-        fences, fenced = start(meanwhile=breaks)
+        fences, kafka = start(meanwhile=breaks)
         fences.left(1, ONE, SPEC)
         fences.left(2, OTHER, SPEC)
-        assert fenced.get(timeout=10) == OTHER
+        assert kafka.fenced.get(timeout=10) == OTHER
         fences.close()
     assert any(line.get("reason") == "Kafka is away" and line["job"] == "j1" for line in told)
 
@@ -93,10 +104,34 @@ def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
         running.release()
         assert release.wait(10)
 
-    fences, fenced = start(meanwhile=waits)
+    fences, kafka = start(meanwhile=waits)
     for number in range(most):
         fences.left(number, Slot("j1", "work", number), SPEC)
     assert all(running.acquire(timeout=10) for _ in range(THREADS))
     assert not running.acquire(timeout=0.1)
     release.set()
-    assert len({fenced.get(timeout=10) for _ in range(most)}) == most
+    assert len({kafka.fenced.get(timeout=10) for _ in range(most)}) == most
+
+
+def test_a_slots_place_in_its_group_is_given_up_behind_its_transaction(start: Start) -> None:
+    """Unless somebody takes the slot in between: the place is his then. If one cannot be done, the other is."""
+    taken: list[Slot] = []
+    asked: queue.Queue[Slot] = queue.Queue()
+
+    def meanwhile(slot: Slot) -> None:
+        if slot == ONE:
+            taken.append(slot)
+        else:
+            raise OSError("Kafka is away")
+
+    def vacant(slot: Slot) -> bool:
+        asked.put(slot)
+        return slot not in taken
+
+    fences, kafka = start(vacant=vacant, meanwhile=meanwhile)
+    fences.left(1, ONE, SPEC)
+    fences.left(2, OTHER, SPEC)
+    assert sorted(asked.get(timeout=10) for _ in range(4)) == [ONE, ONE, OTHER, OTHER]
+    assert kafka.dismissed.get(timeout=10) == OTHER
+    assert kafka.fenced.get(timeout=10) == ONE
+    assert kafka.dismissed.empty()

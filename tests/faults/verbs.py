@@ -105,7 +105,7 @@ UNCOMMITTED = frozenset({"read", "cut", "checked", "applied", "begin", "written"
 
 
 def _past(rng: random.Random) -> float:
-    """Seconds of a pause: past the sessions, and half the time past the transaction's life, too."""
+    """Seconds of a pause: past ZooKeeper's session; half the time past the group's and the transaction's life, too."""
     return rng.choice([SESSION + 1.5, TRANSACTION + 1.5])
 
 

@@ -61,6 +61,9 @@ class FakeLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("fence", "/".join(map(str, slot))))
 
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        self.asked.append(("dismiss", "/".join(map(str, slot))))
+
     def forget(self, jobs: Collection[str]) -> None:
         self.asked += [("forget", job) for job in jobs]
 

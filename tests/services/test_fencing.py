@@ -16,6 +16,7 @@ from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow
 from tests.faults.shapes import SHAPES
+from tests.proxy import Proxy
 from tests.waiting import until
 
 SESSION = 4.0
@@ -75,6 +76,39 @@ def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
         until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=LASTING / 2)
         if action == "stop":
             os.kill(hit, signal.SIGCONT)
+        flow.feed.finish()
+        assert handle.await_completion(60).status == "completed"
+        found = flow.check()
+    assert found["lost"] == found["doubled"] == found["out_of_order"] == 0, flow.wrong
+
+
+def test_a_peer_that_zookeeper_is_away_from_leaves_its_partitions_to_others(
+    quick: Settings, flow: Flow, tmp_path: Path
+) -> None:
+    """When its session is over it neither keeps its place in the group nor opens its slot again, though Kafka answers it."""
+    gates = tmp_path / "gates"
+    processes.warm()
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(str(quick.zookeeper.hosts)))
+        far = quick.model_copy(update={"zookeeper": quick.zookeeper.model_copy(update={"hosts": proxy.address})})
+        client = stack.enter_context(Client(settings=quick))
+        for process in (
+            processes.coordinator("coordinator", tmp_path, quick, gates),
+            processes.peers("far", tmp_path, far, gates),
+            processes.peers("near", tmp_path, quick, gates),
+        ):
+            stack.callback(process.end)
+        until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)
+        handle = client.submit(str(flow.spec))
+        flow.step(0.1)
+        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition", timeout=60)
+        until(lambda: all(peer.state == "active" for peer in client.peers()), what="both at work")
+        proxy.refuse()
+        until(lambda: len(client.peers()) == 1, what="the end of its session")
+        flow.step(0.3)
+        marks = {source: sent - 1 for source, sent in enumerate(flow.feed.sent)}
+        until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=LASTING / 2)
+        proxy.accept_again()
         flow.feed.finish()
         assert handle.await_completion(60).status == "completed"
         found = flow.check()

@@ -85,7 +85,10 @@ def test_who_leaves_before_it_was_let_in_is_not_waited_for(task: Task) -> None:
     one = task.reader()
     until(lambda: all_of(one), what="all partitions")
     two = task.reader()
-    until(lambda: two.poll(0.02) or one.poll(0) or two.member, what="the second one's name in the group")
+    group = task.stage.group(task.settings.deployment, JOB)
+    until(
+        lambda: len(described(task.settings, group).result(10).members) == 2, what="the second one's name in the group"
+    )
     two.close()
     one.rewind()
     until(lambda: all_of(one), what="all partitions again")

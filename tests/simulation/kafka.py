@@ -191,6 +191,9 @@ class SimLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.kafka.fence(self.clockwork, slot)
 
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        """The groups of this Kafka put silent members out by themselves."""
+
     def forget(self, jobs: Collection[str]) -> None:
         """Nothing is ever left in this Kafka when a job has ended."""
 
