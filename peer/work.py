@@ -69,12 +69,13 @@ class StepClock:
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
-        self._steps: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        """By step."""
 
     def start(self) -> None:
         """A batch begins; how long it was waited for, and read, counts as its first step."""
         now = time.perf_counter()
-        self._steps = {"wait": now - self._since}
+        self.seconds = {"wait": now - self._since}
 
     @contextmanager
     def __call__(self, step: str) -> Iterator[None]:
@@ -82,11 +83,17 @@ class StepClock:
         began = time.perf_counter()
         yield
         self._since = time.perf_counter()
-        self._steps[step] = self._steps.get(step, 0.0) + self._since - began
+        self.seconds[step] = self.seconds.get(step, 0.0) + self._since - began
+
+    def part(self, step: str, seconds: float, rest: str) -> None:
+        """Of what was counted as that step's only so many seconds are, if any are known; the rest is another one's."""
+        whole = self.seconds.get(step, 0.0)
+        if 0 < seconds < whole:
+            self.seconds |= {step: seconds, rest: whole - seconds}
 
     def milliseconds(self) -> dict[str, float]:
         """By step, as fields of a log line."""
-        return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self._steps.items()}
+        return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self.seconds.items()}
 
 
 @dataclass
@@ -156,6 +163,7 @@ class Work:
                 applied = self.function.apply(rows.table)
                 if garbage.after_batch():
                     forget_sockets(self.spark)
+            clock.part("function", applied.worked, rest="spark")
         out = applied.table if applied.table is not None else rows.table.slice(0, 0)
         failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
         ways = sort_out(self.stage, self.outlets, failed)

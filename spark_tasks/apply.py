@@ -61,6 +61,8 @@ class Applied(NamedTuple):
     """None if no row came out, so that not even the columns are known."""
     bad: Sequence[Bad] = ()
     """The records that the function raises for, in order; they are not in ``table``."""
+    worked: float = 0.0
+    """Seconds that it ran on the worker where it took longest, over all attempts; 0 if that cannot be told (DataFrames)."""
 
     @property
     def skipped(self) -> int:
@@ -102,6 +104,7 @@ class TaskFunction:
         self._known: dict[str, pa.DataType] = {}
         self._apart = task.on_error.then != "fail" if apart is None else apart
         self._abandoned = threading.Event()
+        self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._steps = [_step(each, code) for each in (task, *fused) if each.fn is not None]
         if not self._steps:
@@ -144,6 +147,7 @@ class TaskFunction:
         """
         if not self._steps:
             return Applied(table)
+        self._worked = 0.0
         if self._takes == "dataframe":
             tables, bad = self._as_dataframe(table)
         elif self._takes == "record" and len(self._steps) == 1:
@@ -151,7 +155,7 @@ class TaskFunction:
         else:
             tables, bad = self._in_slices(table)
         result = self._settled(joined(self._named.task, self._named.fn, tables))
-        return Applied(result if result.num_columns else None, tuple(bad))
+        return Applied(result if result.num_columns else None, tuple(bad), self._worked)
 
     # --- again, and then apart -----------------------------------------------------------------------------------
 
@@ -175,9 +179,11 @@ class TaskFunction:
         return attempt > self._task.on_error.retries
 
     def _run(self, work: Any, slices: list[Slice]) -> list[Any]:
-        return on_workers(
-            self._spark, f"task {self._task.name}", partial(work, [step.plan for step in self._steps]), slices
-        )
+        plans = [step.plan for step in self._steps]
+        return on_workers(self._spark, f"task {self._task.name}", partial(work, plans), slices, self._took)
+
+    def _took(self, seconds: float) -> None:
+        self._worked += seconds
 
     def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""

@@ -8,6 +8,7 @@ Spark job itself succeeds, so nothing is retried and no JVM stack trace appears.
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -41,7 +42,13 @@ def from_buffer(data: pa.Buffer) -> pa.Table:
         return reader.read_all()
 
 
-def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def on_workers(
+    spark: Any,
+    what: str,
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    took: Callable[[float], None] = lambda _seconds: None,
+) -> list[Result]:
     """``work`` applied to every item on Spark's workers, one Spark task an item; results in the items' order.
 
     May be called from many threads at once; their Spark jobs share the workers fairly.
@@ -51,6 +58,7 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
         what: what this is, in a few words, for Spark's own pages and logs.
         work: a function of a module, or a ``functools.partial`` of one; it must be importable on the workers.
         items: plain data, and buffers as of :func:`to_buffer`.
+        took: hears how many seconds ``work`` ran for the item that it took longest for.
 
     Raises:
         SardonyxError: what ``work`` raised for the first item that failed, as it was; ``SX-UNEXPECTED`` for an
@@ -66,12 +74,12 @@ def on_workers(spark: Any, what: str, work: Callable[[Item], Result], items: Seq
         context.setJobDescription(what)
         if len(items) <= _AT_ONCE and spark not in _apart and sharing.possible(context):
             try:
-                return _beside(context, work, items)
+                return _beside(context, work, items, took)
             except sharing.Unreachable as reason:
                 log.warning("no memory to share with Spark's workers; rows go through its JVM", reason=str(reason))
                 if reason.lasting:
                     _apart.add(spark)
-        return _through(context, work, items)
+        return _through(context, work, items, took)
     except SardonyxError:
         raise
     except Exception as error:
@@ -88,7 +96,9 @@ _apart: weakref.WeakSet[Any] = weakref.WeakSet()
 """Sessions whose workers were found not to reach this process's memory."""
 
 
-def _beside(context: Any, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _beside(
+    context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
+) -> list[Result]:
     """Large buffers go through shared memory, two for each item: what it is, and what comes of it."""
     with contextlib.ExitStack() as held:
         lies, rooms = ([held.enter_context(contextlib.closing(sharing.Memory())) for _ in items] for _ in range(2))
@@ -96,15 +106,19 @@ def _beside(context: Any, work: Callable[[Item], Result], items: Sequence[Item])
             _Sent(memory.pack(item), memory.place, room.place)
             for item, memory, room in zip(items, lies, rooms, strict=True)
         ]
-        return [room.unpack(got) for room, got in zip(rooms, _run(context, work, sent), strict=True)]
+        return [room.unpack(got) for room, got in zip(rooms, _run(context, work, sent, took), strict=True)]
 
 
-def _through(context: Any, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _through(
+    context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
+) -> list[Result]:
     """All goes through the JVM, wherever the workers are."""
-    return [sharing.unpack(got) for got in _run(context, work, [_Sent(sharing.pack(item)) for item in items])]
+    return [sharing.unpack(got) for got in _run(context, work, [_Sent(sharing.pack(item)) for item in items], took)]
 
 
-def _run(context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent]) -> list[sharing.Parcel]:
+def _run(
+    context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent], took: Callable[[float], None]
+) -> list[sharing.Parcel]:
     outcomes = context.parallelize(sent, len(sent)).map(_Guarded(work)).collect()
     for outcome in outcomes:
         if outcome.unreachable is not None:
@@ -112,6 +126,7 @@ def _run(context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent]) ->
             raise sharing.Unreachable(reason, lasting=lasting)
         if outcome.failure is not None:
             raise _rebuilt(outcome.kind, outcome.failure)
+    took(max(outcome.seconds for outcome in outcomes))
     return [outcome.value for outcome in outcomes]
 
 
@@ -129,6 +144,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     """What a worker gives back: a value, or the class and the data of an error."""
 
     value: sharing.Parcel | None = None
+    seconds: float = 0.0
+    """That it took to come to the value."""
     kind: str = ""
     failure: Failure | None = None
     unreachable: tuple[str, bool] | None = None
@@ -152,7 +169,10 @@ class _Guarded(Generic[Item, Result]):
             # Where Spark tries again, the attempt before may still write: the room is for the first only.
             context = TaskContext.get()
             again = context is not None and context.attemptNumber() > 0
-            return _Outcome(sharing.pack(self._work(item), None if again else sent.room))
+            began = time.perf_counter()
+            result = self._work(item)
+            seconds = time.perf_counter() - began
+            return _Outcome(sharing.pack(result, None if again else sent.room), seconds)
         except Exception as error:  # noqa: BLE001 (it is raised again on the other side)
             return _Outcome(kind=type(error).__name__, failure=failure_of(error))
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from sardonyx.config import Settings
 
-STEPS = ("wait", "decode", "function", "encode", "write", "commit", "publish")
-"""Of a batch, as :class:`peer.work.StepClock` names them: until there are enough rows; messages into rows; the function, on
-Spark's workers and the way there and back; rows into messages; messages and positions into the transaction; its commit, with
-all that is still on its way to the brokers; files made visible."""
+STEPS = ("wait", "decode", "spark", "function", "encode", "write", "commit", "publish")
+"""Of a batch, as :class:`peer.work.StepClock` names them: until there are enough rows; messages into rows; the way to
+Spark's workers and back; the function there, on the one where it takes longest; rows into messages; messages and positions
+into the transaction; its commit, with all that is still on its way to the brokers; files made visible."""
 
 
 class TaskProfile(msgspec.Struct):

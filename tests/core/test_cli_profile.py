@@ -36,6 +36,7 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
         {
             "wait": 0.04,
             "decode": 0.004,
+            "spark": 0,
             "function": 0.0005,
             "encode": 0,
             "write": 0.002,
@@ -49,11 +50,11 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
 
 def test_the_table_shows_microseconds_a_row() -> None:
     """So that tasks, steps and runs can be compared; a batch without rows divides by nothing."""
-    seconds = dict.fromkeys(("wait", "decode", "function", "encode", "write", "commit", "publish"), 0.002)
+    seconds = dict.fromkeys(("wait", "decode", "spark", "function", "encode", "write", "commit", "publish"), 0.002)
     out = io.StringIO()
     Console(file=out, width=160).print(profile_table([TaskProfile("read", 4, 1000, seconds)]))
     assert "250" in out.getvalue()
-    assert out.getvalue().count("2.00") == 7
+    assert out.getvalue().count("2.00") == 8
 
 
 def test_only_own_peers_can_be_profiled() -> None:

@@ -119,3 +119,18 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
     loop._troubles.over()  # as after a commit
     loop.step()
     assert calls == ["pause", "recover"]
+
+
+def test_the_way_to_sparks_workers_is_a_step_of_its_own() -> None:
+    """The function's step is what it took there, if that is known; nothing is counted twice."""
+    clock = StepClock()
+    clock.start()
+    with clock("function"):
+        pass
+    whole = clock.seconds["function"]
+    clock.part("function", 0.0, rest="spark")
+    clock.part("function", 2 * whole, rest="spark")  # another machine's clock
+    assert clock.seconds["function"] == whole
+    clock.part("function", whole / 4, rest="spark")
+    assert clock.seconds["function"] == whole / 4
+    assert clock.seconds["spark"] == pytest.approx(whole * 3 / 4)
