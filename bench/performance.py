@@ -138,7 +138,8 @@ def chain(track: Track, runs: int) -> list[Row]:
             view = found.client.submit(load_job(job)).await_completion(900)
             ended = time.time()
             assert view.status == "completed", view
-            since = found.commits("step0").at[0] - float(found.batches("step0")[0]["write_ms"]) / 1000
+            first = found.batches("step0")[0]
+            since = found.commits("step0").at[0] - (float(first["write_ms"]) + float(first["commit_ms"])) / 1000
         return track.landed(target, began, ended, right=stepped, since=since).through
 
     def queries() -> float:

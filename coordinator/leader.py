@@ -20,7 +20,7 @@ from itertools import chain, islice
 
 import structlog
 
-from coordinator import layout
+from coordinator import layout, votes
 from coordinator import log as journal
 from coordinator.decide import Timers, decide, due, next_due, unfinished
 from coordinator.events import (
@@ -61,9 +61,6 @@ from sardonyx.config import Settings
 from sardonyx.errors import InternalError
 from sardonyx.gates import gate
 from sardonyx.spec import JobSpec
-
-CLOSE_ATTEMPTS = 100
-"""Times that the removal of a job's votes is begun; each time somebody has cast another one meanwhile."""
 
 STATE_AN_ENTRY = 256
 """Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
@@ -272,8 +269,11 @@ class Leader:
         with contextlib.suppress(queue.Empty):
             while True:
                 done.append(self._done.get_nowait())
-        self._open_votes([event.job for event in done if isinstance(event, LinksCreated)])
-        self._close_votes([event.job for event in done if isinstance(event, LinksDeleted)])
+        made = (event.job for event in done if isinstance(event, LinksCreated))
+        votes.open_for(
+            self._leadership, [job for job in made if job in self.state.jobs and not self.state.jobs[job].ended]
+        )
+        votes.close_for(self._leadership, [event.job for event in done if isinstance(event, LinksDeleted)])
         intakes = [Intake(stamped(event, at)) for event in done]
         intakes += map(Intake, due(self.state, at, self._timers))
         if intakes:
@@ -395,33 +395,6 @@ class Leader:
         """In a thread of the worker."""
         self._done.put(event)
         self._wake.set()
-
-    def _open_votes(self, jobs: list[str]) -> None:
-        """Before it is logged that a job's links stand. Only a leader makes this node: where it is gone nobody can vote."""
-        known = [self.state.jobs.get(job) for job in jobs]
-        paths = [layout.sentinels(job) for job, found in zip(jobs, known, strict=True) if found and not found.ended]
-        if not paths:
-            return
-        self._tree.sync()
-        stand = self._tree.read_many(paths)
-        for chunk in chunked([Create(path)] for path in dict.fromkeys(paths) if path not in stand):
-            self._leadership.commit(chunk)
-
-    def _close_votes(self, jobs: list[str]) -> None:
-        """Before it is logged that a job's links are gone, so that it is done again if we die before."""
-        paths = [layout.sentinels(job) for job in jobs]
-        for _ in range(CLOSE_ATTEMPTS if jobs else 0):
-            self._tree.sync()
-            paths = list(self._tree.read_many(paths))
-            votes = [[Delete(f"{path}/{name}") for name in self._tree.children(path)] for path in paths]
-            try:
-                for chunk in chunked([*cast, Delete(path)] for path, cast in zip(paths, votes, strict=True)):
-                    self._leadership.commit(chunk)
-                return
-            except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
-                log.debug("votes of an ended job came late", job=jobs, reason=error.message)
-        if paths:
-            log.warning("votes of an ended job stay", job=jobs, node=paths)
 
     def _keep(self) -> None:
         """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, what they have left."""
