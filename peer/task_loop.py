@@ -421,13 +421,15 @@ class TaskLoop:
         return not self._over
 
     def _open(self) -> None:
-        """First the slot, then the positions: opening the writer ends what the slot's last holder left open."""
+        """Take the slot: opening the writer ends what its last holder left open. The reader asks to be let in meanwhile; where
+        it is to begin it asks at its first poll, when nobody else can move that any more.
+        """
         work = self._work
-        self._writer = TransactionalWriter(work.settings, work.transactional_id)
-        self._writer.open()
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
         recover = None if self._store is None else self._store.recover
         self._reader = Reader(work.settings, work.group, work.member, links, self._votes.leader, self._size, recover)
+        self._writer = TransactionalWriter(work.settings, work.transactional_id)
+        self._writer.open()
 
     def _close(self) -> None:
         reader = self.__dict__.pop("_reader", None)
