@@ -70,8 +70,10 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
         )
     step = Step(state, n, event.at)
     _HANDLERS[type(event)](step, event)
-    _offer_work(step)
-    _count_missing(step)
+    # Otherwise everybody got what there was after the last event, and that is as it was.
+    if step.jobs or step.free_changed:
+        _offer_work(step)
+        _count_missing(step)
     state.n = n
     return step.effects()
 

@@ -49,7 +49,7 @@ from coordinator.events import (
 from coordinator.fences import Fences, Slot
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked
 from coordinator.orphans import Orphans, readers_of_letters
 from coordinator.outcomes import TransactionFailed
 from coordinator.outer import OuterEffects, OuterWorker
@@ -284,8 +284,8 @@ class Leader:
 
         They are asked for a piece of the log ahead of what is decided.
 
-        Effects are grouped over events up to the size of a transaction; the effects of one event that are larger by
-        themselves go in several, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
+        Effects are grouped over events to a transaction of a good size; the effects of one event that are larger than one can
+        be go in several, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
         ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
         before being written. Several of each kind are under way at once, each of which ZooKeeper refuses unless the one before
         it has succeeded; the last effects are left under way, and what is to be done outside is begun when they stand.
@@ -301,19 +301,13 @@ class Leader:
                     left[slot] = n
                 effects = self._decide(n, intake.event)
                 self._tell(told, n, intake.event, many)
-                changes: list[TreeEffect] = []
-                for effect in effects:
-                    if isinstance(effect, _OF_THE_TREE):
-                        changes.append(effect)
-                    else:
-                        self._outer.append((n, effect))
-                if merged and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
-                    self._apply(merged, n - 1)
-                    merged = Merged()
+                changes = [effect for effect in effects if isinstance(effect, _OF_THE_TREE)]
+                if len(changes) < len(effects):
+                    self._outer += ((n, effect) for effect in effects if not isinstance(effect, _OF_THE_TREE))
                 merged.add(changes)
-            if merged.size > PIECE:
-                self._apply(merged, self.state.n)
-                merged = Merged()
+                if merged.size > PIECE:
+                    self._apply(merged, n)
+                    merged = Merged()
             if many:
                 kinds = Counter(kind_of(intake.event) for intake in piece if type(intake.event) in many)
                 log.info("decided many alike", last=self.state.n, **kinds)
@@ -333,7 +327,7 @@ class Leader:
 
     def _apply(self, merged: Merged, n: int) -> None:
         operations: list[Operation] = [*merged.operations()]
-        whole = merged.size <= TRANSACTION_LIMIT
+        whole = merged.size <= PIECE + TRANSACTION_LIMIT  # what was gathered before the last event, and that
         chunks = [operations] if whole else list(chunked([operation] for operation in operations))
         for chunk in chunks:
             self._applied(journal.AHEAD)

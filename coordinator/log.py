@@ -26,7 +26,7 @@ import structlog
 from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
-from coordinator.operations import ENTRY_LIMIT, PIECE, Check, Operation, SetIf, chunked, weight
+from coordinator.operations import ENTRY_LIMIT, OPERATION_OVERHEAD, PIECE, Check, Operation, SetIf, chunked
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -153,8 +153,7 @@ def _transactions(first: int, intakes: Iterable[Intake], leader: str) -> Iterato
     piece: list[Intake] = []
     operations: list[Operation] = []
     filled = 0
-    for entries, batch in _batches_of(first, intakes, leader):
-        size = sum(map(weight, batch))
+    for entries, batch, size in _batches_of(first, intakes, leader):
         if operations and filled + size > PIECE:
             yield piece, operations
             piece, operations, filled = [], [], 0
@@ -165,12 +164,16 @@ def _transactions(first: int, intakes: Iterable[Intake], leader: str) -> Iterato
         yield piece, operations
 
 
-def _batches_of(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[tuple[list[Intake], list[Operation]]]:
-    """Per batch: its entries, and the node that holds it with the removals of its requests, which stay together."""
+def _batches_of(
+    first: int, intakes: Iterable[Intake], leader: str
+) -> Iterator[tuple[list[Intake], list[Operation], int]]:
+    """Per batch: its entries, and the node that holds it with the removals of its requests, which stay together; and about how
+    many bytes these are.
+    """
     entries: list[Intake] = []
     batch: list[msgspec.Raw] = []
     removals: list[Operation] = []
-    filled = 0
+    filled = paths = 0
     for n, intake in enumerate(intakes, first):
         data = _encoder.encode(Entry(intake.event, intake.request, leader if n == first else ""))
         if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
@@ -178,15 +181,17 @@ def _batches_of(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[
                 "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"
             )
         if batch and (filled + len(data) > BATCH or n % layout.LOG_BUCKET == 0):
-            yield entries, _batch(n - len(batch), batch, removals)
-            entries, batch, removals, filled = [], [], [], 0
+            yield entries, _batch(n - len(batch), batch, removals), filled + paths
+            entries, batch, removals, filled, paths = [], [], [], 0, 0
         entries.append(intake)
         batch.append(msgspec.Raw(data))
         filled += len(data) + 1
         if intake.inbox:
-            removals.append(Delete(f"{layout.INBOX}/{intake.inbox}"))
+            path = f"{layout.INBOX}/{intake.inbox}"
+            removals.append(Delete(path))
+            paths += OPERATION_OVERHEAD + len(path)
     if batch:
-        yield entries, _batch(n + 1 - len(batch), batch, removals)
+        yield entries, _batch(n + 1 - len(batch), batch, removals), filled + paths
 
 
 def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) -> list[Operation]:

@@ -88,10 +88,12 @@ class Merged:
             path = effect.path
             data = None if isinstance(effect, Delete) else effect.data
             if path in now:
-                self.size += len(data or b"") - len(now[path] or b"")
+                self.size -= len(now[path] or b"")
             else:
                 self._stood[path] = not isinstance(effect, Create)
-                self.size += OPERATION_OVERHEAD + len(path) + len(data or b"")
+                self.size += OPERATION_OVERHEAD + len(path)
+            if data:
+                self.size += len(data)
             now[path] = data
 
     def operations(self) -> list[TreeEffect]:

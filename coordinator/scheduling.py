@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from coordinator.machine import WORKING
@@ -47,8 +47,10 @@ def next_offer(state: State) -> Offer | None:
     return None
 
 
-def in_turn(state: State, names: Iterable[str]) -> list[str]:
+def in_turn(state: State, names: Collection[str]) -> list[str]:
     """Jobs in the order in which they are served: as they were submitted, beginning behind the one that was served last."""
+    if len(names) == 1:
+        return list(names)
     jobs, turn = state.jobs, state.turn
     found = {jobs[name].number: name for name in names}
     numbers = sorted(found)

@@ -6,6 +6,8 @@ end gives as effects exactly what differs: computed from what was touched, never
 
 from __future__ import annotations
 
+from msgspec.structs import force_setattr
+
 from coordinator import layout, machine
 from coordinator.events import (
     Assignment,
@@ -58,6 +60,8 @@ class Step:
         at: its wall clock, seconds since 1970.
     """
 
+    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "n", "state")
+
     def __init__(self, state: State, n: int, at: float) -> None:
         self.state = state
         self.n = n
@@ -81,16 +85,15 @@ class Step:
         """
         changes: list[TreeEffect] = list(self._made)
         for path, (entity, before) in self._touched.items():
-            if entity.note() == before:
+            after = entity.note()
+            if after == before:
                 continue
             entity.n = self.n
-            after = entity.note()
             if after is None:
                 changes.append(Delete(path))
-            elif before is None:
-                changes.append(Create(path, encode_note(after)))
-            else:
-                changes.append(Set(path, encode_note(after)))
+                continue
+            force_setattr(after, "n", self.n)  # nobody else has seen it yet
+            changes.append((Create if before is None else Set)(path, encode_note(after)))
         return [*changes, *self._removed, *self._outer]
 
     # Peers

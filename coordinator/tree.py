@@ -42,7 +42,7 @@ from coordinator import layout, outcomes
 from coordinator.bulk import BulkClient
 from coordinator.events import Create, Delete, Request, Set, encode_event, kind_of
 from coordinator.multiread import MOST_COUNT, Chunks
-from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf, weight
+from coordinator.operations import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf
 from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError
@@ -355,17 +355,16 @@ class Tree:
         wanted = list(operations)
         if epoch_version is not None:
             wanted.insert(0, Check(layout.EPOCH, epoch_version))
-        size = sum(map(weight, wanted))
-        if size > HARD_LIMIT:
-            raise InternalError(
-                "SX-INTERNAL-TRANSACTION-SIZE",
-                f"a transaction of {len(wanted)} operations has {size:,} bytes; {HARD_LIMIT:,} is the most",
-                cause="ZooKeeper drops connections that send more than 1 MiB",
-                where={"first": wanted[-1].path},
-            )
         transaction = self.client.transaction()
         for operation in wanted:
             self._add(transaction, operation)
+        if transaction.size > HARD_LIMIT:
+            raise InternalError(
+                "SX-INTERNAL-TRANSACTION-SIZE",
+                f"a transaction of {len(wanted)} operations has {transaction.size:,} bytes; {HARD_LIMIT:,} is the most",
+                cause="ZooKeeper drops connections that send more than 1 MiB",
+                where={"first": wanted[-1].path},
+            )
         self._alive()
         sent = self.clockwork.now()
         return partial(self._finish, transaction.commit_async(), sent, wanted, fenced=epoch_version is not None)
@@ -396,7 +395,8 @@ class Tree:
             transaction.check(path, operation.version)
 
     def _inspect(self, operations: list[Operation], results: list[Any], *, fenced: bool) -> None:
-        errors = [(at, result) for at, result in enumerate(results) if isinstance(result, Exception)]
+        done = results.count(True) == len(results)  # as it mostly is, and then need not be looked at one by one
+        errors = [] if done else [(at, result) for at, result in enumerate(results) if isinstance(result, Exception)]
         if not errors and len(results) == len(operations):
             return
         # Operations before the one that failed were rolled back; those behind it were never tried.

@@ -6,7 +6,6 @@ many peers there are; after a reconnection both are read again, for a watch that
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
@@ -43,7 +42,6 @@ DEEPEST = 64
 """Levels of lists and objects in a task's options or params."""
 NAME = 255
 """Characters of a daemon's or host's name that are kept."""
-_NUMBERED = re.compile(r".*?([^-]*)-(-?\d+)")
 GROWTH = 8
 """So many times longer, at most, is a request in the log than it was in the inbox; numbers grow to less than four times."""
 
@@ -274,6 +272,9 @@ def _numbered(name: str) -> tuple[int, str]:
     """The number that ZooKeeper gave the request, and the uuid in front of it. What has no number comes first, and is found
     unreadable.
     """
-    found = _NUMBERED.fullmatch(name)
-    # ZooKeeper counts with 32 bits and a sign: behind the largest number comes the smallest.
-    return (int(found[2]) & 0xFFFF_FFFF, found[1]) if found else (-1, "")
+    front, dash, number = name.rpartition("-")
+    if not (dash and number.isdecimal()):
+        return -1, ""
+    if front.endswith("-"):  # ZooKeeper counts with 32 bits and a sign: behind the largest number comes the smallest
+        front, number = front[:-1], f"-{number}"
+    return int(number) & 0xFFFF_FFFF, front.rpartition("-")[2]

@@ -75,6 +75,10 @@ class SimTransaction:
     def check(self, path: str, version: int) -> None:
         self._operations.append(("check", path, b"", version))
 
+    @property
+    def size(self) -> int:
+        return sum(len(path) + len(data) for _, path, data, *_ in self._operations)
+
     def commit_async(self) -> SimResult:
         return self._client.ask("transaction", self._operations)
 
