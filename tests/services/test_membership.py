@@ -12,9 +12,9 @@ from queues.committed import ReaderLost
 from queues.links import described
 from queues.membership import dismiss
 from queues.reader import Reader
-from queues.transaction import Outgoing, TransactionAborted
+from queues.transaction import Outgoing, ProducerLost, TransactionAborted
 from sardonyx.config import Settings
-from tests.services.one_task import JOB, PARTITIONS, Task, counted, next_batch, work_off
+from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off
 from tests.waiting import until
 
 
@@ -71,6 +71,33 @@ def test_who_held_the_slot_before_can_do_nothing_any_more(task: Task) -> None:
         until(lambda: before.poll(0.05), what="the news")
     before.close()
     assert next_batch(successor).rows == batch.rows
+
+
+@pytest.mark.parametrize("ends", ["committed", "left open"])
+def test_who_is_let_in_while_the_last_transaction_is_open_begins_where_it_ended(
+    task: Task, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A slot's next holder asks for positions when its writer is open, however long before that the group has let it in."""
+    task.feed(30)
+    before, writer = task.reader(), task.writer()
+    batch = next_batch(before)
+    let_in: list[Reader] = []
+
+    def at(point: str) -> None:
+        if point == "positions":
+            let_in.append(task.reader(slot=0))
+            until(lambda: let_in[0].member, what="the group to let the next holder in")
+            if ends == "left open":
+                raise ProducerLost("as if it had died here")
+
+    monkeypatch.setattr("queues.transaction.gate", at)
+    with contextlib.suppress(ProducerLost):
+        commit(writer, before, batch, [])
+    task.writer()
+    (successor,) = let_in
+    until(lambda: all_of(successor), what="the slot's partitions")
+    known = [position.counts.rows_in for position in successor.held.values() if position]
+    assert sum(known) == (30 if ends == "committed" else 0)
 
 
 def test_who_leaves_in_order_is_not_waited_for(task: Task) -> None:
