@@ -159,4 +159,4 @@ class Transaction:
         return self._acl
 
     def __repr__(self) -> str:
-        return f"Transaction({sum(map(len, self._parts)):,} bytes)"
+        return f"Transaction({self.size:,} bytes)"

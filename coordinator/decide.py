@@ -4,7 +4,8 @@ No clock, no chance, no I/O: the same events in the same order always give the s
 can be replayed anywhere. An event that does not fit what is known (an unknown peer, another assignment, a job that has
 ended, the same event again) changes nothing, by the rule written at its handler.
 
-After each event idle peers are offered work, and each job's need for further peers is counted anew.
+After each event that has touched a job, or the number of idle peers, these are offered work, and each job's need for further
+peers is counted anew.
 """
 
 from __future__ import annotations
@@ -301,7 +302,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
 }
 
 
-# After every event
+# After every event that may have changed who gets what
 
 
 def _offer_work(step: Step) -> None:

@@ -49,7 +49,7 @@ from coordinator.events import (
 from coordinator.fences import Fences, Slot
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked
+from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
 from coordinator.orphans import Orphans, readers_of_letters
 from coordinator.outcomes import TransactionFailed
 from coordinator.outer import OuterEffects, OuterWorker
@@ -85,6 +85,9 @@ _ALIKE = (PeerBorn, PeerDied, Left, JobSubmitted, LinksCreated, LinksDeleted, Jo
 """Events that are told one by one only if few come at once; how many of each there are is told anyway."""
 ALIKE = 5
 """Events of one kind at once, of those that may be many, that are still told one by one; all of them when debugging."""
+
+_FEW = 3
+"""Changes of one event that fit into a transaction beside what was gathered before, however large each of them is."""
 
 AT_ONCE = 4096
 """Events out of the tree after which it is looked, at the latest, whether a snapshot is due."""
@@ -284,8 +287,8 @@ class Leader:
 
         They are asked for a piece of the log ahead of what is decided.
 
-        Effects are grouped over events to a transaction of a good size; the effects of one event that are larger than one can
-        be go in several, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
+        Effects are grouped over events to a transaction of a good size; the effects of one event that are too large for one
+        go in several, alone, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
         ZooKeeper works meanwhile: while some events are decided, the next ones are being appended, and the effects of those
         before being written. Several of each kind are under way at once, each of which ZooKeeper refuses unless the one before
         it has succeeded; the last effects are left under way, and what is to be done outside is begun when they stand.
@@ -304,6 +307,10 @@ class Leader:
                 changes = [effect for effect in effects if isinstance(effect, _OF_THE_TREE)]
                 if len(changes) < len(effects):
                     self._outer += ((n, effect) for effect in effects if not isinstance(effect, _OF_THE_TREE))
+                # So few are never too many for one transaction, and most events have fewer.
+                if merged and len(changes) > _FEW and merged.size + sum(map(weight, changes)) > TRANSACTION_LIMIT:
+                    self._apply(merged, n - 1)
+                    merged = Merged()
                 merged.add(changes)
                 if merged.size > PIECE:
                     self._apply(merged, n)
@@ -327,7 +334,7 @@ class Leader:
 
     def _apply(self, merged: Merged, n: int) -> None:
         operations: list[Operation] = [*merged.operations()]
-        whole = merged.size <= PIECE + TRANSACTION_LIMIT  # what was gathered before the last event, and that
+        whole = merged.size <= PIECE + TRANSACTION_LIMIT  # what was gathered, and a few changes more
         chunks = [operations] if whole else list(chunked([operation] for operation in operations))
         for chunk in chunks:
             self._applied(journal.AHEAD)

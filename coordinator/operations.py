@@ -11,7 +11,7 @@ from coordinator.events import Create, Delete, Set, TreeEffect
 ENTRY_LIMIT = 64 * 1024
 """Bytes of one request or log entry. What is larger travels by reference."""
 TRANSACTION_LIMIT = 256 * 1024
-"""Bytes that callers chunk their transactions to, far from the 1 MiB at which ZooKeeper cuts the connection."""
+"""Bytes that callers chunk their transactions to, or about, far from the 1 MiB at which ZooKeeper cuts the connection."""
 PIECE = 128 * 1024
 """Bytes of which a transaction is made where many follow each other: ZooKeeper works on one while the next is prepared."""
 HARD_LIMIT = 900 * 1024

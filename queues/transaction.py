@@ -40,8 +40,8 @@ still for longer than the broker took to start again."""
 _CALL = 5.0
 """Seconds that one call into librdkafka may take before it is said again; the call resumes where it was."""
 
-_ENDING = (0.1, 0.2, 0.4)
-"""Seconds after which, one after the other, it is asked again whether the predecessor's transaction has ended."""
+_ASK_AGAIN = 0.1
+"""Seconds after which it is asked again whether the predecessor's transaction has ended: mostly it takes some hundredths."""
 
 _OVERDUE = 1 / 3
 """Of a transaction's longest life: when that too has passed behind those seconds, a call is taken for one that never returns."""
@@ -147,8 +147,7 @@ class TransactionalWriter:
     def __init__(self, settings: Settings, transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
         self._refusals = _Refusals()
-        self._client = partial(
-            Producer,
+        self._producer = Producer(
             {
                 # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
                 "linger.ms": 100,
@@ -168,24 +167,14 @@ class TransactionalWriter:
             },
             logger=CLIENT_LOG,
         )
-        self._producer = self._client()
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them.
 
-        The broker ends what the predecessor left open, and refuses until that is done. A client that was refused asks again
-        half a second later (librdkafka 2.16), a new one at once; by then the refused one is gone, or it would fence the new.
+        The broker ends what the predecessor left open, and refuses until that is done. Within one call librdkafka asks again
+        only after half a second, but with each call at once.
         """
-        for patience in _ENDING:
-            try:
-                self._producer.init_transactions(patience)
-                return
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.CONCURRENT_TRANSACTIONS:
-                    break
-            self.close()
-            self._producer = self._client()
-        self._call(methodcaller("init_transactions", _CALL))
+        self._call(methodcaller("init_transactions", _ASK_AGAIN))
 
     def close(self) -> None:
         """Give the client back, with its threads and connections: an open transaction is left to the slot's next holder.

@@ -209,11 +209,13 @@ def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, ap
 
 
 def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One event that concerns 2,000 peers is applied in several transactions; a leader that dies between is made good."""
-    wide = {link.name: LinkFacts(3_000) for link in graph_of(SPEC, "d", "count-1").links}
+    """One event that concerns 3,000 peers is applied in several transactions, and what came just before it as ever in one of its
+    own; a leader that dies between is made good.
+    """
+    wide = {link.name: LinkFacts(4_000) for link in graph_of(SPEC, "d", "count-1").links}
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
-        leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(2_000)])
+        leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(3_000)])
         leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
         leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=wide))])
         leader.settle()
@@ -221,17 +223,18 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
 
         passed: list[str] = []
 
-        def die_after_the_first(point: str) -> None:
+        def die_before_the_last(point: str) -> None:
             passed.append(point)
-            if passed.count("before-effects") == 2:
+            if passed.count("before-effects") == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("coordinator.leader.gate", die_after_the_first)
+        monkeypatch.setattr("coordinator.leader.gate", die_before_the_last)
         with pytest.raises(KeyboardInterrupt):
-            leader.handle([Intake(JobKilled(at=4.0, job="count-1"))])
+            leader.handle([Intake(PeerBorn(at=4.0, peer="late")), Intake(JobKilled(at=4.0, job="count-1"))])
         leader.close()
     monkeypatch.undo()
     assert log.read_checkpoint(tree) == log.last(tree) - 1
+    assert tree.read(layout.peer_state("late"))
     assert decided_nodes(tree) != project(replay(log.read_log(tree), deployment=quick.deployment))
     follows(quick)
     hold_together(tree, quick)

@@ -244,7 +244,7 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
     assert at_the_gate.wait(90)
     zombie.grant.revoke()  # past its last look at the grant: only the fences are left
     heir = stand.peer("work")
-    until(lambda: "_reader" in heir.loop.__dict__, what="the heir to hold the slot")
+    until(lambda: (reader := heir.loop.__dict__.get("_reader")) and reader.held, what="the heir to hold the slot")
     go.set()
     zombie.ends()
     stand.through(heir)

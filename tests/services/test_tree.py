@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kazoo.protocol.serialization import CheckVersion, MultiHeader, SetData
+from kazoo.protocol.serialization import Create as CreateNode
+from kazoo.protocol.serialization import Delete as DeleteNode
+from kazoo.protocol.serialization import Transaction as KazooTransaction
 
 from coordinator import layout
+from coordinator.bulk import Transaction
 from coordinator.events import Create, Delete, Evicted, JobSubmitted, Set, decode_request
 from coordinator.operations import Check, SetIf
 from coordinator.outcomes import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
@@ -221,6 +227,26 @@ def test_every_refused_operation_raises(tree: Tree, operation: object) -> None:
     with pytest.raises(TransactionFailed) as caught:
         tree.commit([operation])
     assert caught.value.operation == operation
+
+
+def test_answers_to_many_operations_are_read_as_kazoo_reads_them(rng: random.Random) -> None:
+    """In any order, rows of the same kind among them; what a node's numbers look like does not matter."""
+    like_an_answer = MultiHeader(SetData.type, False, 0).serialize()
+    answers = [
+        MultiHeader(CreateNode.type, False, 0).serialize() + b"\0\0\0\2/a",
+        MultiHeader(DeleteNode.type, False, 0).serialize(),
+        like_an_answer + (8 * like_an_answer)[:68],
+        MultiHeader(SetData.type, False, 0).serialize() + bytes(67) + b"\x02",
+        MultiHeader(CheckVersion.type, False, 0).serialize(),
+        MultiHeader(-1, False, -101).serialize() + (-101).to_bytes(4, "big", signed=True),
+    ]
+    for _ in range(500):
+        rows = (rng.choice(answers) * rng.randint(1, 5) for _ in range(rng.randint(0, 12)))
+        data = b"xx" + b"".join(rows) + MultiHeader(-1, True, -1).serialize()
+        ours, theirs = Transaction.deserialize(data, 2), KazooTransaction.deserialize(data, 2)
+        assert [type(answer) for answer in ours] == [
+            type(answer) if isinstance(answer, Exception) else bool for answer in theirs
+        ]
 
 
 def test_a_deposed_leader_cannot_write(tree: Tree) -> None:

@@ -12,7 +12,7 @@ from coordinator.events import Left, PeerBorn, PeerDied
 from coordinator.leadership import Leadership
 from coordinator.state import State, new_state
 from coordinator.tree import Tree
-from coordinator.watches import Watches
+from coordinator.watches import Watches, _numbered
 
 
 def collected(watches: Watches, state: State, at: float) -> list[log.Intake]:
@@ -55,3 +55,20 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     log.append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
     assert [intake.event for intake in collected(watches, state, 4.0)] == [PeerDied(at=4.0, peer="a")]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("kill-0f1e-0000000012", (12, "0f1e")),
+        ("kill-0f1e--2147483647", (2**31 + 1, "0f1e")),
+        ("kill", (-1, "")),
+        ("kill-0f1e", (-1, "")),
+        ("0000000012", (-1, "")),
+        ("kill-0f1e-", (-1, "")),
+        ("-0000000012", (12, "")),
+    ],
+)
+def test_requests_stand_in_the_order_that_zookeeper_gave_them(name: str, place: tuple[int, str]) -> None:
+    """Behind the largest number comes the smallest; what has none comes first, and is found unreadable."""
+    assert _numbered(name) == place
