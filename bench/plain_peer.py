@@ -7,6 +7,7 @@ committed by the consumer that read it. Who dies between the two has its batch w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -58,17 +59,20 @@ class PlainWriter(TransactionalWriter):
         messages: Iterable[Outgoing | Records],
         positions: Mapping[Partition, Position],
         group_metadata: Callable[[], Any],
+        clock: Callable[[str], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """First all messages, then the positions."""
-        whole = all(map(self._produce, messages))
-        if self._producer.flush(self._timeout) or not whole or self._refusals.first is not None:
-            raise ProducerLost(f"not everything was written: {self._refusals.first}")
+        with clock("write"):
+            whole = all(map(self._produce, messages))
+            if self._producer.flush(self._timeout) or not whole or self._refusals.first is not None:
+                raise ProducerLost(f"not everything was written: {self._refusals.first}")
         offsets = [
             TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
             for partition, position in positions.items()
         ]
         try:
-            group_metadata().commit(offsets=offsets, asynchronous=False)
+            with clock("commit"):
+                group_metadata().commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             raise ProducerLost(str(error)) from error
 
