@@ -61,7 +61,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def ready(core: int) -> int:
-    """Nothing; but to be here, all that functions need has been imported."""
+    """Nothing; but to be here, all that functions need has been imported. What was is not looked through for garbage again."""
+    _settle()
     return core
 
 
@@ -116,9 +117,13 @@ def _function(bundle: str | None, fn: str) -> Callable[..., Any]:
     each of its tasks, which for pandas and Arrow alone took a hundred times as long as a small function.
     """
     found = in_worker(bundle).load(fn) if bundle else import_function(fn)
+    _settle()
+    return found
+
+
+def _settle() -> None:
     gc.collect()
     gc.freeze()
-    return found
 
 
 def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ import msgspec
 from coordinator import layout
 from coordinator.events import JobNote
 from coordinator.outcomes import ZooKeeperAway
-from tests.faults.cluster import SESSION, Cluster, now
+from tests.faults.cluster import GROUP, SESSION, Cluster, now
 from tests.faults.flow import Flow, Verdict
 from tests.faults.shapes import AT_A_TIME, SHAPES
 from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
@@ -127,9 +128,11 @@ class Run:
                 if self.trouble or fruitless == FRUITLESS:
                     break
             self._all_struck()
+            calm, amid = takeovers(cluster)
             told = {
                 "zombie_commits": zombie_commits(cluster, self._stale),
-                "takeover_s": _spread(takeovers(cluster)),
+                "takeover_s": _spread(calm),
+                "takeover_amid_leaving_s": _spread(amid),
                 "processes": cluster.started,
                 "jobs": number * len(options.shapes),
             }
@@ -359,14 +362,14 @@ def _spread(seconds: list[float]) -> dict[str, float | int]:
     return {**{name: round(value, 2) for name, value in found.items()}, "of": len(seconds)}
 
 
-def _died(cluster: Cluster) -> dict[str, float]:
-    """When it was decided of a peer that it had died."""
-    died: dict[str, float] = {}
+def _decided(cluster: Cluster, kind: str) -> dict[str, float]:
+    """When an event of that kind was first decided of each peer."""
+    decided: dict[str, float] = {}
     for log in cluster.folder.glob("coordinator*.log"):
         for line in cluster.lines(log.stem):
-            if line.get("event") == "decided" and line.get("kind") == "died":
-                died.setdefault(str(line["peer"]), _at(line))
-    return died
+            if line.get("event") == "decided" and line.get("kind") == kind:
+                decided.setdefault(str(line["peer"]), _at(line))
+    return decided
 
 
 def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
@@ -374,7 +377,7 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
 
     What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
     """
-    died = _died(cluster)
+    died = _decided(cluster, "died")
     found = 0
     for name, woke in stale:
         asked: dict[str, float] = {}
@@ -387,13 +390,16 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
     return found
 
 
-def takeovers(cluster: Cluster) -> list[float]:
-    """Seconds from taking a slot whose holder died to the first batch committed there, of those that came to commit."""
-    died = _died(cluster)
+def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
+    """Seconds from taking a slot whose holder died to the first batch committed there, of those that came to commit: while all
+    others stayed, and while somebody was leaving in order, for which the group has rounds of its own.
+    """
+    died, left = _decided(cluster, "died"), sorted(_decided(cluster, "leave").values())
     holders: dict[tuple[object, object, object], str] = {}
     taken: dict[tuple[str, object, object], float] = {}
     lines = [line for log in cluster.folder.glob("peer*.log") for line in cluster.lines(log.stem) if "task" in line]
-    found: list[float] = []
+    calm: list[float] = []
+    amid: list[float] = []
     for line in sorted(lines, key=_at):
         who, job, task = str(line.get("peer")), line.get("job"), line["task"]
         if line.get("event") == "takes the task":
@@ -402,8 +408,9 @@ def takeovers(cluster: Cluster) -> list[float]:
                 taken[who, job, task] = _at(line)
             holders[slot] = who
         elif line.get("event") == "batch committed" and (since := taken.pop((who, job, task), None)) is not None:
-            found.append(_at(line) - since)
-    return found
+            rounds = bisect_left(left, since - GROUP) < bisect_left(left, _at(line))
+            (amid if rounds else calm).append(_at(line) - since)
+    return calm, amid
 
 
 def _at(line: dict[str, Any]) -> float:

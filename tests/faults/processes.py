@@ -23,6 +23,7 @@ import peer.work
 import spark_tasks.apply
 import spark_tasks.read
 from coordinator.service import Coordinator
+from peer import garbage
 from peer.service import PeerDaemon, SparkCraft
 from sardonyx.config import Settings, load_settings
 from sardonyx.keeper import Keeper, start_child
@@ -132,6 +133,7 @@ def _serve(folder: Path, small: Path | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # where every thread is, into the log: who does not do as told is asked
     settings = load_settings()
     configure_logging(settings)
+    garbage.seldom()  # as a daemon does when it has imported everything
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
         daemon = PeerDaemon(settings, SparkCraft(settings, Here(), Path(cache)))
         with heard([signal.SIGTERM], lambda _: daemon.stop()):
