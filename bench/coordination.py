@@ -47,7 +47,7 @@ from coordinator.events import PulseNote, Set
 from coordinator.leader import Leader
 from coordinator.leadership import Leadership
 from coordinator.log import Intake
-from coordinator.service import Coordinator
+from coordinator.service import SWITCH, Coordinator
 from coordinator.state import encode_state
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
@@ -474,6 +474,7 @@ def main() -> int:
     if args.coordinator:
         Coordinator(load_settings(), Links()).run()
         return 0
+    sys.setswitchinterval(SWITCH)  # as a coordinator does
     figures = {}
     services = zookeeper() if set(args.part) - {"shapes"} else contextlib.nullcontext(load_settings())
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, services as settings:

@@ -8,12 +8,15 @@ bytes at once. Results, errors and the way of a request through the connection a
 from __future__ import annotations
 
 import re
+import selectors
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.utils import selector_select
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, MultiHeader, SetData
 from kazoo.protocol.serialization import Transaction as KazooTransaction
@@ -36,8 +39,26 @@ _ROWS = (
 """Of nodes that were removed, and of nodes that were set: many in a row, as they mostly come, cost hardly more than one."""
 
 
+class _Poll:
+    """What kazoo takes of ``selectors``. Its default makes, fills and closes an epoll object each time, and lets the interpreter
+    go for each of these steps: beside a thread that computes, each may cost a switch interval (5 ms) until it is had again,
+    a dozen of them for a request and its answer.
+    """
+
+    EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+    DefaultSelector = selectors.PollSelector
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    def select(self, *args: Any) -> Any:
+        return selector_select(*args, selectors_module=_Poll)
+
+
 class BulkClient(KazooClient):  # type: ignore[misc]
     """kazoo's client with :class:`MultiRead`, and :class:`Transaction` in place of its own transactions."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(handler=_Handler(), **settings)
 
     def get_many_async(self, paths: Sequence[str]) -> IAsyncResult:
         """The data of these nodes, as a list of :data:`coordinator.multiread.Answer` in the same order.

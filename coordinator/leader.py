@@ -16,7 +16,7 @@ import logging
 import queue
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 import structlog
 
@@ -89,9 +89,6 @@ ALIKE = 5
 _FEW = 3
 """Changes of one event that fit into a transaction beside what was gathered before, however large each of them is."""
 
-AT_ONCE = 4096
-"""Events out of the tree after which it is looked, at the latest, whether a snapshot is due."""
-
 log = structlog.get_logger()
 
 
@@ -143,8 +140,8 @@ class Leader:
         """Of each transaction with effects that was sent: waits for it; up to which event the tree is whole then."""
         self._checkpoint, self._moved = 0, 0
         """The checkpoint when all of these stand, and how many times it has been moved then."""
-        self._outer: deque[tuple[int, OuterEffect]] = deque()
-        """What is to be done outside once the effects of its event stand."""
+        self._outer: deque[tuple[int, OuterEffect | Slot]] = deque()
+        """What is to be done outside once the effects of its event stand: also the slots that were left by it."""
         self._watches = Watches(leadership, wake=wake.set)
 
     def lead(self, stop: Signal) -> None:
@@ -210,7 +207,8 @@ class Leader:
         )
         for effect in unfinished(self.state):
             self._begin(self.state.n, effect)
-        self._fence(left)
+        for slot, n in left.items():
+            self._begin(n, slot)
         self._sweep()
 
     def _replay(self, reached: int, left: dict[Slot, int]) -> set[str]:
@@ -265,9 +263,7 @@ class Leader:
         peers and clients did is decided.
         """
         at = self._clockwork.wall()
-        happened = chain.from_iterable(self._watches.collect(self.state, at))
-        for first in happened:
-            self.handle(chain((first,), islice(happened, AT_ONCE - 1)))
+        self.handle(chain.from_iterable(self._watches.collect(self.state, at)))
         done: list[AnyEvent] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -279,8 +275,7 @@ class Leader:
         votes.close_for(self._leadership, [event.job for event in done if isinstance(event, LinksDeleted)])
         intakes = [Intake(stamped(event, at)) for event in done]
         intakes += map(Intake, due(self.state, at, self._timers))
-        if intakes:
-            self.handle(intakes)
+        self.handle(intakes)
 
     def handle(self, intakes: Iterable[Intake]) -> None:
         """Log events, decide each, and send the effects of all to the tree; :meth:`settle` waits until they stand there.
@@ -295,14 +290,13 @@ class Leader:
         """
         told = log.bind()  # once: what is bound anew for each line costs more than a decision
         merged = Merged()
-        left: dict[Slot, int] = {}
         for piece in journal.appending(self._leadership, self.state.n + 1, intakes):
             many = _many(piece)
             for n, intake in enumerate(piece, self.state.n + 1):
                 slot = self._slot(intake.event)
-                if slot is not None:
-                    left[slot] = n
                 effects = self._decide(n, intake.event)
+                if slot is not None:
+                    self._outer.append((n, slot))
                 self._tell(told, n, intake.event, many)
                 changes = [effect for effect in effects if isinstance(effect, _OF_THE_TREE)]
                 if len(changes) < len(effects):
@@ -318,9 +312,13 @@ class Leader:
             if many:
                 kinds = Counter(kind_of(intake.event) for intake in piece if type(intake.event) in many)
                 log.info("decided many alike", last=self.state.n, **kinds)
-        self._apply(merged, self.state.n)
-        self._fence(left)
-        self._keep()
+            if self._snapshot_due():
+                self._apply(merged, self.state.n)
+                merged = Merged()
+                self._keep()
+        if self.state.n > self._checkpoint:
+            self._apply(merged, self.state.n)
+        self._sweep()
 
     def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
         effects = decide(self.state, n, event)
@@ -357,8 +355,13 @@ class Leader:
             while self._outer and self._outer[0][0] <= whole:
                 self._begin(*self._outer.popleft())
 
-    def _begin(self, n: int, effect: OuterEffect) -> None:
-        if isinstance(effect, DeletePulse):
+    def _begin(self, n: int, effect: OuterEffect | Slot) -> None:
+        if isinstance(effect, Slot):
+            job = self.state.jobs.get(effect.job)
+            # Whoever has been given it meanwhile ends by himself what is open there, by beginning.
+            if job is not None and self._vacant(effect):
+                self._fences.left(n, effect, job.spec)
+        elif isinstance(effect, DeletePulse):
             try:
                 self._leadership.commit([Delete(layout.pulse(effect.peer))])
             except TransactionFailed as error:  # it has gone by itself
@@ -378,15 +381,6 @@ class Leader:
             return None
         return Slot(peer.assignment.job, peer.assignment.task, peer.assignment.slot)
 
-    def _fence(self, left: dict[Slot, int]) -> None:
-        """End what may be open in slots that nobody has been given meanwhile: whoever is does it himself, by beginning."""
-        if left:
-            self._applied()
-        for slot, n in left.items():
-            job = self.state.jobs.get(slot.job)
-            if job is not None and self._vacant(slot):
-                self._fences.left(n, slot, job.spec)
-
     def _vacant(self, slot: Slot) -> bool:
         """From any thread."""
         job = self.state.jobs.get(slot.job)
@@ -397,11 +391,12 @@ class Leader:
         self._done.put(event)
         self._wake.set()
 
+    def _snapshot_due(self) -> bool:
+        """Whether it is time for a snapshot."""
+        return self.state.n - self._snapshot >= max(self._settings.coordinator.snapshot_every, self._weighs)
+
     def _keep(self) -> None:
-        """Take a snapshot when it is time, and drop what lies far behind; after jobs were forgotten, what they have left."""
-        self._sweep()
-        if self.state.n - self._snapshot < max(self._settings.coordinator.snapshot_every, self._weighs):
-            return
+        """Take a snapshot, and drop what lies far behind."""
         self._applied()  # what a snapshot holds is not replayed, and so not repaired
         state = encode_state(self.state)
         journal.write_snapshot(self._leadership, self.state.n, state)

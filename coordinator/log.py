@@ -317,22 +317,24 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
     """Remove all batches that end before ``start``, oldest first, and the buckets that become empty for ever."""
     tree = leadership.tree
     removed = 0
-    for bucket in tree.children(layout.LOG):
-        if int(bucket) > start // layout.LOG_BUCKET:
-            break
-        path = f"{layout.LOG}/{bucket}"
-        numbers = [int(name) for name in tree.children(path)]
+    under_way = []
+    begun = [bucket for bucket in tree.children(layout.LOG) if int(bucket) <= start // layout.LOG_BUCKET]
+    for path, names in tree.children_of(f"{layout.LOG}/{bucket}" for bucket in begun).items():
+        bucket = int(path.rpartition("/")[2])
+        numbers = list(map(int, names))
         # The one that holds `start` stays, and with it whatever comes behind; in an older bucket that is none.
-        old = bisect_right(numbers, start) - 1 if int(bucket) == start // layout.LOG_BUCKET else len(numbers)
+        old = bisect_right(numbers, start) - 1 if bucket == start // layout.LOG_BUCKET else len(numbers)
         gone: list[Operation] = [Delete(layout.log_batch(n)) for n in numbers[: max(old, 0)]]
         if gone:
-            behind = numbers[old] if old < len(numbers) else (int(bucket) + 1) * layout.LOG_BUCKET
+            behind = numbers[old] if old < len(numbers) else (bucket + 1) * layout.LOG_BUCKET
             removed += behind - numbers[0]
-        if int(bucket) < start // layout.LOG_BUCKET:
+        if bucket < start // layout.LOG_BUCKET:
             gone.append(Delete(path))
         for chunk in chunked([operation] for operation in gone):
-            leadership.commit(chunk)
+            under_way.append(leadership.begin(chunk))
             gate("in-compaction")
+    for finish in under_way:
+        finish()
     return removed
 
 
@@ -344,10 +346,12 @@ def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
     tree = leadership.tree
     _remove_snapshot(leadership, n)  # a leader may have died while it wrote this very one
     parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
-    leadership.commit([Create(layout.snapshot(n))])
+    under_way = [leadership.begin([Create(layout.snapshot(n))])]
     for number, part in enumerate(parts):
-        leadership.commit([Create(layout.snapshot_part(n, number), part)])
+        under_way.append(leadership.begin([Create(layout.snapshot_part(n, number), part)]))
         gate("in-snapshot")
+    for finish in under_way:
+        finish()
     note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
     leadership.commit([Set(layout.snapshot(n), _encoder.encode(note))])
     complete = complete_snapshots(tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import sys
 import threading
 from datetime import datetime
 from typing import Protocol
@@ -32,6 +33,10 @@ CONNECT_ATTEMPT = 3.0
 """Seconds of one attempt to connect; after the first one it is said what is waited for."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
+
+SWITCH = 0.0005
+"""Seconds after which the thread that decides gives way to the one that speaks with ZooKeeper. At Python's own 5 ms each step
+of a request or an answer waits so long for it, and what was sent ahead is answered late."""
 
 LATE_PAUSE = 1.0
 """Seconds between attempts to remove topics that were made too late."""
@@ -88,6 +93,7 @@ class Coordinator:
             SetupError: ZooKeeper denies access, or the address is none.
             SardonyxError: ``SX-LOG-FORMAT``: the deployment was made by another version.
         """
+        sys.setswitchinterval(SWITCH)
         while (tree := self._connected()) is not None:
             pause = self._term(tree)
             if pause:

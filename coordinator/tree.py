@@ -48,7 +48,7 @@ from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError
 
 WINDOW = 1000
-"""Reads under way at a time in :meth:`Tree.read_many` if each needs a request of its own."""
+"""Reads under way at a time where each needs a request of its own."""
 
 READ_AHEAD = 4
 """Requests for many nodes that are under way while what one of them gave is worked on: each waits behind the writes of the
@@ -200,8 +200,8 @@ class Tree:
             except UnimplementedError:
                 self._many_at_once = False
         for at in range(done, len(paths), WINDOW):
-            window = paths[at : at + WINDOW]
-            yield window, self._read_each(window)
+            window = paths[at : at + WINDOW]  # for servers before 3.6
+            yield window, {path: bytes(data) for path, (data, _) in self._each(window, self._get)}
 
     def _in_chunks(self, chunks: Chunks) -> Iterator[tuple[Sequence[str], dict[str, bytes]]]:
         """A request a chunk. Those behind are sent before one is given out."""
@@ -229,17 +229,16 @@ class Tree:
                 under_way.append((behind, call, (call(), since)))
             yield chunk, found
 
-    def _read_each(self, window: Sequence[str]) -> dict[str, bytes]:
-        """For servers before 3.6: a request a node, sent without waiting between."""
-        found: dict[str, bytes] = {}
-        sent = self.clockwork.now()
-        for path, answer in [(path, self._get(path)) for path in window]:
-            try:
-                data, _ = self._ask(partial(self._get, path), first=(answer, sent))
-            except NoNodeError:
-                continue
-            found[path] = bytes(data)
-        return found
+    def _each(self, paths: Sequence[str], call: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+        """The answers about the nodes that are there: a request a node, :data:`WINDOW` sent without waiting between."""
+        for at in range(0, len(paths), WINDOW):
+            sent = self.clockwork.now()
+            for path, answer in [(path, call(path)) for path in paths[at : at + WINDOW]]:
+                try:
+                    found = self._ask(partial(call, path), first=(answer, sent))
+                except NoNodeError:
+                    continue
+                yield path, found
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children, sorted; none if there is no such node."""
@@ -249,6 +248,14 @@ class Tree:
             except NoNodeError:
                 if watch is None or self._ask(lambda: self.client.exists_async(self.path(path), watch=watch)) is None:
                     return []
+
+    def children_of(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """The same of many nodes, asked for at once; those that are not there are left out."""
+
+        def ask(path: str) -> Any:
+            return self.client.get_children_async(self.path(path))
+
+        return {path: sorted(names) for path, names in self._each(list(paths), ask)}
 
     def deployments(self) -> list[str]:
         """The names of all deployments in this ZooKeeper, sorted. Raises ``SX-ZOOKEEPER-CHROOT``."""

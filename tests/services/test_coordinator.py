@@ -31,6 +31,7 @@ from coordinator.events import (
     PeerDied,
     Set,
     TreeEffect,
+    encode_event,
 )
 from coordinator.leader import Leader
 from coordinator.log import Intake
@@ -173,6 +174,31 @@ def test_many_requests_at_once(tree: Tree, quick: Settings) -> None:
 # Taking over
 
 
+def test_snapshots_are_taken_in_the_midst_of_much_that_waits(tree: Tree, settings: Settings) -> None:
+    """However much waits at once, a snapshot is taken as soon as one is due, while more is being appended; the next leader
+    finds the same state.
+    """
+    timers = with_timers(settings, snapshot_every=50)
+    for at in range(4):
+        transaction = tree.client.transaction()
+        for n in range(at * 500, at * 500 + 500):
+            prefix = tree.path(layout.inbox_prefix("evicted", f"{n:032x}"))
+            transaction.create(prefix, encode_event(Evicted(peer=f"nobody-{n}")), sequence=True)
+        assert all(made is True for made in transaction.commit())
+    with leadership(timers) as won, capture_logs() as lines:
+        leader = Leader(won, timers, FakeLinks(), wake=threading.Event())
+        leader.take_over()
+        leader.turn()
+        leader.settle()
+        leader.close()
+    written = [line["n"] for line in lines if line["event"] == "snapshot written"]
+    assert leader.state.n == 2000
+    assert written[0] < 1000
+    assert len(written) >= 3
+    assert encode_state(follows(timers).state) == encode_state(leader.state)
+    hold_together(tree, timers)
+
+
 @pytest.mark.parametrize("snapshot_every", [3, 1000])
 def test_a_takeover_gives_the_same_state_with_and_without_a_snapshot(
     tree: Tree, settings: Settings, snapshot_every: int
@@ -282,6 +308,8 @@ def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monk
         assert leader.state.peers["p1"].assignment
         leader.handle([Intake(Acked(at=4.0, peer="p1", assignment=leader.state.peers["p1"].assignment.id))])
         leader.handle([Intake(PeerDied(at=5.0, peer="p1"))])
+        assert begun == []
+        leader.settle()
         leader.handle([Intake(JobKilled(at=6.0, job="count-1"))])
         leader.handle([Intake(LinksDeleted(at=7.0, job="count-1", counts={}))])
         leader.handle([Intake(JobPurged(at=8.0, job="count-1"))])

@@ -63,7 +63,17 @@ def test_reading_what_is_not_there(tree: Tree) -> None:
     assert tree.read("/job/none") is None
     assert tree.children("/job/none") == []
     assert tree.read_many(["/job/none", "/job/here"]) == {"/job/here": b"1"}
+    assert tree.children_of(["/job/none", "/job/here", "/job"]) == {"/job/here": [], "/job": ["here"]}
     tree.delete("/job/none")
+
+
+def test_the_children_of_more_nodes_than_fit_into_one_window(tree: Tree) -> None:
+    """Of each node its own children, in order."""
+    nodes = [f"/job/{n}" for n in range(1100)]
+    for at in range(0, len(nodes), 100):
+        some = nodes[at : at + 100]
+        tree.commit([Create(path) for node in some for path in (node, f"{node}/b", f"{node}/a")])
+    assert tree.children_of(nodes) == {node: ["a", "b"] for node in nodes}
 
 
 def test_read_many_reads_more_than_fits_into_one_window(tree: Tree) -> None:
