@@ -210,7 +210,7 @@ def peers(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
             costs, spent = [], []
             for _ in range(args.runs):
                 driven.forget()
-                run(driven, args.events // 10, args.few)
+                run(driven, args.events // 30, args.few)
                 costs.append(sum(driven.seconds.values()) / driven.events * 1e6)
                 spent.append(sum(cpu_per_event(driven).values()))
         found["cpu_us"].append(asdict(Sample.of(spent)))
@@ -461,9 +461,9 @@ def main() -> int:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the figures and plots")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--events", type=int, default=20_000, help="in a run of the loop or of the core")
-    parser.add_argument("--peers", type=int, default=1000, help="of the loop beside raw creates")
-    parser.add_argument("--round", type=int, default=2000, help="requests that wait at once, in that part")
+    parser.add_argument("--events", type=int, default=60_000, help="in a run of the loop or of the core")
+    parser.add_argument("--peers", type=int, default=10_000, help="of the loop beside raw creates")
+    parser.add_argument("--round", type=int, default=10_000, help="requests that wait at once, in that part")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 10_000], help="numbers of peers")
     parser.add_argument("--few", type=int, default=6, help="requests that wait at once, whatever the number of peers")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000], help="of the log")
