@@ -47,9 +47,9 @@ GROWTH = 8
 
 LONGEST_REST = 0.5
 """Seconds between two looks at the list of pulses, at most."""
-REST = 50
+REST = 20
 """So many times as long as reading the list of pulses took is it left alone: with many peers it is long, and with many of
-them somebody always comes or goes. So this takes a fiftieth of a leader's time at most, however many there are; at ten
+them somebody always comes or goes. So this takes a twentieth of a leader's time at most, however many there are; at ten
 thousand peers a birth or death is seen up to half a second late."""
 
 PORTION = 512

@@ -106,8 +106,8 @@ class Oracle:
             topic = self.kafka.topic(job, link)
             assert topic is None or not link.has_sentinels or topic.sentinels, f"{link.name} was never sealed"
 
-    def _refused(self, client: SimClient, operations: list[Any], error: Exception) -> None:
-        if operations[0][:2] == ("check", f"{ROOT}/epoch") and isinstance(error, BadVersionError):
+    def _refused(self, client: SimClient, operations: list[Any], at: int, error: Exception) -> None:
+        if at == 0 and operations[0][:2] == ("check", f"{ROOT}/epoch") and isinstance(error, BadVersionError):
             assert client is not self.leader or operations[0][3] != self._epoch_version()
             self.refused += 1
 

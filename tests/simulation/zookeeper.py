@@ -140,7 +140,7 @@ class SimZooKeeper:
         self.crashes: dict[str, int] = {}
         """Processes that are to die at a write: the half of the number counts writes, its lowest bit says on which side."""
         self.on_commit: list[Callable[[SimClient | None, list[tuple[str, str, bytes, int]], list[Any]], None]] = []
-        self.on_refused: list[Callable[[SimClient, list[Any], Exception], None]] = []
+        self.on_refused: list[Callable[[SimClient, list[Any], int, Exception], None]] = []
 
     # Sessions
 
@@ -187,7 +187,7 @@ class SimZooKeeper:
                 for entry in reversed(undo):
                     self._undo(entry)
                 for told in self.on_refused:
-                    told(client, operations, error)
+                    told(client, operations, at, error)
                 behind = len(operations) - at - 1
                 return [RolledBackError() for _ in range(at)] + [error] + [RuntimeInconsistency()] * behind
             results.append(result)
