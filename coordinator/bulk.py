@@ -50,8 +50,8 @@ class _Poll:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    def select(self, *args: Any) -> Any:
-        return selector_select(*args, selectors_module=_Poll)
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        return selector_select(*args, **kwargs, selectors_module=_Poll)
 
 
 class BulkClient(KazooClient):  # type: ignore[misc]

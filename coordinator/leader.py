@@ -142,6 +142,8 @@ class Leader:
         """The checkpoint when all of these stand, and how many times it has been moved then."""
         self._outer: deque[tuple[int, OuterEffect | Slot]] = deque()
         """What is to be done outside once the effects of its event stand: also the slots that were left by it."""
+        self._left: dict[Slot, int] = {}
+        """Of the slots in there, by which event each was left last."""
         self._watches = Watches(leadership, wake=wake.set)
 
     def lead(self, stop: Signal) -> None:
@@ -208,6 +210,7 @@ class Leader:
         for effect in unfinished(self.state):
             self._begin(self.state.n, effect)
         for slot, n in left.items():
+            self._left[slot] = n
             self._begin(n, slot)
         self._sweep()
 
@@ -280,7 +283,7 @@ class Leader:
     def handle(self, intakes: Iterable[Intake]) -> None:
         """Log events, decide each, and send the effects of all to the tree; :meth:`settle` waits until they stand there.
 
-        They are asked for a piece of the log ahead of what is decided.
+        They are asked for some pieces of the log ahead of what is decided. A snapshot is taken in their midst, when it is due.
 
         Effects are grouped over events to a transaction of a good size; the effects of one event that are too large for one
         go in several, alone, the checkpoint's new number with the last, and the next leader repairs them if this one dies.
@@ -297,6 +300,7 @@ class Leader:
                 effects = self._decide(n, intake.event)
                 if slot is not None:
                     self._outer.append((n, slot))
+                    self._left[slot] = n
                 self._tell(told, n, intake.event, many)
                 changes = [effect for effect in effects if isinstance(effect, _OF_THE_TREE)]
                 if len(changes) < len(effects):
@@ -357,6 +361,9 @@ class Leader:
 
     def _begin(self, n: int, effect: OuterEffect | Slot) -> None:
         if isinstance(effect, Slot):
+            if self._left[effect] > n:  # somebody has been given it since, and has left it too: then is soon enough
+                return
+            del self._left[effect]
             job = self.state.jobs.get(effect.job)
             # Whoever has been given it meanwhile ends by himself what is open there, by beginning.
             if job is not None and self._vacant(effect):
@@ -397,6 +404,7 @@ class Leader:
 
     def _keep(self) -> None:
         """Take a snapshot, and drop what lies far behind."""
+        self._sweep()  # of the jobs that were forgotten, a snapshot knows only the last thousand
         self._applied()  # what a snapshot holds is not replayed, and so not repaired
         state = encode_state(self.state)
         journal.write_snapshot(self._leadership, self.state.n, state)

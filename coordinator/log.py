@@ -317,7 +317,7 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
     """Remove all batches that end before ``start``, oldest first, and the buckets that become empty for ever."""
     tree = leadership.tree
     removed = 0
-    under_way = []
+    removals: list[list[Operation]] = []
     begun = [bucket for bucket in tree.children(layout.LOG) if int(bucket) <= start // layout.LOG_BUCKET]
     for path, names in tree.children_of(f"{layout.LOG}/{bucket}" for bucket in begun).items():
         bucket = int(path.rpartition("/")[2])
@@ -330,12 +330,27 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
             removed += behind - numbers[0]
         if bucket < start // layout.LOG_BUCKET:
             gone.append(Delete(path))
-        for chunk in chunked([operation] for operation in gone):
-            under_way.append(leadership.begin(chunk))
-            gate("in-compaction")
-    for finish in under_way:
-        finish()
+        removals += chunked([operation] for operation in gone)
+    _commit_all(leadership, removals, "in-compaction")
     return removed
+
+
+def _commit_all(leadership: Leadership, transactions: Iterable[Iterable[Operation]], point: str) -> None:
+    """Commit them in order, a few under way at once, with a gate behind each. Where it breaks off, one of these may stand
+    without the one before it.
+    """
+    under_way: deque[Callable[[], None]] = deque()
+
+    def stands() -> None:
+        under_way.popleft()()
+        gate(point)
+
+    for operations in transactions:
+        if len(under_way) > AHEAD:
+            stands()
+        under_way.append(leadership.begin(operations))
+    while under_way:
+        stands()
 
 
 # Snapshots
@@ -346,12 +361,8 @@ def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
     tree = leadership.tree
     _remove_snapshot(leadership, n)  # a leader may have died while it wrote this very one
     parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
-    under_way = [leadership.begin([Create(layout.snapshot(n))])]
-    for number, part in enumerate(parts):
-        under_way.append(leadership.begin([Create(layout.snapshot_part(n, number), part)]))
-        gate("in-snapshot")
-    for finish in under_way:
-        finish()
+    stored = [Create(layout.snapshot_part(n, number), part) for number, part in enumerate(parts)]
+    _commit_all(leadership, [[node] for node in (Create(layout.snapshot(n)), *stored)], "in-snapshot")
     note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
     leadership.commit([Set(layout.snapshot(n), _encoder.encode(note))])
     complete = complete_snapshots(tree)

@@ -47,8 +47,10 @@ from sardonyx.clockwork import REAL, Clockwork
 from sardonyx.config import Settings
 from sardonyx.errors import InternalError, SardonyxError
 
-WINDOW = 1000
-"""Reads under way at a time where each needs a request of its own."""
+WINDOW = 200
+"""Reads under way at a time where each needs a request of its own. kazoo rings for each by a byte in a socket that takes a few
+hundred, and waits without end for one more while there is no connection.
+"""
 
 READ_AHEAD = 4
 """Requests for many nodes that are under way while what one of them gave is worked on: each waits behind the writes of the
