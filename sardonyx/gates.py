@@ -54,10 +54,11 @@ class Gates:
     def _look(self, armed: Path) -> None:
         taken = armed.with_name(f"{armed.name}.{os.getpid()}")
         try:
-            armed.rename(taken)
+            action = armed.read_text("utf-8")
+            armed.rename(taken)  # from here on others know, and may remove it
         except FileNotFoundError:
             return
-        _strike(_SIGNALS[taken.read_text("utf-8")])
+        _strike(_SIGNALS[action])
 
 
 def _strike(number: signal.Signals) -> None:

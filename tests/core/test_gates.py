@@ -51,3 +51,20 @@ def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> 
     (taken,) = tmp_path.iterdir()
     assert taken.stem == "b"
     assert taken.suffix[1:].isdecimal()
+
+
+def test_who_is_seen_to_have_taken_a_gate_is_hit_for_sure(tmp_path: Path) -> None:
+    """Whoever armed it removes the mark as soon as it is there; the process that left it is hit all the same."""
+    (tmp_path / "b").write_text("kill")
+    removing = (
+        "import pathlib\nrename = pathlib.Path.rename\n"
+        "def removed(armed, taken): rename(armed, taken).unlink()\npathlib.Path.rename = removed\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", removing + PASSING],
+        env={VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        check=False,
+        text=True,
+    )
+    assert (ran.stdout, ran.returncode) == ("a", -signal.SIGKILL)
