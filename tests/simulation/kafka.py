@@ -112,6 +112,13 @@ class SimKafka:
             self.topics.pop(job, None)
         return counts
 
+    def forget(self, clockwork: SimClockwork, jobs: Collection[str]) -> None:
+        """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
+        clockwork.sleep(self.sim.rng.random() * 0.05)
+        self._fail_now_and_then()
+        for job in jobs:
+            self.topics.pop(job, None)
+
     def fence(self, clockwork: SimClockwork, slot: Slot) -> None:
         """From the outside; whoever holds the slot by now is fenced like whoever held it."""
         clockwork.sleep(self.sim.rng.random() * 0.05)
@@ -195,7 +202,7 @@ class SimLinks:
         """The groups of this Kafka put silent members out by themselves."""
 
     def forget(self, jobs: Collection[str]) -> None:
-        """Nothing is ever left in this Kafka when a job has ended."""
+        self.kafka.forget(self.clockwork, jobs)
 
 
 @dataclass
