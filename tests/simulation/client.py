@@ -118,6 +118,8 @@ class SimClient:
         self._data_watchers: dict[str, list[Any]] = {}
         self._child_watchers: dict[str, list[Any]] = {}
         self._arrival = self._delivery = 0.0
+        self.dropped = False
+        """Whether a connection broke, and requests were lost with it perhaps."""
         self._cut_at: dict[int, float] = {}
         process.on_kill.append(self._gone)
         process.on_pause.append(self._silent)
@@ -210,6 +212,7 @@ class SimClient:
         """The connection breaks; of what is on its way some still arrives, but no reply."""
         if not self.connected:
             return
+        self.dropped = True
         self._cut_at[self.connection] = self.sim.now + self.sim.rng.choice((0.0, self.sim.rng.random() * 0.006, 1.0))
         self.connection += 1
         self.muted = False

@@ -44,6 +44,8 @@ class Oracle:
         self.clients: list[SimClient] = []
         self.leader: SimClient | None = None
         """Who took the epoch last."""
+        self.broken: SimClient | None = None
+        """The latest leader of whom a write was refused."""
         self.confirmed: set[str] = set()
         """Requests whose writers know that they were put in, by uuid."""
         self.logged: dict[str, int] = {}
@@ -110,6 +112,14 @@ class Oracle:
         if at == 0 and operations[0][:2] == ("check", f"{ROOT}/epoch") and isinstance(error, BadVersionError):
             assert client is not self.leader or operations[0][3] != self._epoch_version()
             self.refused += 1
+        elif client is self.leader:
+            # What was sent behind a write that does not stand is refused; nothing else is.
+            checkpoint = operations[at][1] == f"{ROOT}{layout.CHECKPOINT}" and isinstance(error, BadVersionError)
+            entry = operations[at][0] == "check" and operations[at][1].startswith(f"{ROOT}{layout.LOG}/")
+            assert client.dropped or client is self.broken or not (checkpoint or entry), (
+                "refused, with nothing lost before"
+            )
+            self.broken = client
 
     def _epoch_version(self) -> int:
         return self.zookeeper.nodes[f"{ROOT}/epoch"].version
