@@ -13,6 +13,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import methodcaller
@@ -46,6 +47,12 @@ _ASK_AGAIN = 0.1
 _OVERDUE = 1 / 3
 """Of a transaction's longest life: when that too has passed behind those seconds, a call is taken for one that never returns."""
 
+_OVERDUE_BROKEN = 2 * RECONNECT_MS / 1000
+"""Seconds after which it is so when a connection has broken: it has been made anew by then, or the broker is away."""
+
+_LOOK = 0.1
+"""Seconds between two looks at whether a connection has broken, while such a call is waited for."""
+
 _PASSING = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -58,6 +65,9 @@ _PASSING = (
 
 _THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What the client says of messages of a transaction that has failed for another reason."""
+
+_BROKEN = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+"""What it says of connections."""
 
 
 class Verdict(enum.Enum):
@@ -121,18 +131,26 @@ def _untimed(_step: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class _Refusals:
-    """Why the broker refused messages of the open transaction. Apart from the writer: the client holds it, and holding its
-    own holder it would never be given back.
+class _Heard:
+    """What the client told beside its calls. Apart from the writer: the client holds it, and holding its own holder it would
+    never be given back.
     """
 
     def __init__(self) -> None:
-        self.first: KafkaError | None = None
+        self.refusal: KafkaError | None = None
+        """Why the broker refused messages of the open transaction."""
+        self.broken: float | None = None
+        """When a connection was last told to be broken, or not to come about, since positions were last sent."""
 
-    def __call__(self, error: KafkaError | None, _message: object) -> None:
+    def delivered(self, error: KafkaError | None, _message: object) -> None:
         """The first such reason is what the transaction failed for. What is thrown away is none."""
-        if self.first is None and error is not None and error.code() not in _THROWN_AWAY:
-            self.first = error
+        if self.refusal is None and error is not None and error.code() not in _THROWN_AWAY:
+            self.refusal = error
+
+    def failed(self, error: KafkaError) -> None:
+        """An error that belongs to no call: mostly one of a connection."""
+        if error.code() in _BROKEN:
+            self.broken = time.monotonic()
 
 
 class TransactionalWriter:
@@ -146,7 +164,7 @@ class TransactionalWriter:
 
     def __init__(self, settings: Settings, transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
-        self._refusals = _Refusals()
+        self._heard = _Heard()
         self._producer = Producer(
             {
                 # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
@@ -163,7 +181,8 @@ class TransactionalWriter:
                 "delivery.timeout.ms": int(self._timeout * 1000),
                 "enable.idempotence": True,
                 "delivery.report.only.error": True,
-                "on_delivery": self._refusals,
+                "on_delivery": self._heard.delivered,
+                "error_cb": self._heard.failed,
             },
             logger=CLIENT_LOG,
         )
@@ -208,7 +227,7 @@ class TransactionalWriter:
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "a transaction without positions has no fence")
-        self._refusals.first = None
+        self._heard.refusal = None
         self._call(methodcaller("begin_transaction"))
         try:
             with clock("write"):
@@ -219,7 +238,7 @@ class TransactionalWriter:
                     for partition, position in positions.items()
                 ]
                 metadata = group_metadata()
-                self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE))
+                self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE, self._heard))
             gate("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
@@ -230,8 +249,8 @@ class TransactionalWriter:
             raise
         except BaseException as error:
             self._abort()
-            if isinstance(error, TransactionAborted) and not error.passing and self._refusals.first is not None:
-                raise self._abortable(self._refusals.first) from error
+            if isinstance(error, TransactionAborted) and not error.passing and self._heard.refusal is not None:
+                raise self._abortable(self._heard.refusal) from error
             raise
 
     def _produce(self, message: Outgoing | Records) -> bool:
@@ -315,21 +334,38 @@ class TransactionalWriter:
             raise ProducerLost(str(error)) from error
 
 
-def _send(offsets: list[TopicPartition], metadata: object, patience: float, producer: Producer) -> None:
+def _send(offsets: list[TopicPartition], metadata: object, patience: float, heard: _Heard, producer: Producer) -> None:
     """The positions into the transaction, from a thread of its own, since this call may never return.
 
     When the connection to the group's coordinator is gone at that moment, or its broker is missing from the cluster's
     metadata (as is one that has just started again), the client waits for it whatever the timeout (confluentinc/librdkafka
-    issues 5456 and 5511, open in 2.16). Such a producer is left to itself: its successor fences it.
+    issues 5456 and 5511, open in 2.16), mostly still when it is long back. Such a producer is left to itself: its successor
+    fences it.
     """
     aside = Aside("positions")
     sent = aside.submit(partial(producer.send_offsets_to_transaction, offsets, metadata, _CALL))
     aside.close()
-    del producer  # see `_call`
+    began = time.monotonic()
     try:
-        sent.result(patience)
-    except TimeoutError as error:
-        raise ProducerLost("the client does not come back from sending positions") from error
+        while not _answered(sent):
+            producer.poll(0)  # it tells of connections
+            now = time.monotonic()
+            if heard.broken is not None and now - max(began, heard.broken) > _OVERDUE_BROKEN:
+                raise ProducerLost("the client does not come back from sending positions since a connection has broken")
+            if now - began > patience:
+                raise ProducerLost("the client does not come back from sending positions")
+        heard.broken = None
+    finally:
+        del producer  # see `_call`
+
+
+def _answered(sent: Future[None]) -> bool:
+    """Whether a call came back within a moment; raises what it raised."""
+    try:
+        sent.result(_LOOK)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _too_large(topic: str, value: bytes | None, key: bytes | None) -> OutputError:
