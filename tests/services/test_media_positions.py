@@ -99,10 +99,17 @@ class Peer:
         way.readers.append(self.reader)
 
     def batch(self) -> Batch:
-        """The next batch that has rows or owes something; others are done on the way."""
-        while not ((batch := self._next()).rows or batch.owed):
-            self.tell(*self.store_it(batch))
-        return batch
+        """The next batch that has rows or owes something.
+
+        News of an end alone is left to it: whether the empty partition is in a peer's first batch is the broker's whim, and
+        a peer that committed it on its way would refuse the batch of another that holds it as well.
+        """
+
+        def told() -> Batch | None:
+            batch = self._next()
+            return batch if batch.rows or batch.owed else None
+
+        return until(told, what="a batch with rows")
 
     def _next(self) -> Batch:
         def come() -> Batch | None:
