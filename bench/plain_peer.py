@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 import peer.task_loop
 from queues.positions import Partition, Position
 from queues.reader import Reader
-from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing, ProducerLost, Records, TransactionalWriter, _Refusals
+from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing, ProducerLost, Records, TransactionalWriter, _Heard
 from sardonyx.cli import main
 from sardonyx.config import Settings
 
@@ -33,7 +33,7 @@ class PlainWriter(TransactionalWriter):
 
     def __init__(self, settings: Settings, _transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
-        self._refusals = _Refusals()
+        self._heard = _Heard()
         self._producer = Producer(
             {
                 "linger.ms": 100,
@@ -46,7 +46,7 @@ class PlainWriter(TransactionalWriter):
                 "enable.idempotence": True,
                 "acks": "all",
                 "delivery.report.only.error": True,
-                "on_delivery": self._refusals,
+                "on_delivery": self._heard.delivered,
             },
             logger=CLIENT_LOG,
         )
@@ -64,8 +64,8 @@ class PlainWriter(TransactionalWriter):
         """First all messages, then the positions."""
         with clock("write"):
             whole = all(map(self._produce, messages))
-            if self._producer.flush(self._timeout) or not whole or self._refusals.first is not None:
-                raise ProducerLost(f"not everything was written: {self._refusals.first}")
+            if self._producer.flush(self._timeout) or not whole or self._heard.refusal is not None:
+                raise ProducerLost(f"not everything was written: {self._heard.refusal}")
         offsets = [
             TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
             for partition, position in positions.items()
