@@ -23,7 +23,7 @@ import psutil
 
 from coordinator import layout
 from coordinator import log as journal
-from coordinator.decide import Timers, decide, due
+from coordinator.decide import Timers, decide, surplus
 from coordinator.events import (
     Acked,
     AnyEvent,
@@ -180,7 +180,7 @@ def pure_round(pure: Pure, crowd: Crowd, requests: int, churn: int) -> list[tupl
     """One round of the core alone; the same mix as :meth:`World.round`."""
     dying = crowd.dying(pure.state, churn)
     said = crowd.said(pure.state, requests)
-    forgotten = due(pure.state, 0.0, TIMERS)
+    forgotten = surplus(pure.state, 0.0, TIMERS)
     return pure.take([*crowd.born(len(dying)), *crowd.jobs(pure.state), *said, *dying, *forgotten])
 
 
@@ -262,11 +262,21 @@ class World:
     def _steps(self) -> Iterator[None]:
         """Measure the loop's steps as they run; what a step asks another one to do is that one's."""
         leader: Any = self._leader
-        parts = ((leader, "_apply", "effects"), (leader, "_applied", "effects"), (leader, "_keep", "snapshot"))
+        parts = (
+            (leader, "_apply", "effects"),
+            (leader, "_applied", "effects"),
+            (leader, "_keep", "snapshot"),
+            (leader, "_kept", "snapshot"),
+        )
         with ExitStack() as stack:
             for owner, name, step in parts:
                 stack.enter_context(replaced(owner, name, partial(self._timed, step, getattr(owner, name))))
-            for owner, name, step in ((leader._watches, "collect", "read"), (journal, "appending", "append")):  # noqa: SLF001
+            in_pieces = (
+                (journal, "writing_snapshot", "snapshot"),
+                (leader._watches, "collect", "read"),  # noqa: SLF001
+                (journal, "appending", "append"),
+            )
+            for owner, name, step in in_pieces:
                 stack.enter_context(replaced(owner, name, partial(self._timed_pieces, step, getattr(owner, name))))
             stack.enter_context(self._in("decide"))
             yield
@@ -297,7 +307,7 @@ class World:
 
     def _timed_pieces(self, step: str, function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
         pieces = function(*args)
-        while (piece := self._timed(step, partial(next, pieces, None))) is not None:
+        while (piece := self._timed(step, partial(next, pieces, self))) is not self:
             if step == "append":
                 self.kinds.update(kind_of(intake.event) for intake in piece)
             yield piece

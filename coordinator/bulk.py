@@ -60,13 +60,13 @@ class BulkClient(KazooClient):  # type: ignore[misc]
     def __init__(self, **settings: Any) -> None:
         super().__init__(handler=_Handler(), **settings)
 
-    def get_many_async(self, paths: Sequence[str]) -> IAsyncResult:
-        """The data of these nodes, as a list of :data:`coordinator.multiread.Answer` in the same order.
+    def get_many_async(self, paths: Sequence[str], *, names: bool = False) -> IAsyncResult:
+        """The data of these nodes, or the names of their children, in the same order: :data:`coordinator.multiread.Answer`.
 
         The result raises as any of kazoo's does, besides ``UnimplementedError`` if the server is older than 3.6; such a
         server closes the connection as well.
         """
-        return self._send(MultiRead([self.chroot + path for path in paths]))
+        return self._send(MultiRead([self.chroot + path for path in paths], names=names))
 
     def transaction(self) -> Transaction:
         """An empty transaction."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -352,7 +353,7 @@ class Timers(msgspec.Struct, frozen=True):
     ack_timeout: float = 15.0
     """An offer stays so long without answer, then the peer is revoked."""
     revoke_grace: float = 10.0
-    """A revoked peer has so long to withdraw its pulse."""
+    """A revoked peer, or one that has said it leaves, has so long to withdraw its pulse."""
     failure_backoff: float = 1.0
     """A task rests so long after its first failure, twice as long after the second, and so on up to a minute."""
     keep_jobs: int = 1000
@@ -381,9 +382,20 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
             break
         events.append(GraceEnded(at=now, peer=name))
     events += _rests_due(state, now, timers)
-    surplus = len(state.purgeable) - timers.keep_jobs
-    events += [JobPurged(at=now, job=name) for name, _ in zip(state.purgeable, range(surplus), strict=False)]
     return events
+
+
+FORGOTTEN_AT_ONCE = 500
+"""Jobs, at most, that :func:`surplus` names: fewer than the state remembers of those that were forgotten, so that a new leader
+knows what may still have to be swept."""
+
+
+def surplus(state: State, now: float, timers: Timers) -> list[JobPurged]:
+    """The jobs that are to be forgotten for there being too many that have ended, as events to be logged; some of them, if they
+    are very many.
+    """
+    over = min(max(len(state.purgeable) - timers.keep_jobs, 0), FORGOTTEN_AT_ONCE)
+    return [JobPurged(at=now, job=name) for name in islice(state.purgeable, over)]
 
 
 def _over(now: float, since: float, timeout: float) -> bool:
@@ -402,7 +414,7 @@ def _rests_due(state: State, now: float, timers: Timers) -> Iterator[Rested]:
 
 
 def next_due(state: State, timers: Timers) -> float | None:
-    """When :func:`due` should be asked again (seconds since 1970; 0 is at once), or None if no timer runs."""
+    """When :func:`due` and :func:`surplus` should be asked again (seconds since 1970; 0 is at once); None: no timer runs."""
     if len(state.purgeable) > timers.keep_jobs:
         return 0.0
     first = math.inf

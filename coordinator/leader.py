@@ -15,14 +15,14 @@ import contextlib
 import logging
 import queue
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import structlog
 
 from coordinator import layout, votes
 from coordinator import log as journal
-from coordinator.decide import Timers, decide, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
 from coordinator.events import (
     Acked,
     AnyEvent,
@@ -130,8 +130,9 @@ class Leader:
         )
         self.state = new_state(settings.deployment)
         self._snapshot = 0
-        self._forgotten: dict[str, str] = {}
-        """Jobs that were forgotten since code was swept last; the state remembers but the last thousand."""
+        self._forgotten: dict[str, int] = {}
+        """Jobs that were forgotten, and whose leavings are still to be swept -> by which event; the state remembers but the last
+        thousand."""
         self._read: dict[str, str] = {}
         """Jobs that were forgotten and whose dead letters are still read -> the job that reads them."""
         self._weighs = 0
@@ -140,6 +141,10 @@ class Leader:
         """Of each transaction with effects that was sent: waits for it; up to which event the tree is whole then."""
         self._checkpoint, self._moved = 0, 0
         """The checkpoint when all of these stand, and how many times it has been moved then."""
+        self._whole = 0
+        """Up to which event the tree is known to be whole."""
+        self._keeping: Iterator[None] | None = None
+        """The last snapshot, while it is being written; each step of it waits for the one before."""
         self._outer: deque[tuple[int, OuterEffect | Slot]] = deque()
         """What is to be done outside once the effects of its event stand: also the slots that were left by it."""
         self._left: dict[Slot, int] = {}
@@ -191,9 +196,9 @@ class Leader:
         if found is not None:
             self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
-            self._forgotten = dict.fromkeys(self.state.purged, "")
+            self._forgotten = dict.fromkeys(self.state.purged, 0)
         self._checkpoint, self._moved = journal.read_checkpoint_version(self._tree)
-        reached = self._checkpoint
+        reached = self._whole = self._checkpoint
         left: dict[Slot, int] = {}
         touched = self._replay(reached, left)
         repaired = self._repair(touched) if self.state.n > reached else 0
@@ -212,7 +217,6 @@ class Leader:
         for slot, n in left.items():
             self._left[slot] = n
             self._begin(n, slot)
-        self._sweep()
 
     def _replay(self, reached: int, left: dict[Slot, int]) -> set[str]:
         """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree, and adds to
@@ -266,19 +270,34 @@ class Leader:
         peers and clients did is decided.
         """
         at = self._clockwork.wall()
-        self.handle(chain.from_iterable(self._watches.collect(self.state, at)))
+        # Their nodes are known to be gone: who still asked for something of theirs has done so, and is heard in this turn.
+        swept = [job for job, n in self._forgotten.items() if n <= self._whole]
+        if swept:
+            self._watches.ask_for_requests()
+        self.handle(self._happened(at))
+        self._sweep(swept)
+        self.handle(map(Intake, due(self.state, at, self._timers)))
+
+    def _happened(self, at: float) -> Iterator[Intake]:
+        """All but timers, in the order in which it is to be decided; what it asks ZooKeeper for is under way meanwhile."""
         done: list[AnyEvent] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 done.append(self._done.get_nowait())
-        made = (event.job for event in done if isinstance(event, LinksCreated))
-        votes.open_for(
-            self._leadership, [job for job in made if job in self.state.jobs and not self.state.jobs[job].ended]
+        made = [event.job for event in done if isinstance(event, LinksCreated)]
+        steps = zip_longest(
+            votes.opening(self._leadership, [job for job in made if job in self.state.plans]),
+            votes.closing(self._leadership, [event.job for event in done if isinstance(event, LinksDeleted)]),
         )
-        votes.close_for(self._leadership, [event.job for event in done if isinstance(event, LinksDeleted)])
-        intakes = [Intake(stamped(event, at)) for event in done]
-        intakes += map(Intake, due(self.state, at, self._timers))
-        self.handle(intakes)
+        next(steps, None)
+        for portion in self._watches.collect(self.state, at):
+            yield from portion
+            next(steps, None)
+        for _ in steps:
+            pass
+        yield from (Intake(stamped(event, at)) for event in done)
+        # Behind the requests: among them may be one that reads the dead letters of such a job.
+        yield from map(Intake, surplus(self.state, at, self._timers))
 
     def handle(self, intakes: Iterable[Intake]) -> None:
         """Log events, decide each, and send the effects of all to the tree; :meth:`settle` waits until they stand there.
@@ -316,23 +335,29 @@ class Leader:
             if many:
                 kinds = Counter(kind_of(intake.event) for intake in piece if type(intake.event) in many)
                 log.info("decided many alike", last=self.state.n, **kinds)
+            if self._keeping is not None:
+                next(self._keeping, None)
             if self._snapshot_due():
                 self._apply(merged, self.state.n)
                 merged = Merged()
                 self._keep()
         if self.state.n > self._checkpoint:
             self._apply(merged, self.state.n)
-        self._sweep()
 
     def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
         effects = decide(self.state, n, event)
+        if isinstance(event, Left):  # it takes its pulse away itself, unless somebody else has said this in its name
+            self._watches.look_by(self._clockwork.now() + self._timers.revoke_grace)
         if isinstance(event, _FORGETTING) and event.job in self.state.purged:
-            self._forgotten[event.job] = ""
+            self._forgotten[event.job] = n
         return effects
 
     def settle(self) -> None:
-        """Wait until the effects of all events that were handled stand in the tree, and begin what waited for them."""
+        """Wait until the effects of all events that were handled stand in the tree, and begin what waited for them; a snapshot
+        that is being written stands then too.
+        """
         self._applied()
+        self._kept()
 
     def _apply(self, merged: Merged, n: int) -> None:
         operations: list[Operation] = [*merged.operations()]
@@ -355,6 +380,7 @@ class Leader:
         while len(self._under_way) > but:
             finish, whole = self._under_way.popleft()
             finish()
+            self._whole = whole
             gate("after-effects")
             while self._outer and self._outer[0][0] <= whole:
                 self._begin(*self._outer.popleft())
@@ -403,30 +429,45 @@ class Leader:
         return self.state.n - self._snapshot >= max(self._settings.coordinator.snapshot_every, self._weighs)
 
     def _keep(self) -> None:
-        """Take a snapshot, and drop what lies far behind."""
-        self._sweep()  # of the jobs that were forgotten, a snapshot knows only the last thousand
-        self._applied()  # what a snapshot holds is not replayed, and so not repaired
-        state = encode_state(self.state)
-        journal.write_snapshot(self._leadership, self.state.n, state)
-        self._snapshot, self._weighs = self.state.n, len(state) // STATE_AN_ENTRY
-        removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
-        log.debug("snapshot written", n=self.state.n, entries_removed=removed)
+        """Begin a snapshot: of the state as it is now, written while others go on."""
+        self._kept()
+        n, state = self.state.n, encode_state(self.state)
+        self._snapshot, self._weighs = n, len(state) // STATE_AN_ENTRY
+        # What a snapshot holds is not replayed, and so not repaired.
+        self._keeping = journal.writing_snapshot(self._leadership, n, state, lambda: self._whole >= n)
+        next(self._keeping)
 
-    def _sweep(self) -> None:
-        """Once after jobs were forgotten, and after taking over: remove their code, their claims and their dead letters. Those
-        that a redo still reads stay until it has ended.
+    def _kept(self) -> None:
+        """See the last snapshot through, and drop what lies far behind it. For this many small questions are asked one after the
+        other, which are answered at once if nothing else is under way.
         """
-        over = [job for job, reader in self._read.items() if reader not in self.state.plans]
-        if not self._forgotten and not over:
+        if self._keeping is None:
             return
         self._applied()
-        sweep_code(self._leadership, {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None})
-        sweep_claims(self._leadership, self.state.jobs)
-        forgotten = self._forgotten | self._read
+        for _ in self._keeping:
+            pass
+        self._keeping = None
+        journal.thin(self._leadership)
+        removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
+        log.debug("snapshot written", n=self._snapshot, entries_removed=removed)
+
+    def _sweep(self, jobs: Collection[str]) -> None:
+        """Once after these jobs were forgotten: remove their code, their claims and their dead letters. Those that a redo still
+        reads stay until it has ended.
+        """
+        over = [job for job, reader in self._read.items() if reader not in self.state.plans]
+        if not jobs and not over:
+            return
+        stand = self._tree.children_of((layout.CODE, layout.REDO))
+        used = {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
+        sweep_code(self._leadership, stand.get(layout.CODE, ()), used)
+        sweep_claims(self._leadership, stand.get(layout.REDO, ()), self.state.jobs)
+        gone = [job for job in dict.fromkeys((*jobs, *self._read)) if job not in self.state.jobs]
         readers = readers_of_letters({job: self.state.jobs[job].spec for job in self.state.plans})
-        self._read = {job: readers[job] for job in forgotten if job in readers}
-        self._orphans.sweep([job for job in forgotten if job not in readers])
-        self._forgotten = {}
+        self._read = {job: readers[job] for job in gone if job in readers}
+        self._orphans.sweep([job for job in gone if job not in readers])
+        for job in jobs:
+            del self._forgotten[job]
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""
@@ -435,6 +476,8 @@ class Leader:
         look = self._watches.due()
         if look is not None:
             rest = min(rest, look - now)
+        if self._forgotten:
+            rest = 0.0
         timer = next_due(self.state, self._timers)
         if timer is not None:
             rest = min(rest, timer - self._clockwork.wall())

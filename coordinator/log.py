@@ -27,6 +27,7 @@ from coordinator import layout
 from coordinator.events import FORMAT, AnyEvent, Create, Delete, Set
 from coordinator.leadership import Leadership
 from coordinator.operations import ENTRY_LIMIT, OPERATION_OVERHEAD, PIECE, Check, Operation, SetIf, chunked
+from coordinator.outcomes import TransactionFailed
 from coordinator.tree import Tree
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.gates import gate
@@ -331,13 +332,14 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
         if bucket < start // layout.LOG_BUCKET:
             gone.append(Delete(path))
         removals += chunked([operation] for operation in gone)
-    _commit_all(leadership, removals, "in-compaction")
+    for _ in committing(leadership, removals, "in-compaction"):
+        pass
     return removed
 
 
-def _commit_all(leadership: Leadership, transactions: Iterable[Iterable[Operation]], point: str) -> None:
-    """Commit them in order, a few under way at once, with a gate behind each. Where it breaks off, one of these may stand
-    without the one before it.
+def committing(leadership: Leadership, transactions: Iterable[Iterable[Operation]], point: str) -> Iterator[None]:
+    """Commit them in order, a few under way at once, with a gate behind each; gives way before it waits. Where it breaks off,
+    those behind may stand without the one that failed.
     """
     under_way: deque[Callable[[], None]] = deque()
 
@@ -347,9 +349,11 @@ def _commit_all(leadership: Leadership, transactions: Iterable[Iterable[Operatio
 
     for operations in transactions:
         if len(under_way) > AHEAD:
+            yield
             stands()
         under_way.append(leadership.begin(operations))
     while under_way:
+        yield
         stands()
 
 
@@ -358,16 +362,36 @@ def _commit_all(leadership: Leadership, transactions: Iterable[Iterable[Operatio
 
 def write_snapshot(leadership: Leadership, n: int, state: bytes) -> None:
     """Store the state after event ``n``; of the older snapshots the one before it and the sparse ones stay."""
-    tree = leadership.tree
-    _remove_snapshot(leadership, n)  # a leader may have died while it wrote this very one
+    for _ in writing_snapshot(leadership, n, state, lambda: True):
+        pass
+    thin(leadership)
+
+
+def writing_snapshot(leadership: Leadership, n: int, state: bytes, stands: Callable[[], bool]) -> Iterator[None]:
+    """Store the state after event ``n``, in steps so that others can work in between. It counts from when all its parts stand and
+    ``stands``, which is asked again and again, says so too.
+    """
     parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
     stored = [Create(layout.snapshot_part(n, number), part) for number, part in enumerate(parts)]
-    _commit_all(leadership, [[node] for node in (Create(layout.snapshot(n)), *stored)], "in-snapshot")
+    nodes = [[node] for node in (Create(layout.snapshot(n)), *stored)]
+    try:
+        yield from committing(leadership, nodes, "in-snapshot")
+    except TransactionFailed:  # a leader has died while it wrote this very one
+        _remove_snapshot(leadership, n)
+        yield from committing(leadership, nodes, "in-snapshot")
+    while not stands():
+        yield
     note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
-    leadership.commit([Set(layout.snapshot(n), _encoder.encode(note))])
-    complete = complete_snapshots(tree)
+    finish = leadership.begin([Set(layout.snapshot(n), _encoder.encode(note))])
+    yield
+    finish()
+
+
+def thin(leadership: Leadership) -> None:
+    """Remove all snapshots but the latest ones and the sparse ones."""
+    complete = complete_snapshots(leadership.tree)
     kept = {*complete[-SNAPSHOTS_KEPT:], *sparse(complete)}
-    for number in map(int, tree.children(layout.SNAPSHOT)):
+    for number in map(int, leadership.tree.children(layout.SNAPSHOT)):
         if number not in kept:
             _remove_snapshot(leadership, number)
 

@@ -1,8 +1,8 @@
-"""The data of many nodes in one request: ZooKeeper's multiRead (3.6 or later), which kazoo lacks.
+"""The data of many nodes, or the names of their children, in one request: ZooKeeper's multiRead (3.6 or later).
 
-kazoo gives each request a future of its own, which makes a read thirty times as slow. The wire form
-is that of a transaction: before each ``getData``, and before each answer to one, a header with its type; an answer that is
-none has type -1 and holds the error's number. Unlike a transaction one answer does not depend on the others.
+kazoo lacks it, and gives each request a future of its own, which makes a read thirty times as slow. The wire form is that of a
+transaction: before each ``getData`` or ``getChildren``, and before each answer to one, a header with its type; an answer that
+is none has type -1 and holds the error's number. Unlike in a transaction one answer does not depend on the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kazoo.exceptions import EXCEPTIONS
-from kazoo.protocol.serialization import GetData, MultiHeader
+from kazoo.protocol.serialization import GetChildren, GetData, MultiHeader
 
 REQUEST_LIMIT = 256 * 1024
 """Bytes of one request: a quarter of what a server takes."""
@@ -27,11 +27,12 @@ _OPCODE = 22
 _HEADER = struct.Struct("!iBi")  # type, whether this was the last one, error
 _INT = struct.Struct("!i")
 _STAT_BYTES = 68
-_EACH = MultiHeader(GetData.type, done=False, err=-1).serialize()
+_DATA, _NAMES = (MultiHeader(kind.type, done=False, err=-1).serialize() for kind in (GetData, GetChildren))
 _END = MultiHeader(-1, done=True, err=-1).serialize()
 
 Answer = Any
-"""A node's data (bytes), or why there is none (one of kazoo's errors, which are not typed)."""
+"""A node's data (bytes), or the names of its children (a list), or why there is none (one of kazoo's errors, which are not
+typed)."""
 
 
 class MultiRead:
@@ -39,18 +40,20 @@ class MultiRead:
 
     Args:
         paths: whole paths, the chroot included.
+        names: ask for the names of their children, not for their data.
     """
 
     type = _OPCODE
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, names: bool = False) -> None:
         self._paths = paths
+        self._each = _NAMES if names else _DATA
 
     def serialize(self) -> bytes:
         parts: list[bytes] = []
         for path in self._paths:
             encoded = path.encode()
-            parts += (_EACH, _INT.pack(len(encoded)), encoded, b"\0")  # the last byte: no watch
+            parts += (self._each, _INT.pack(len(encoded)), encoded, b"\0")  # the last byte: no watch
         parts.append(_END)
         return b"".join(parts)
 
@@ -69,6 +72,14 @@ class MultiRead:
                 length = max(number, 0)  # -1: a node that was made without data
                 answers.append(data[offset : offset + length])
                 offset += length + _STAT_BYTES
+            elif kind == GetChildren.type:
+                names: list[str] = []
+                for _ in range(number):
+                    (length,) = _INT.unpack_from(data, offset)
+                    offset += _INT.size
+                    names.append(data[offset : offset + length].decode())
+                    offset += length
+                answers.append(names)
             else:
                 answers.append(EXCEPTIONS[number]())
 
@@ -100,6 +111,12 @@ class Chunks:
 
     def answered(self, answers: Sequence[Answer]) -> None:
         """Learn from the answers to a request how many nodes the next one may ask for."""
-        size = sum(len(answer) for answer in answers if isinstance(answer, bytes)) + 80 * len(answers)
+        size = sum(map(_size, answers)) + 80 * len(answers)
         fits = ANSWER_LIMIT * len(answers) // size
         self.count = max(1, min(fits, GROWTH * len(answers), self._most))
+
+
+def _size(answer: Answer) -> int:
+    if isinstance(answer, bytes):
+        return len(answer)
+    return sum(map(len, answer)) + _INT.size * len(answer) if isinstance(answer, list) else 0

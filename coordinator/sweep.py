@@ -5,7 +5,7 @@ nothing else ever removes them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Set
+from collections.abc import Container, Iterable, Set
 
 import structlog
 
@@ -22,15 +22,16 @@ right before they submit, so this must be longer than a request can lie in the i
 log = structlog.get_logger()
 
 
-def sweep_code(leadership: Leadership, used: Set[str]) -> int:
-    """Remove the code bundles that are not in ``used`` (their sha256) and have not been touched for an hour; how many.
+def sweep_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> int:
+    """Of the code bundles of these names (their sha256) remove those that are not in ``used`` and have not been touched for an
+    hour; how many.
 
     Each goes together with the check that it still is as it was looked at: a client that touches it now is before us or
     behind us, and in both cases finds out.
     """
     tree = leadership.tree
     removed = 0
-    for name in tree.children(layout.CODE):
+    for name in names:
         if name in used:
             continue
         path = layout.code(name)
@@ -46,13 +47,13 @@ def sweep_code(leadership: Leadership, used: Set[str]) -> int:
     return removed
 
 
-def sweep_claims(leadership: Leadership, jobs: Container[str]) -> int:
-    """Remove the claims on dead letters of jobs that are not known any more; how many.
+def sweep_claims(leadership: Leadership, names: Iterable[str], jobs: Container[str]) -> int:
+    """Of the claims on dead letters remove those of jobs that are not known any more; how many.
 
     A claim is only ever made in a transaction that checks that its job stands, so none comes behind us.
     """
     removed = 0
-    for name in leadership.tree.children(layout.REDO):
+    for name in names:
         if name.partition(".")[0] not in jobs:
             with contextlib.suppress(TransactionFailed):
                 leadership.commit([Delete(f"{layout.REDO}/{name}")])

@@ -15,7 +15,7 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -57,6 +57,7 @@ READ_AHEAD = 4
 session that were sent before it."""
 
 _LOST_REPLY = (ConnectionLoss, OperationTimeoutError, KazooTimeoutError)
+_LOST = object()
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "ignore_expire": False}
 
 Watch = Callable[[WatchedEvent], None]
@@ -193,71 +194,101 @@ class Tree:
         """Like :meth:`read_many` in portions, of at most ``most`` nodes: each portion's paths, and the data of those that
         are there. While the caller works on one, the next one is under way.
         """
+        return self._portions(paths, most, self._get, names=False)
+
+    def _portions(
+        self, paths: Sequence[str], most: int, each: Callable[[str], Any], *, names: bool
+    ) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+        """What :meth:`read_ahead` gives, or the names of children in place of data; ``each`` asks a server before 3.6. An empty
+        portion comes first, when the first request has been sent.
+        """
         done = 0
         if self._many_at_once:
             try:
-                for chunk, found in self._in_chunks(Chunks(paths, prefix=len(self.root), most=most)):
+                for chunk, found in self._in_chunks(Chunks(paths, prefix=len(self.root), most=most), names=names):
                     done += len(chunk)
                     yield chunk, found
             except UnimplementedError:
                 self._many_at_once = False
+        else:
+            yield (), {}
         for at in range(done, len(paths), WINDOW):
-            window = paths[at : at + WINDOW]  # for servers before 3.6
-            yield window, {path: bytes(data) for path, (data, _) in self._each(window, self._get)}
+            window = paths[at : at + WINDOW]
+            answers = self._each(window, each)
+            yield window, {path: answer if names else bytes(answer[0]) for path, answer in answers}
 
-    def _in_chunks(self, chunks: Chunks) -> Iterator[tuple[Sequence[str], dict[str, bytes]]]:
+    def _in_chunks(self, chunks: Chunks, *, names: bool) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
         """A request a chunk. Those behind are sent before one is given out."""
 
         def sent(chunk: Sequence[str]) -> Callable[[], Any]:
-            return partial(self.client.get_many_async, [self.root + path for path in chunk])
+            return partial(self.client.get_many_async, [self.root + path for path in chunk], names=names)
 
         waiting = iter(chunks)
-        under_way: deque[tuple[Sequence[str], Callable[[], Any], tuple[Any, float] | None]] = deque()
-        for chunk in islice(waiting, 1):
-            under_way.append((chunk, sent(chunk), None))
+        under_way: deque[tuple[Sequence[str], Callable[[], Any], tuple[Any, float]]] = deque()
+
+        def send(most: int) -> None:
+            for chunk in islice(waiting, most):
+                call, since = sent(chunk), self.clockwork.now()
+                under_way.append((chunk, call, (call(), since)))
+
+        send(1)
+        yield (), {}
         while under_way:
             chunk, call, first = under_way.popleft()
             answers = self._ask(call, first=first)
-            found: dict[str, bytes] = {}
+            found: dict[str, Any] = {}
             for path, answer in zip(chunk, answers, strict=True):
-                if isinstance(answer, bytes):
+                if isinstance(answer, bytes | list):
                     found[path] = answer
                 elif not isinstance(answer, NoNodeError):
                     raise self._translated(answer) from answer
             chunks.answered(answers)
             ahead = READ_AHEAD if len(chunk) >= chunks.count else 1  # not while it is still being learnt how many fit
-            for behind in islice(waiting, max(ahead - len(under_way), 0)):
-                call, since = sent(behind), self.clockwork.now()
-                under_way.append((behind, call, (call(), since)))
+            send(max(ahead - len(under_way), 0))
             yield chunk, found
 
     def _each(self, paths: Sequence[str], call: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
-        """The answers about the nodes that are there: a request a node, :data:`WINDOW` sent without waiting between."""
-        for at in range(0, len(paths), WINDOW):
-            sent = self.clockwork.now()
-            for path, answer in [(path, call(path)) for path in paths[at : at + WINDOW]]:
-                try:
-                    found = self._ask(partial(call, path), first=(answer, sent))
-                except NoNodeError:
-                    continue
-                yield path, found
+        """The answers about the nodes that are there: a request a node, all sent without waiting between."""
+        sent = self.clockwork.now()
+        for path, answer in [(path, call(path)) for path in paths]:
+            try:
+                found = self._ask(partial(call, path), first=(answer, sent))
+            except NoNodeError:
+                continue
+            yield path, found
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children, sorted; none if there is no such node."""
         while True:
             try:
-                return sorted(self._ask(lambda: self.client.get_children_async(self.path(path), watch=watch)))
+                return sorted(self._ask(partial(self._list, path, watch)))
             except NoNodeError:
                 if watch is None or self._ask(lambda: self.client.exists_async(self.path(path), watch=watch)) is None:
                     return []
 
     def children_of(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """The same of many nodes, asked for at once; those that are not there are left out."""
+        return self.begin_children_of(paths)()
 
-        def ask(path: str) -> Any:
-            return self.client.get_children_async(self.path(path))
+    def begin_children_of(self, paths: Iterable[str]) -> Callable[[], dict[str, list[str]]]:
+        """Like :meth:`children_of`, without waiting: what it gives waits, once, and raises what :meth:`children_of` raises."""
+        portions = self._portions(list(paths), MOST_COUNT, self._list, names=True)
+        next(portions, None)  # sends the first request
+        return lambda: {path: sorted(names) for _, found in portions for path, names in found.items()}
 
-        return {path: sorted(names) for path, names in self._each(list(paths), ask)}
+    def lists(self, watches: Mapping[str, Watch]) -> list[list[str]]:
+        """:meth:`children` of some nodes, each with its watch, and read no earlier than the one before it. Asked for at once."""
+        sent = self.clockwork.now()
+        found: list[list[str]] = []
+        for path, answer in [(path, self._list(path, watch)) for path, watch in watches.items()]:
+            try:
+                names = self._ask(partial(self._list, path, watches[path]), first=(answer, sent), instead=lambda: _LOST)
+            except NoNodeError:
+                names = _LOST
+            if names is _LOST:  # over a new connection those behind it may have been answered before it is asked again
+                return [self.children(path, watch) for path, watch in watches.items()]
+            found.append(sorted(names))
+        return found
 
     def deployments(self) -> list[str]:
         """The names of all deployments in this ZooKeeper, sorted. Raises ``SX-ZOOKEEPER-CHROOT``."""
@@ -423,6 +454,9 @@ class Tree:
 
     def _get(self, path: str, watch: Watch | None = None) -> Any:
         return self.client.get_async(self.path(path), watch=watch)
+
+    def _list(self, path: str, watch: Watch | None = None) -> Any:
+        return self.client.get_children_async(self.path(path), watch=watch)
 
     def _ask(
         self,

@@ -2,17 +2,20 @@
 
 Only a leader makes and removes these nodes: where one is gone nobody can vote. What earlier leaders did with them it has seen
 since it took over (:meth:`coordinator.leader.Leader.take_over` lets its server catch up).
+
+Both are done in steps: each asks ZooKeeper for something, and the next one waits for it, so that others can work in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import structlog
 
 from coordinator import layout
 from coordinator.events import Create, Delete
 from coordinator.leadership import Leadership
+from coordinator.log import committing
 from coordinator.operations import chunked
 from coordinator.outcomes import TransactionFailed
 
@@ -22,26 +25,29 @@ CLOSE_ATTEMPTS = 100
 log = structlog.get_logger()
 
 
-def open_for(leadership: Leadership, jobs: Sequence[str]) -> None:
-    """To be called before it is logged that the links of these jobs stand."""
+def opening(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
+    """To be done before it is logged that the links of these jobs stand."""
     paths = dict.fromkeys(map(layout.sentinels, jobs))
-    if not paths:
-        return
-    stand = leadership.tree.read_many(paths)
-    for chunk in chunked([Create(path)] for path in paths if path not in stand):
-        leadership.commit(chunk)
+    try:
+        yield from committing(leadership, chunked([Create(path)] for path in paths), "votes-opened")
+    except TransactionFailed as error:  # a leader before us had made some of them
+        log.debug("votes stand already", reason=error.message)
+        stand = leadership.tree.read_many(paths)  # behind what is still under way
+        for chunk in chunked([Create(path)] for path in paths if path not in stand):
+            leadership.commit(chunk)
 
 
-def close_for(leadership: Leadership, jobs: Sequence[str]) -> None:
-    """To be called before it is logged that the links of these jobs are gone, so that it is done again if we die before."""
+def closing(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
+    """To be done before it is logged that the links of these jobs are gone, so that it is done again if we die before."""
     tree, paths = leadership.tree, [layout.sentinels(job) for job in jobs]
     for _ in range(CLOSE_ATTEMPTS if jobs else 0):
-        votes = tree.children_of(paths)
+        asked = tree.begin_children_of(paths)
+        yield
+        votes = asked()
         paths = list(votes)
         gone = ([*(Delete(f"{path}/{name}") for name in cast), Delete(path)] for path, cast in votes.items())
         try:
-            for chunk in chunked(gone):
-                leadership.commit(chunk)
+            yield from committing(leadership, chunked(gone), "votes-closed")
             return
         except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
             log.debug("votes of an ended job came late", job=jobs, reason=error.message)

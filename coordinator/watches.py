@@ -6,6 +6,7 @@ many peers there are; after a reconnection both are read again, for a watch that
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
@@ -33,6 +34,7 @@ from coordinator.log import Intake
 from coordinator.operations import ENTRY_LIMIT
 from coordinator.outcomes import TransactionFailed
 from coordinator.state import Peer, State
+from coordinator.tree import Watch
 from sardonyx.spec import JobSpec
 
 SHOWN = 200
@@ -45,12 +47,10 @@ NAME = 255
 GROWTH = 8
 """So many times longer, at most, is a request in the log than it was in the inbox; numbers grow to less than four times."""
 
-LONGEST_REST = 0.5
-"""Seconds between two looks at the list of pulses, at most."""
-REST = 20
-"""So many times as long as reading the list of pulses took is it left alone: with many peers it is long, and with many of
-them somebody always comes or goes. So this takes a twentieth of a leader's time at most, however many there are; at ten
-thousand peers a birth or death is seen up to half a second late."""
+REST, LONGEST_REST = 50e-6, 0.5
+"""Seconds for each name in the list of pulses that it is left alone after a look, and at most: with many peers it is long, and
+with many of them somebody always comes or goes. A look takes 2 to 3 us a name, so this is a twentieth of a leader's time; at
+ten thousand peers a birth or death is seen up to half a second late."""
 
 PORTION = 512
 """Requests that are read at a time, at most: enough that a portion's transactions are full, few enough that ZooKeeper has
@@ -78,10 +78,16 @@ class Watches:
         self._requests_came = True
         self._pulses_changed = True
         self._pulses_rest = 0.0
+        self._pulses_by = math.inf
 
     def due(self) -> float | None:
         """When :meth:`collect` should be asked even if nobody wakes the loop, by the monotonic clock; None: need not be."""
-        return self._pulses_rest if self._pulses_changed else None
+        wanted = max(self._pulses_rest, -math.inf if self._pulses_changed else self._pulses_by)
+        return None if wanted == math.inf else wanted
+
+    def look_by(self, when: float) -> None:
+        """Have :meth:`collect` look at the pulses by then, by the monotonic clock, whether or not they changed."""
+        self._pulses_by = min(self._pulses_by, when)
 
     def remember(self, request: str) -> None:
         """A request of this uuid stands in the log; should it come again, it is left out. Empty: none."""
@@ -97,21 +103,32 @@ class Watches:
         In portions, if it is much: while the caller works on one, ZooKeeper is asked for the next. The caller must append
         them all (:func:`coordinator.log.append`), which removes the requests, before it calls this again.
         """
-        # A list is read only if it has changed. The flags are taken down before reading: what changes from now on sets them
-        # again. That of the requests first: when one is seen, the pulse of its writer has been told before it.
+        # A list is read only if it has changed, or is due. The flags are taken down before reading: what changes from now on sets
+        # them again. That of the requests first: when one is seen, the pulse of its writer has been told before it.
         requests_came, self._requests_came = self._requests_came, False
-        read = self._pulses_changed and self._tree.clockwork.now() >= self._pulses_rest
-        if not requests_came and not read:
-            return
-        born, died = self._pulses(state) if read else ([], [])
+        wanted: dict[str, Watch] = {}
+        due = self.due()
+        if due is not None and self._tree.clockwork.now() >= due:
+            wanted |= self._look()
         # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
-        names = self._tree.children(layout.INBOX, watch=self._on_request) if requests_came or died else []
+        if requests_came:
+            wanted[layout.INBOX] = self._on_request
+        lists = dict(zip(wanted, self._tree.lists(wanted), strict=True))
+        born: list[str] = []
+        died: list[str] = []
+        if layout.PULSE in lists:
+            self._pulses_rest = self._tree.clockwork.now() + min(REST * len(lists[layout.PULSE]), LONGEST_REST)
+            born, died = self._pulses(lists[layout.PULSE], state)
+        names = lists.get(layout.INBOX, [])
+        if died and not requests_came:
+            names = self._tree.children(layout.INBOX, watch=self._on_request)
         told = set(born)
         held = self._births(born, at)
         for requests in self._requests(names, at):
             if self._pulses_changed and any(_is_strange(intake.event, state, told) for intake in requests):
                 # Its pulse stands perhaps, and was left for later. Who is dead is left for later once more: see above.
-                late = [name for name in self._pulses(state)[0] if name not in told]
+                (standing,) = self._tree.lists(self._look())
+                late = [name for name in self._pulses(standing, state)[0] if name not in told]
                 told.update(late)
                 held += self._births(late, at)
                 self._pulses_changed = True
@@ -123,28 +140,31 @@ class Watches:
         if held:
             yield held
 
+    def ask_for_requests(self) -> None:
+        """Have the next :meth:`collect` look at the inbox, whether or not something came."""
+        self._requests_came = True
+
     def look_again(self) -> None:
         """Have :meth:`collect` look whether or not something changed."""
         self._requests_came = self._pulses_changed = True
         self._wake()
 
-    def _pulses(self, state: State) -> tuple[list[str], list[str]]:
+    def _look(self) -> dict[str, Watch]:
+        """The list of pulses is about to be read."""
+        self._pulses_changed, self._pulses_by = False, math.inf
+        return {layout.PULSE: self._on_pulse}
+
+    def _pulses(self, names: list[str], state: State) -> tuple[list[str], list[str]]:
         """Peers that have a pulse and are not known, and such as should have one and have none."""
-        self._pulses_changed = False
-        began = self._tree.clockwork.now()
-        standing = dict.fromkeys(self._tree.children(layout.PULSE, watch=self._on_pulse))
-        ended = self._tree.clockwork.now()
-        # A look may take as long as a lost connection does: that says nothing of how long the list is.
-        self._pulses_rest = ended + min(REST * (ended - began), LONGEST_REST)
-        self._remove_leftovers([name for name in standing if _is_over(state.peers.get(name))])
-        born = [name for name in standing if name not in state.peers]
-        expected = (name for name, peer in state.peers.items() if peer.state != "dead" or peer.pulse_due)
-        return born, [name for name in expected if name not in standing]
+        standing, known, dead = set(names), state.peers.keys(), state.by_state["dead"].keys()
+        self._remove_leftovers([name for name in sorted(standing & dead) if _is_over(state.peers[name])])
+        return sorted(standing - known), [name for name in sorted(known - standing) if not _is_over(state.peers[name])]
 
     def _remove_leftovers(self, names: list[str]) -> None:
         """Pulses of dead peers, which are none any more. Without their pulse they come back under another name.
 
-        One may stand: a peer whose reply was lost puts its pulse up again, and it was taken for dead in between.
+        One may stand: a peer whose reply was lost puts its pulse up again, and it was taken for dead in between; or somebody
+        else has said in a peer's name that it leaves.
         """
         for name in names:
             try:
@@ -257,9 +277,9 @@ def _hold_flat(spec: JobSpec) -> None:
     raise ValueError(f"options or params are nested more than {DEEPEST} levels deep")
 
 
-def _is_over(peer: Peer | None) -> bool:
+def _is_over(peer: Peer) -> bool:
     """Whether it is dead, and its pulse not to be removed anyway."""
-    return peer is not None and peer.state == "dead" and not peer.pulse_due
+    return peer.state == "dead" and not peer.pulse_due
 
 
 def _is_strange(event: AnyEvent, state: State, told: Set[str]) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from scenario_runner import World, facts_of
 
 from coordinator import scheduling
-from coordinator.decide import Timers, decide, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
 from coordinator.events import (
     Acked,
     AckTimedOut,
@@ -244,8 +244,9 @@ class History:
     def timers_after(self, seconds: float) -> list[AnyEvent]:
         """Time passes, or a clock is put back; the timers that have run out then."""
         self.world.now += seconds
-        events = due(self.world.state, self.world.now, TIMERS)
-        first = next_due(self.world.state, TIMERS)
+        state, now = self.world.state, self.world.now
+        events = [*surplus(state, now, TIMERS), *due(state, now, TIMERS)]
+        first = next_due(state, TIMERS)
         assert not events or first is not None, "what is due was announced"
         return events
 
@@ -313,7 +314,7 @@ class History:
         resting = next_due(world.state, TIMERS)  # nobody is acking or revoked: what runs is the rest of tasks
         if resting is not None:
             world.now = max(world.now, resting)
-            return due(world.state, world.now, TIMERS)[0]
+            return self.timers_after(0)[0]
         unended = [name for name, job in world.state.jobs.items() if not job.ended]
         assert not unended, f"nobody has anything to do, but {unended} have not ended: {world.picture()}"
         return None

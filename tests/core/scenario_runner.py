@@ -202,12 +202,17 @@ def _error(text: str | None) -> Failure:
 
 def _pass(world: World, seconds: str) -> list[AnyEvent]:
     world.now += float(seconds)
-    return core.due(world.state, world.now, world.timers)
+    return _timers(world)
 
 
 def _keep(world: World, jobs: str) -> list[AnyEvent]:
     world.timers = msgspec.structs.replace(world.timers, keep_jobs=int(jobs))
-    return core.due(world.state, world.now, world.timers)
+    return _timers(world)
+
+
+def _timers(world: World) -> list[AnyEvent]:
+    told = world.state, world.now, world.timers
+    return [*core.due(*told), *core.surplus(*told)]
 
 
 def _links(world: World, job: str) -> list[AnyEvent]:

@@ -117,6 +117,7 @@ def reread(history: History) -> None:
             patch.setattr(step, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 decide.due(state, event.at, TIMERS)
+                decide.surplus(state, event.at, TIMERS)
                 decide.next_due(state, TIMERS)
                 decide.replay([(n, event)], state)
                 decide.unfinished(state)

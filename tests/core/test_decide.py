@@ -7,7 +7,7 @@ import random
 import pytest
 from scenario_runner import World, spec_of
 
-from coordinator.decide import Timers, decide, due, next_due, unfinished
+from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
 from coordinator.events import (
     AckTimedOut,
     CreateLinks,
@@ -179,15 +179,20 @@ def test_each_task_rests_as_long_as_it_failed_often() -> None:
     assert rested(103.5) == [("three", 1), ("two", 1), ("one", 2)]
 
 
-def test_the_oldest_of_too_many_jobs_are_forgotten() -> None:
-    """Retention is a timer, too: due names the jobs that were done with first, at once and no more than needed."""
+def test_the_oldest_of_too_many_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention: those that were done with first, at once and no more than needed, of very many some at a time."""
     world = World()
     for job in ("one", "two", "three"):
         world.say(f"{job} is submitted: read -> write; write names no topic")
     assert next_due(world.state, Timers(keep_jobs=3)) is None
-    assert due(world.state, 0.0, Timers(keep_jobs=3)) == []
+    assert surplus(world.state, 0.0, Timers(keep_jobs=3)) == []
     assert next_due(world.state, Timers(keep_jobs=1)) == 0.0
-    assert due(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one"), JobPurged(at=5.0, job="two")]
+    assert surplus(world.state, 5.0, Timers(keep_jobs=1)) == [
+        JobPurged(at=5.0, job="one"),
+        JobPurged(at=5.0, job="two"),
+    ]
+    monkeypatch.setattr("coordinator.decide.FORGOTTEN_AT_ONCE", 1)
+    assert surplus(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
 
 
 def test_only_the_last_forgotten_jobs_are_remembered() -> None:

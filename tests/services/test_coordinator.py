@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -35,11 +36,13 @@ from coordinator.events import (
 )
 from coordinator.leader import Leader
 from coordinator.log import Intake
+from coordinator.operations import Append, Check
 from coordinator.state import encode_state, new_state, project
 from coordinator.tree import Tree
 from sardonyx.config import Settings, load_settings
 from sardonyx.errors import InternalError
 from sardonyx.graph import graph_of
+from sardonyx.spec import JobSpec, TaskSpec
 from tests.proxy import Proxy
 from tests.services import coordination
 from tests.services.coordination import (
@@ -313,8 +316,61 @@ def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monk
         leader.handle([Intake(JobKilled(at=6.0, job="count-1"))])
         leader.handle([Intake(LinksDeleted(at=7.0, job="count-1", counts={}))])
         leader.handle([Intake(JobPurged(at=8.0, job="count-1"))])
+        leader.turn()
+        assert begun == ["fence"]
+        leader.settle()
+        leader.turn()
         leader.close()
     assert begun == ["fence", "forget"]
+
+
+def test_letters_that_a_redo_has_just_asked_for_stay(
+    tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim stood before its job was gone, and its request came behind those that were read when that was decided."""
+    swept: list[str] = []
+    monkeypatch.setattr("coordinator.orphans.Orphans.sweep", lambda _, jobs: swept.extend(jobs))
+    letters = {"topic": f"{quick.deployment}.count-1.count.dead", "format": "letters"}
+    redo = JobSpec(
+        name="again",
+        workflow=[("a", "b")],
+        catalog=[
+            TaskSpec(name="a", type="input", medium="kafka", options=letters),
+            TaskSpec(name="b", type="output", medium="blackhole"),
+        ],
+    )
+    claim = Create(f"{layout.REDO}/count-1.count", b"{}")
+    asks = Append(layout.inbox_prefix("submit", "0f1e"), encode_event(JobSubmitted(job="again", spec=redo)))
+    with leadership(quick) as won:
+        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        leader.take_over()
+        leader.handle([Intake(JobSubmitted(at=1.0, job="count-1", spec=SPEC))])
+        leader.handle(
+            [Intake(JobKilled(at=2.0, job="count-1")), Intake(LinksDeleted(at=3.0, job="count-1", counts={}))]
+        )
+        leader.settle()
+        leader.turn()
+        applied = leader._apply
+        tree.request(JobPurged(job="count-1"))
+        won.tree.sync()
+
+        def asked_before_it_is_gone(*given: Any) -> None:
+            monkeypatch.setattr(leader, "_apply", applied)
+            tree.commit([Check(layout.job_status("count-1")), claim, asks])
+            applied(*given)
+
+        monkeypatch.setattr(leader, "_apply", asked_before_it_is_gone)
+        leader.turn()
+        assert leader.state.jobs.keys() == set()
+        for _ in range(3):
+            leader.settle()
+            leader.turn()
+        assert leader.state.jobs.keys() == {"again"}
+        assert swept == []
+        leader.handle([Intake(JobKilled(at=4.0, job="again"))])
+        leader.turn()
+        leader.close()
+    assert swept == ["count-1"]
 
 
 def test_what_happened_while_nobody_led(tree: Tree, quick: Settings) -> None:

@@ -311,6 +311,21 @@ def test_a_snapshot_comes_back(leader: Leadership, tree: Tree, size: int) -> Non
     assert log.base(tree, 6) is None
 
 
+def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, tree: Tree) -> None:
+    """Its parts are written beside other work; before the tree is whole up to it, the one before it is taken."""
+    log.write_snapshot(leader, 3, b"before")
+    stands = False
+    writing = log.writing_snapshot(leader, 7, b"n" * (6 * log.PART), lambda: stands)
+    for _ in range(20):
+        next(writing)
+        assert log.load_snapshot(tree) == (3, b"before")
+    assert len(tree.children(layout.snapshot(7))) == 6
+    stands = True
+    for _ in writing:
+        pass
+    assert log.load_snapshot(tree) == (7, b"n" * (6 * log.PART))
+
+
 def test_the_last_two_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
     """Older ones go, and so does what an earlier leader left half-written."""
     tree.commit([Create(layout.snapshot(15)), Create(layout.snapshot_part(15, 0), b"half")])

@@ -68,6 +68,23 @@ def test_one_request_answers_for_each_node(tree: Tree) -> None:
     assert tree.read_many(asked_for) == {"/job/a": b"one", "/job/b": b"", "/job/c": bytes(range(256))}
 
 
+def test_one_request_answers_with_names(tree: Tree) -> None:
+    """Of children, none, or no node; of as many nodes as one likes, from an old server too."""
+    tree.commit([Create(path) for path in ("/job/a", "/job/a/größe", "/job/a/x", "/job/b", "/job/b/y", "/job/c")])
+    asked_for = ["/job/a", "/job/none", "/job/c", "/job/b"]
+    answers = tree.client.get_many_async([tree.path(path) for path in asked_for], names=True).get(10)
+    assert [sorted(answer) if isinstance(answer, list) else type(answer) for answer in answers] == [
+        ["größe", "x"],
+        NoNodeError,
+        [],
+        ["y"],
+    ]
+    found = {"/job/a": ["größe", "x"], "/job/c": [], "/job/b": ["y"]}
+    assert tree.children_of(asked_for) == found
+    assert tree.children_of(asked_for * 500) == found
+    assert tree.children_of([]) == {}
+
+
 def test_nothing_is_asked_for_nothing(tree: Tree, asked: list[int]) -> None:
     """No request for no node; one that is sent all the same is answered."""
     assert tree.read_many([]) == {}
@@ -185,5 +202,9 @@ def test_a_server_that_does_not_know_it(tree: Tree, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(MultiRead, "type", 77)
     for _ in range(2):
         assert tree.read_many([*nodes, "/job/none"]) == nodes
+        assert tree.children_of(["/job", "/job/1", "/job/none"]) == {
+            "/job": sorted(path.removeprefix("/job/") for path in nodes),
+            "/job/1": [],
+        }
     assert len(asked) == 1
     assert tree.connected

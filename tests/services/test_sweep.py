@@ -16,9 +16,9 @@ def test_only_old_code_that_nobody_uses_is_removed(settings: Settings, monkeypat
     with leadership(settings) as won:
         for name in ("used", "left"):
             won.tree.create(layout.code(name), b"zip")
-        assert sweep.sweep_code(won, {"used"}) == 0
+        assert sweep.sweep_code(won, ["left", "used"], {"used"}) == 0
         monkeypatch.setattr(sweep, "YOUNG", -60.0)  # as if an hour had passed
-        assert sweep.sweep_code(won, {"used"}) == 1
+        assert sweep.sweep_code(won, ["left", "used"], {"used"}) == 1
         assert won.tree.children(layout.CODE) == ["used"]
 
 
@@ -36,5 +36,5 @@ def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: p
         won.tree.create(layout.code("wanted"), b"zip")
         with monkeypatch.context() as patch:
             patch.setattr(Tree, "last_change", touched_right_after)
-            assert sweep.sweep_code(won, set()) == 0
+            assert sweep.sweep_code(won, ["wanted"], set()) == 0
         assert won.tree.children(layout.CODE) == ["wanted"]

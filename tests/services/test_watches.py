@@ -13,6 +13,7 @@ from coordinator.leadership import Leadership
 from coordinator.state import State, new_state
 from coordinator.tree import Tree
 from coordinator.watches import Watches, _numbered
+from tests.waiting import until
 
 
 def collected(watches: Watches, state: State, at: float) -> list[log.Intake]:
@@ -54,7 +55,24 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
     log.append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
-    assert [intake.event for intake in collected(watches, state, 4.0)] == [PeerDied(at=4.0, peer="a")]
+    died = until(lambda: collected(watches, state, 4.0), what="the death to be looked for")
+    assert [intake.event for intake in died] == [PeerDied(at=4.0, peer="a")]
+
+
+def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, tree: Tree) -> None:
+    """Somebody has said in a peer's name that it leaves: its pulse goes, though nothing in the list has changed."""
+    watches = Watches(leader, wake=lambda: None)
+    tree.create(layout.pulse("a"), b"{}")
+    (born,) = collected(watches, new_state(), 1.0)
+    state = replay([(1, born.event), (2, Left(at=2.0, peer="a"))])
+    assert collected(watches, state, 2.0) == []
+    assert tree.children(layout.PULSE) == ["a"]
+    soon = tree.clockwork.now() + 0.1
+    watches.look_by(soon + 10)
+    watches.look_by(soon)
+    assert watches.due() == soon
+    until(lambda: collected(watches, state, 3.0) == [] and not tree.children(layout.PULSE), what="the pulse to go")
+    assert watches.due() is None or watches.due() < soon + 10
 
 
 @pytest.mark.parametrize(

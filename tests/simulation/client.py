@@ -156,8 +156,8 @@ class SimClient:
     def get_async(self, path: str, watch: Any = None) -> SimResult:
         return self.ask("get", path, watch)
 
-    def get_many_async(self, paths: list[str]) -> SimResult:
-        return self.ask("many", paths)
+    def get_many_async(self, paths: list[str], *, names: bool = False) -> SimResult:
+        return self.ask("many names" if names else "many", paths)
 
     def exists_async(self, path: str, watch: Any = None) -> SimResult:
         return self.ask("exists", path, watch)
@@ -341,6 +341,11 @@ class SimClient:
         if kind == "many":
             found = [replica.nodes.get(each) for each in path]
             self._reply(connection, result, [NoNodeError() if node is None else node.data for node in found])
+            return
+        if kind == "many names":
+            nodes = map(replica.nodes.get, path)
+            names = [NoNodeError() if node is None else sorted(node.children, key=hash_of) for node in nodes]
+            self._reply(connection, result, names)
             return
         node = replica.nodes.get(path)
         if watch is not None and connection == self.connection and (node is not None or kind == "exists"):

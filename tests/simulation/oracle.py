@@ -119,7 +119,11 @@ class Oracle:
             assert client.dropped or client is self.broken or not (checkpoint or entry), (
                 "refused, with nothing lost before"
             )
-            self.broken = client
+            if any(
+                path == f"{ROOT}{layout.CHECKPOINT}" or path.startswith(f"{ROOT}{layout.LOG}/")
+                for _, path, *_ in operations
+            ):
+                self.broken = client
 
     def _epoch_version(self) -> int:
         return self.zookeeper.nodes[f"{ROOT}/epoch"].version

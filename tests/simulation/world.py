@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 import coordinator.leader
+import coordinator.log
 import coordinator.step
 from coordinator import layout, scheduling
 from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
@@ -388,6 +389,8 @@ class instrumented:  # noqa: N801 - reads as a word
         plan = self._world.plan
         for name, limit in zip(self._limits, (plan.memory, plan.memory, plan.forgiven), strict=True):
             setattr(coordinator.step, name, limit)
+        self._part = coordinator.log.PART
+        coordinator.log.PART = PARTS.get(plan.snapshot_every, self._part)
         self._log = structlog.get_config()
         structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
 
@@ -396,6 +399,7 @@ class instrumented:  # noqa: N801 - reads as a word
         coordinator.leader.decide = self._decide
         for name, limit in self._limits.items():
             setattr(coordinator.step, name, limit)
+        coordinator.log.PART = self._part
         structlog.configure(**self._log)
 
     def _checked(self, state: State, n: int, event: Any) -> Any:
@@ -418,6 +422,9 @@ class instrumented:  # noqa: N801 - reads as a word
             self._world.wrong.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
         raise structlog.DropEvent
 
+
+PARTS = {3: 400, 10: 2000}
+"""By how often there are snapshots, the bytes of a part: of one part are those that are rare."""
 
 VERBOSITY = 40
 """Level of what is logged: 40 hears the cries only, 10 tells the whole history on stdout."""
