@@ -18,8 +18,8 @@ from peer.origins import Origins
 from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.media import json_text
+from queues.messages import Outgoing
 from queues.outlets import FAILED, Outlet, taken
-from queues.transaction import Outgoing
 from sardonyx.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.graph import Stage
 from spark_tasks.failures import Bad

@@ -40,12 +40,13 @@ from peer.work import Result, StepClock, Work
 from queues.committed import NotLetIn, ReaderLost
 from queues.links import read_all
 from queues.media.base import PositionsMoved, Split
+from queues.messages import DUE_HEADER, ROWS_HEADER, Outgoing, Records
 from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, Reader
-from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted, TransactionalWriter
+from queues.reader import Reader
+from queues.transaction import ProducerLost, TransactionAborted, TransactionalWriter
 from sardonyx.aside import Aside
 from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
 from sardonyx.gates import gate

@@ -21,10 +21,10 @@ from peer.lifecycle import Context, Hooks
 from peer.origins import Origins
 from queues import block, dead_letters, links, media
 from queues.media.base import PositionedOutput, Split, SplitInput
+from queues.messages import Outgoing
 from queues.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
-from queues.transaction import Outgoing
 from sardonyx.config import Settings
 from sardonyx.errors import Failure, InternalError
 from sardonyx.functions import import_function

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from coordinator.events import Counts, LinkFacts
 from queues import links
+from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from queues.positions import Partition, Position, total
-from queues.reader import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from queues.transaction import CLIENT_LOG
 from queues.unread import NOTHING, Seen, Unread, stretch, unread
 from sardonyx.config import Settings

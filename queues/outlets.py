@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from queues import block
 from queues.media.base import Output, TopicFormat
-from queues.reader import ROWS_HEADER, SENTINEL_HEADER
+from queues.messages import LINK_HEADER, ROWS_HEADER, SENTINEL_HEADER, WRITER_HEADER, Outgoing, Records
 from queues.rowwise import Condition, Grouping, Load
-from queues.transaction import Outgoing, Records
 from sardonyx.graph import Link
 
 FAILED = pa.schema(
@@ -128,7 +127,7 @@ class Way:
 
 def sentinel_message(link: Link, partition: int, uuid: str, writer: str) -> Outgoing:
     """A sentinel: no rows, a uuid, and who wrote it."""
-    headers = [(SENTINEL_HEADER, uuid.encode()), ("sx-link", link.name.encode()), ("sx-writer", writer.encode())]
+    headers = [(SENTINEL_HEADER, uuid.encode()), (LINK_HEADER, link.name.encode()), (WRITER_HEADER, writer.encode())]
     return Outgoing(link.topic, None, partition, headers=headers)
 
 
@@ -170,7 +169,7 @@ class LinkOutlet:
                     yield self._message(item, partition)
 
     def _message(self, item: block.Block, partition: int) -> Outgoing:
-        headers = [(ROWS_HEADER, str(item.rows).encode()), ("sx-writer", self._writer.encode())]
+        headers = [(ROWS_HEADER, str(item.rows).encode()), (WRITER_HEADER, self._writer.encode())]
         return Outgoing(self._link.topic, item.value, partition, headers=headers)
 
     def committed(self) -> None:

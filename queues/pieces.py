@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from queues.messages import Outgoing
 from queues.positions import Partition, Position
-from queues.transaction import Outgoing
 from sentinel.rules import PartitionView
 
 

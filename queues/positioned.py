@@ -8,9 +8,9 @@ import msgspec
 import pyarrow as pa
 
 from queues.media.base import PositionedOutput
+from queues.messages import Outgoing, Records
 from queues.pieces import Recovered
 from queues.positions import Partition, Position
-from queues.transaction import Outgoing, Records
 from sardonyx.errors import OutputError
 
 

@@ -28,23 +28,15 @@ from confluent_kafka import (
 from coordinator.events import LinkFacts
 from queues.committed import NotLetIn, ReaderLost, committed
 from queues.membership import Census, as_member, leave, together
+from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, Outgoing
 from queues.pieces import Batch, Held, Piece, Recovered, split
 from queues.positions import Partition, Position
-from queues.transaction import CLIENT_LOG, RECONNECT_MS, Outgoing
+from queues.transaction import CLIENT_LOG, RECONNECT_MS
 from sardonyx.config import Settings
 from sardonyx.graph import Link
 from sentinel.rules import PartitionView
 
 log = structlog.get_logger()
-
-ROWS_HEADER = "sx-rows"
-"""On messages of internal links: how many rows they hold."""
-
-DUE_HEADER = "sx-due"
-"""On splits of a paced input: from when on they may be read, in seconds since 1970, by the clock of whoever reads."""
-
-SENTINEL_HEADER = "sx-sentinel"
-"""On a sentinel: its uuid. Such a message holds no rows."""
 
 _AT_ONCE = 10_000
 """Messages taken from the client in one call."""

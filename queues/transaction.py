@@ -12,17 +12,18 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.block import record_too_large
+from queues.messages import Outgoing, Records
 from queues.positions import Partition, Position
 from sardonyx.aside import Aside
 from sardonyx.config import Settings
@@ -93,27 +94,6 @@ class TransactionAborted(Exception):
 
 class ProducerLost(Exception):
     """The producer is of no more use: fenced, or its last transaction's end is unknown."""
-
-
-class Outgoing(NamedTuple):
-    """One message to be written. ``partition`` -1: Kafka's partitioner chooses by the key."""
-
-    topic: str
-    value: bytes | None
-    partition: int = -1
-    key: bytes | None = None
-    headers: list[tuple[str, bytes]] | None = None
-
-
-class Records(NamedTuple):
-    """Many records for one topic of a user's, each with its key, which Kafka's partitioner goes by.
-
-    Apart from :class:`Outgoing` because there are so many of them: an object for each would cost more than sending it.
-    """
-
-    topic: str
-    records: Sequence[tuple[bytes | None, bytes | None]]
-    """Key and value."""
 
 
 def classify(error: KafkaError) -> Verdict:

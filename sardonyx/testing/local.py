@@ -19,10 +19,9 @@ from confluent_kafka import Message
 
 from coordinator.events import Assignment, LinkFacts
 from peer.work import Result, StepClock, Work, assemble
+from queues.messages import ROWS_HEADER, Outgoing, Records
 from queues.pieces import Batch
 from queues.positions import Partition, Position
-from queues.reader import ROWS_HEADER
-from queues.transaction import Outgoing, Records
 from sardonyx.config import load_settings
 from sardonyx.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.graph import Graph, Link, Stage, graph_of

@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from coordinator.events import Counts
 from peer.work import Result
 from queues import block, dead_letters, media
+from queues.messages import Outgoing
 from queues.positions import add
-from queues.transaction import Outgoing
 from sardonyx.errors import Failure, SardonyxError
 from sardonyx.graph import Link
 from sardonyx.spec import JobSpec

@@ -26,6 +26,7 @@ DECIDE = {
     "coordinator.state",
     "coordinator.step",
     "queues.block",
+    "queues.messages",
     "sardonyx.errors",
     "sardonyx.graph",
     "sardonyx.media",
@@ -144,3 +145,9 @@ def test_core_tests_import_nothing_from_outside() -> None:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         outside = [name for name in imports(path) if name.partition(".")[0] in OUTSIDE]
         assert outside == [], f"{path.name} imports {outside}"
+
+
+def test_what_hypothesis_chooses_is_chosen_among_the_core_tests() -> None:
+    """It watches the chance that all share; a client of ZooKeeper draws from it in its own thread at each of its waits."""
+    for path in sorted((Path(__file__).parent.parent / "services").rglob("*.py")):
+        assert [name for name in imports(path) if name.partition(".")[0] == "hypothesis"] == [], path.name

@@ -8,11 +8,12 @@ from confluent_kafka import Producer
 
 from coordinator.events import Counts
 from queues import links
+from queues.messages import ROWS_HEADER, Outgoing
 from queues.outlets import sentinel_message
 from queues.pieces import Batch
 from queues.positions import Partition, Position, add
-from queues.reader import ROWS_HEADER, Reader
-from queues.transaction import Outgoing, TransactionalWriter
+from queues.reader import Reader
+from queues.transaction import TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.graph import Graph, graph_of
 from sardonyx.spec import JobSpec, TaskSpec

@@ -12,9 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from coordinator.events import LinkFacts
 from queues import links
 from queues.committed import ReaderLost
+from queues.messages import Outgoing
 from queues.positions import Partition, Position
 from queues.reader import Reader
-from queues.transaction import Outgoing, ProducerLost, TransactionalWriter
+from queues.transaction import ProducerLost, TransactionalWriter
 from sardonyx.config import Settings, load_settings
 from sardonyx.embedded import embedded_services
 from sardonyx.graph import Link

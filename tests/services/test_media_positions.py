@@ -17,11 +17,12 @@ from coordinator.events import Counts
 from queues import links
 from queues.media.base import PositionsMoved
 from queues.media.jdbc_output import JdbcOutput
+from queues.messages import Outgoing
 from queues.pieces import Batch
 from queues.positioned import PositionedOutlet
 from queues.positions import Partition, Position, add
 from queues.reader import Reader
-from queues.transaction import Outgoing, TransactionalWriter
+from queues.transaction import TransactionalWriter
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError
 from sardonyx.graph import graph_of

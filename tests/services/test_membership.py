@@ -11,8 +11,9 @@ from confluent_kafka import ConsumerGroupState
 from queues.committed import ReaderLost
 from queues.links import described
 from queues.membership import dismiss
+from queues.messages import Outgoing
 from queues.reader import Reader
-from queues.transaction import Outgoing, ProducerLost, TransactionAborted
+from queues.transaction import ProducerLost, TransactionAborted
 from sardonyx.config import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off
 from tests.waiting import until

@@ -17,7 +17,8 @@ from coordinator.events import Counts
 from coordinator.outer import KafkaLinks
 from queues import links
 from queues.committed import ReaderLost
-from queues.transaction import Outgoing, ProducerLost, Records, TransactionAborted
+from queues.messages import Outgoing, Records
+from queues.transaction import ProducerLost, TransactionAborted
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
 from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off

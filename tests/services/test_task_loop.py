@@ -24,7 +24,8 @@ from peer.task_loop import TaskLoop
 from peer.work import prepare
 from queues import block, links
 from queues.media.base import Split
-from queues.reader import DUE_HEADER, Reader
+from queues.messages import DUE_HEADER
+from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx import Job, blackhole, generator
 from sardonyx.config import Settings, load_settings

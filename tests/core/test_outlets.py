@@ -1,4 +1,4 @@
-"""What goes over which link: conditions, keys, failed records. Needs Kafka's client, but no broker."""
+"""What goes over which link: conditions, keys, failed records."""
 
 from __future__ import annotations
 
