@@ -41,7 +41,7 @@ from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pur
 from kazoo.client import KazooClient
 from machine import machine
 
-from coordinator import layout
+from coordinator import layout, snapshots
 from coordinator import log as journal
 from coordinator.events import PulseNote, Set
 from coordinator.leader import Leader
@@ -288,7 +288,7 @@ class Filling:
         with leadership(self._settings) as won:
             while self._pure.state.n < length - self._every:
                 self._append(won, self._every)
-                journal.write_snapshot(won, self._pure.state.n, encode_state(self._pure.state))
+                snapshots.write(won, self._pure.state.n, encode_state(self._pure.state))
             self._append(won, self._every - 100)
             won.commit([Set(layout.CHECKPOINT, str(self._pure.state.n).encode())])
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator import layout
+from coordinator import layout, snapshots
 from coordinator import log as journal
 from coordinator.decide import Timers, decide, surplus
 from coordinator.events import (
@@ -272,7 +272,7 @@ class World:
             for owner, name, step in parts:
                 stack.enter_context(replaced(owner, name, partial(self._timed, step, getattr(owner, name))))
             in_pieces = (
-                (journal, "writing_snapshot", "snapshot"),
+                (snapshots, "writing", "snapshot"),
                 (leader._watches, "collect", "read"),  # noqa: SLF001
                 (journal, "appending", "append"),
             )

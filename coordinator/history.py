@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from coordinator import layout
+from coordinator import layout, snapshots
 from coordinator import log as journal
 from coordinator.decide import decide
 from coordinator.events import FORMAT, AnyEvent, JobSubmitted
@@ -41,7 +41,7 @@ def kept(tree: Tree) -> Kept:
 
 def present(tree: Tree) -> State:
     """The state after the last entry: all that has been decided."""
-    found = journal.load_snapshot(tree)
+    found = snapshots.latest(tree)
     state = new_state(_deployment(tree)) if found is None else decode_state(found[1])
     return _follow(state, journal.read_log(tree, state.n + 1))
 
@@ -148,20 +148,20 @@ def _verify(tree: Tree, first: int, *, thorough: bool, told: Callable[[int, int]
 
 def _snapshots(tree: Tree) -> Callable[[int], bytes | None]:
     """Gives snapshots by number. One that is damaged is empty; one that the leader has removed meanwhile is none."""
-    known = set(journal.complete_snapshots(tree))
+    known = set(snapshots.complete(tree))
 
     def find(n: int) -> bytes | None:
         if n not in known:
             return None
         try:
-            found = journal.base(tree, n)
+            found = snapshots.base(tree, n)
         except SardonyxError as error:
             if error.code != "SX-LOG-COMPACTED":
                 raise
             return None
         if found is not None and found[0] == n:
             return found[1]
-        return b"" if n in journal.complete_snapshots(tree) else None
+        return b"" if n in snapshots.complete(tree) else None
 
     return find
 
@@ -219,7 +219,7 @@ def _deployment(tree: Tree) -> str:
 
 def _base(tree: Tree, n: int) -> State:
     """The newest state that is stored at or before event ``n``."""
-    found = journal.base(tree, n) if n >= journal.FIRST else None
+    found = snapshots.base(tree, n) if n >= journal.FIRST else None
     return new_state(_deployment(tree)) if found is None else decode_state(found[1])
 
 

@@ -20,7 +20,7 @@ from itertools import zip_longest
 
 import structlog
 
-from coordinator import layout, votes
+from coordinator import layout, snapshots, votes
 from coordinator import log as journal
 from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
 from coordinator.events import (
@@ -47,7 +47,7 @@ from coordinator.events import (
     kind_of,
 )
 from coordinator.fences import Fences, Slot
-from coordinator.leadership import Leadership
+from coordinator.leadership import AHEAD, Leadership
 from coordinator.log import Intake
 from coordinator.operations import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
 from coordinator.orphans import Orphans, readers_of_letters
@@ -192,7 +192,7 @@ class Leader:
             InternalError: ``SX-INTERNAL-LOG-GAP``.
         """
         self._tree.sync()
-        found = journal.load_snapshot(self._tree)
+        found = snapshots.latest(self._tree)
         if found is not None:
             self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
@@ -364,7 +364,7 @@ class Leader:
         whole = merged.size <= PIECE + TRANSACTION_LIMIT  # what was gathered, and a few changes more
         chunks = [operations] if whole else list(chunked([operation] for operation in operations))
         for chunk in chunks:
-            self._applied(journal.AHEAD)
+            self._applied(AHEAD)
             gate("before-effects")
             if chunk is chunks[-1]:
                 self._checkpoint = n
@@ -434,7 +434,7 @@ class Leader:
         n, state = self.state.n, encode_state(self.state)
         self._snapshot, self._weighs = n, len(state) // STATE_AN_ENTRY
         # What a snapshot holds is not replayed, and so not repaired.
-        self._keeping = journal.writing_snapshot(self._leadership, n, state, lambda: self._whole >= n)
+        self._keeping = snapshots.writing(self._leadership, n, state, lambda: self._whole >= n)
         next(self._keeping)
 
     def _kept(self) -> None:
@@ -447,8 +447,8 @@ class Leader:
         for _ in self._keeping:
             pass
         self._keeping = None
-        journal.thin(self._leadership)
-        removed = journal.compact(self._leadership, keep=self._settings.coordinator.keep_log)
+        snapshots.thin(self._leadership)
+        removed = snapshots.compact(self._leadership, keep=self._settings.coordinator.keep_log)
         log.debug("snapshot written", n=self._snapshot, entries_removed=removed)
 
     def _sweep(self, jobs: Collection[str]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -29,6 +30,10 @@ DEADLINE = 2 / 3
 
 RENEW = 1 / 4
 """Part of the session timeout after which an idle leader asks ZooKeeper for an answer."""
+
+AHEAD = 3
+"""Transactions that are under way while the next is prepared, or what was appended is decided: ZooKeeper takes longer to answer
+one than to work on it."""
 
 log = structlog.get_logger()
 
@@ -101,6 +106,25 @@ class Leadership:
         self.check()
         gate("before-write")
         return self.tree.begin(operations, epoch_version=self.version)
+
+    def committing(self, transactions: Iterable[Iterable[Operation]], point: str) -> Iterator[None]:
+        """Commit them in order, a few under way at once, with a gate behind each; gives way before it waits. Where it breaks off,
+        those behind may stand without the one that failed.
+        """
+        under_way: deque[Callable[[], None]] = deque()
+
+        def stands() -> None:
+            under_way.popleft()()
+            gate(point)
+
+        for operations in transactions:
+            if len(under_way) > AHEAD:
+                yield
+                stands()
+            under_way.append(self.begin(operations))
+        while under_way:
+            yield
+            stands()
 
     def renew(self) -> None:
         """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""

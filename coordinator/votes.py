@@ -15,7 +15,6 @@ import structlog
 from coordinator import layout
 from coordinator.events import Create, Delete
 from coordinator.leadership import Leadership
-from coordinator.log import committing
 from coordinator.operations import chunked
 from coordinator.outcomes import TransactionFailed
 
@@ -29,7 +28,7 @@ def opening(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
     """To be done before it is logged that the links of these jobs stand."""
     paths = dict.fromkeys(map(layout.sentinels, jobs))
     try:
-        yield from committing(leadership, chunked([Create(path)] for path in paths), "votes-opened")
+        yield from leadership.committing(chunked([Create(path)] for path in paths), "votes-opened")
     except TransactionFailed as error:  # a leader before us had made some of them
         log.debug("votes stand already", reason=error.message)
         stand = leadership.tree.read_many(paths)  # behind what is still under way
@@ -47,7 +46,7 @@ def closing(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
         paths = list(votes)
         gone = ([*(Delete(f"{path}/{name}") for name in cast), Delete(path)] for path, cast in votes.items())
         try:
-            yield from committing(leadership, chunked(gone), "votes-closed")
+            yield from leadership.committing(chunked(gone), "votes-closed")
             return
         except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
             log.debug("votes of an ended job came late", job=jobs, reason=error.message)

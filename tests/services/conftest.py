@@ -12,6 +12,7 @@ import structlog
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from coordinator import layout, log, snapshots
 from coordinator.leadership import Leadership
 from coordinator.tree import Tree
 from sardonyx.cli.app import app
@@ -92,6 +93,14 @@ def leader(settings: Settings) -> Iterator[Leadership]:
     """A won election, with nobody who drives it."""
     with leadership(settings) as won:
         yield won
+
+
+@pytest.fixture
+def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short buckets, batches and distances, so that a short log has many of each."""
+    monkeypatch.setattr(layout, "LOG_BUCKET", 10)
+    monkeypatch.setattr(log, "BATCH", 300)
+    monkeypatch.setattr(snapshots, "SPARSE", 30)
 
 
 @pytest.fixture

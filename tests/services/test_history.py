@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from coordinator import history, layout
+from coordinator import history, layout, snapshots
 from coordinator import log as journal
 from coordinator.events import Create, Delete, JobSubmitted, PeerBorn, Set
 from coordinator.leader import Leader
@@ -137,7 +137,7 @@ def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: L
     for n in (10, 20, 30):
         state = history.at(tree, n)
         tree.commit([Create(path, data) for path, data in project(state).items() if tree.read(path) is None])
-        journal.write_snapshot(leader, n, encode_state(state))
+        snapshots.write(leader, n, encode_state(state))
     tree.commit([Set(layout.CHECKPOINT, b"30"), Set(layout.LOG, b"21")])  # as a compaction begins
     assert history.kept(tree) == (21, 30)
     assert history.at(tree, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
@@ -184,10 +184,10 @@ def test_a_snapshot_or_an_entry_that_was_edited_is_found(settings: Settings, tre
         for number in range(4):
             submit(tree, f"job{number}-x")
             completed(tree, f"job{number}-x")
-        until(lambda: len(journal.complete_snapshots(tree)) == 2, what="two snapshots")
+        until(lambda: len(snapshots.complete(tree)) == 2, what="two snapshots")
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert (verdict["ok"], verdict["snapshots"]) == (True, 2)
-    latest = journal.complete_snapshots(tree)[-1]
+    latest = snapshots.complete(tree)[-1]
     tree.commit([Set(layout.snapshot_part(latest, 0), b"{}")])
     verdict = json.loads(sardonyx("log", "verify", "--json", code=1).stdout)
     assert [(found["n"], found["kind"]) for found in verdict["findings"]] == [(latest, "snapshot")]

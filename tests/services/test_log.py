@@ -1,84 +1,28 @@
-"""The log and its snapshots on a real ZooKeeper: what comes back, and that it holds wherever its writer breaks off."""
+"""The log on a real ZooKeeper: what comes back, and that it holds wherever its writer breaks off."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from coordinator import layout, log
-from coordinator.events import FORMAT, AckTimedOut, Create, Delete, Evicted, JobSubmitted, Left, Set
+from coordinator import layout, log, snapshots
+from coordinator.events import FORMAT, AckTimedOut, Create, Evicted, JobSubmitted, Left
 from coordinator.leadership import Leadership, identity
 from coordinator.log import Entry, Intake
 from coordinator.operations import ENTRY_LIMIT, SetIf, weight
 from coordinator.outcomes import Deposed
 from coordinator.tree import Tree
 from sardonyx.config import Settings
-from sardonyx.errors import InternalError, SardonyxError, SetupError
+from sardonyx.errors import InternalError, SetupError
 from sardonyx.spec import JobSpec
-from tests.services.coordination import leadership
+from tests.services.entries import Broke, batches, breaking, events, numbers
 
 
 @pytest.fixture
 def tree(leader: Leadership) -> Tree:
     return leader.tree
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short buckets, batches and distances, so that a short log has many of each."""
-    monkeypatch.setattr(layout, "LOG_BUCKET", 10)
-    monkeypatch.setattr(log, "BATCH", 300)
-    monkeypatch.setattr(log, "SPARSE", 30)
-
-
-def events(first: int, last: int) -> list[Intake]:
-    return [Intake(AckTimedOut(at=float(n), peer=f"p{n}", assignment=n)) for n in range(first, last + 1)]
-
-
-def numbers(tree: Tree, first: int = 0) -> list[int]:
-    """Of the entries that are read; each must be the one that was appended under its number."""
-    found = list(log.read_log(tree, first))
-    assert all(event == AckTimedOut(at=float(n), peer=f"p{n}", assignment=n) for n, event in found)
-    return [n for n, _ in found]
-
-
-def batches(tree: Tree) -> dict[int, bytes]:
-    """Every node of the log, by the number in its name."""
-    paths = [f"/log/{bucket}/{name}" for bucket in tree.children("/log") for name in tree.children(f"/log/{bucket}")]
-    return {int(path[-10:]): data for path, data in tree.read_many(paths).items()}
-
-
-class Broke(Exception):
-    """The writer is gone."""
-
-
-class Breaking(Leadership):
-    """A leader that dies before its transaction number ``after + 1``."""
-
-    def __init__(self, whole: Leadership, after: int) -> None:
-        self.__dict__.update(whole.__dict__)
-        self.left = after
-
-    def begin(self, operations: object) -> Callable[[], None]:
-        if self.left == 0:
-            raise Broke
-        self.left -= 1
-        return super().begin(operations)
-
-
-@contextmanager
-def breaking(settings: Settings, after: int) -> Iterator[tuple[Leadership, Breaking]]:
-    """In a deployment of its own: a leader, and the same one as it dies after so many transactions."""
-    own = settings.model_copy(update={"deployment": f"{settings.deployment}-{after}"})
-    with leadership(own) as won:
-        yield won, Breaking(won, after)
-
-
-# Entries
 
 
 def test_entries_come_back_in_order(leader: Leadership, tree: Tree) -> None:
@@ -99,7 +43,7 @@ def test_an_empty_log(leader: Leadership, tree: Tree) -> None:
     assert list(log.read_log(tree)) == []
     assert log.tail(tree, 3) == []
     assert log.last(tree) == log.read_checkpoint(tree) == 0
-    assert log.base(tree, 7) is None
+    assert snapshots.base(tree, 7) is None
     log.append(leader, 1, [])
     assert log.last(tree) == 0
 
@@ -189,7 +133,7 @@ def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, tre
     assert log.last(tree) == 1
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("wrong", [1, 7, 20, 33, 60])
 def test_what_is_behind_a_refused_piece_is_refused_too(
     leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch, wrong: int
@@ -245,7 +189,7 @@ def test_an_append_that_breaks_off_anywhere(settings: Settings) -> None:
     assert after > 2
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("missing", [0, 1, -1])
 def test_a_missing_batch_is_said(leader: Leadership, tree: Tree, missing: int) -> None:
     """A log with a hole, also at its beginning, is not replayed as if it were whole; an end that is gone is for its
@@ -264,7 +208,7 @@ def test_a_missing_batch_is_said(leader: Leadership, tree: Tree, missing: int) -
     assert numbers(tree, firsts[2]) == list(range(firsts[2], 51))
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_log")
 def test_two_entries_of_one_number_are_not_read(leader: Leadership, tree: Tree) -> None:
     """A batch that begins inside another one was not written by a leader, and is no history."""
     log.append(leader, 1, events(1, 9))
@@ -292,222 +236,8 @@ def test_another_versions_log_is_refused(leader: Leadership, tree: Tree, data: b
     """An entry or a snapshot of another format, or one with something that we do not know, is refused, never misread."""
     tree.commit([Create(layout.log_bucket(1)), Create(layout.log_batch(1), data)])
     tree.commit([Create(layout.snapshot(1), data)])
-    reads = (lambda: list(log.read_log(tree)), lambda: log.load_snapshot(tree), lambda: log.base(tree, 1))
+    reads = (lambda: list(log.read_log(tree)), lambda: snapshots.latest(tree), lambda: snapshots.base(tree, 1))
     for read in (*reads, lambda: log.last(tree)):
         with pytest.raises(SetupError) as caught:
             read()
         assert caught.value.code == "SX-LOG-FORMAT"
-
-
-# Snapshots
-
-
-@pytest.mark.parametrize("size", [0, 1, log.PART, log.PART + 1, 3 * log.PART, 20 * log.PART + 7])
-def test_a_snapshot_comes_back(leader: Leadership, tree: Tree, size: int) -> None:
-    """Of whatever size, in whatever number of parts."""
-    state = bytes(n % 251 for n in range(size))
-    log.write_snapshot(leader, 7, state)
-    assert log.load_snapshot(tree) == log.base(tree, 7) == (7, state)
-    assert log.base(tree, 6) is None
-
-
-def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, tree: Tree) -> None:
-    """Its parts are written beside other work; before the tree is whole up to it, the one before it is taken."""
-    log.write_snapshot(leader, 3, b"before")
-    stands = False
-    writing = log.writing_snapshot(leader, 7, b"n" * (6 * log.PART), lambda: stands)
-    for _ in range(20):
-        next(writing)
-        assert log.load_snapshot(tree) == (3, b"before")
-    assert len(tree.children(layout.snapshot(7))) == 6
-    stands = True
-    for _ in writing:
-        pass
-    assert log.load_snapshot(tree) == (7, b"n" * (6 * log.PART))
-
-
-def test_the_last_two_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
-    """Older ones go, and so does what an earlier leader left half-written."""
-    tree.commit([Create(layout.snapshot(15)), Create(layout.snapshot_part(15, 0), b"half")])
-    for n in (10, 20, 30):
-        log.write_snapshot(leader, n, str(n).encode())
-    assert tree.children(layout.SNAPSHOT) == ["0000000020", "0000000030"]
-    assert log.load_snapshot(tree) == (30, b"30")
-
-
-def test_sparse_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
-    """The first one at or behind every 10,000 entries stays, and leads to every moment behind it."""
-    written = [9_000, 9_999, 10_001, 10_500, 20_000, 29_999, 45_000, 46_000, 47_000, 48_000]
-    for n in written:
-        log.write_snapshot(leader, n, str(n).encode())
-    kept = [10_001, 20_000, 45_000, 47_000, 48_000]
-    assert log.complete_snapshots(tree) == kept
-    for n in (10_000, 10_001, 19_999, 20_000, 44_999, 45_000, 47_500, 99_999):
-        nearest = max((found for found in kept if found <= n), default=None)
-        assert log.base(tree, n) == (None if nearest is None else (nearest, str(nearest).encode()))
-
-
-def test_a_snapshot_that_breaks_off_anywhere(settings: Settings) -> None:
-    """At every moment there is a whole one: the old or the new. Written again by a successor it is whole."""
-    new = b"n" * (2 * log.PART + 1)
-    broke = True
-    after = 0
-    while broke:
-        with breaking(settings, after) as (whole, dying):
-            for n in (10, 20):
-                log.write_snapshot(whole, n, str(n).encode())
-            try:
-                log.write_snapshot(dying, 30, new)
-                broke = False
-            except Broke:
-                pass
-            assert log.load_snapshot(whole.tree) in ((20, b"20"), (30, new))
-            assert log.base(whole.tree, 29) == (20, b"20")
-            log.write_snapshot(whole, 30, new)
-            log.write_snapshot(whole, 40, b"40")
-            assert whole.tree.children(layout.SNAPSHOT) == ["0000000030", "0000000040"]
-            assert log.base(whole.tree, 39) == (30, new)
-        after += 1
-    assert after > 5
-
-
-def test_a_damaged_snapshot_is_not_taken(leader: Leadership, tree: Tree) -> None:
-    """Parts that do not hash to what was noted, or are missing, are passed over for the snapshot before."""
-    log.write_snapshot(leader, 10, b"ten")
-    log.write_snapshot(leader, 20, b"twenty")
-    tree.commit([Set(layout.snapshot_part(20, 0), b"twelve")])
-    assert log.load_snapshot(tree) == (10, b"ten")
-    tree.commit([Delete(layout.snapshot_part(20, 0))])
-    assert log.load_snapshot(tree) == (10, b"ten")
-
-
-def test_a_snapshot_that_goes_while_it_is_read(leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reader takes what has come instead."""
-    log.write_snapshot(leader, 10, b"ten")
-    read, replaced = tree.read, threading.Event()
-
-    def reading(path: str, watch: object = None) -> bytes | None:
-        if path == layout.snapshot(10) and not replaced.is_set():
-            replaced.set()
-            for n in (20, 30):
-                log.write_snapshot(leader, n, str(n).encode())
-        return read(path, watch)
-
-    monkeypatch.setattr(tree, "read", reading)
-    assert log.load_snapshot(tree) == (30, b"30")
-
-
-# Compaction
-
-
-def test_compaction_keeps_what_is_needed(leader: Leadership, tree: Tree) -> None:
-    """It goes up to a sparse snapshot that is behind the latest but one by as much as asked, and no further."""
-    for first in range(1, 45_001, 1500):  # as the loop does: a snapshot stands at the end of a batch
-        log.append(leader, first, events(first, first + 1499))
-        log.write_snapshot(leader, first + 1499, str(first + 1499).encode())
-    assert log.complete_snapshots(tree) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
-    assert log.compact(leader, keep=33_001) == 0
-    assert log.begins(tree) == 1
-    assert log.compact(leader, keep=33_000) == 10_500
-    assert numbers(tree) == list(range(10_501, 45_001))
-    assert numbers(tree, 44_000) == list(range(44_000, 45_001))
-    assert log.compact(leader, keep=10_000) == 19_500
-    assert numbers(tree) == list(range(30_001, 45_001))
-    assert log.complete_snapshots(tree) == [30_000, 40_500, 43_500, 45_000]
-    assert tree.children(layout.LOG)[0] == "0000030"
-    assert log.base(tree, 30_000) == (30_000, b"30000")
-    assert log.compact(leader, keep=10_000) == 0
-    for read in (lambda: log.base(tree, 29_999), lambda: log.base(tree, 3)):
-        with pytest.raises(SardonyxError, match="it begins at 30001") as caught:
-            read()
-        assert caught.value.code == "SX-LOG-COMPACTED"
-    log.append(leader, 45_001, events(45_001, 45_002))
-    assert log.last(tree) == 45_002
-
-
-@pytest.mark.usefixtures("small")
-def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadership, tree: Tree) -> None:
-    """The one before it is taken instead."""
-    fill(leader)
-    tree.commit([Set(layout.snapshot_part(60, 0), b"damaged")])
-    log.compact(leader, keep=0)
-    assert numbers(tree) == list(range(31, 91))
-    assert log.base(tree, 70) == (31 - 1, b"30")
-
-
-def fill(leader: Leadership) -> None:
-    """90 entries, with snapshots at 30, 60, 80 and 90."""
-    for n in range(5, 95, 5):
-        log.append(leader, n - 4, events(n - 4, n))
-        if n % 10 == 0:
-            log.write_snapshot(leader, n, str(n).encode())
-    assert log.complete_snapshots(leader.tree) == [30, 60, 80, 90]
-
-
-def every_moment_can_be_shown(tree: Tree) -> None:
-    """From the base of each moment that is kept the log leads to it; of others it is said that they are not kept."""
-    first = log.begins(tree)
-    for n in range(1, 91):
-        if n < first - 1:
-            with pytest.raises(SardonyxError) as caught:
-                log.base(tree, n)
-            assert caught.value.code == "SX-LOG-COMPACTED"
-            continue
-        found = log.base(tree, n)
-        behind = 1 if found is None else found[0] + 1
-        if found is not None:
-            assert found[1] == str(found[0]).encode()
-        assert [number for number in numbers(tree, behind) if number <= n] == list(range(behind, n + 1))
-
-
-@pytest.mark.usefixtures("small")
-def test_a_compaction_that_breaks_off_anywhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For its readers it is done or not begun, never half; the next one finishes it."""
-    monkeypatch.setattr(log, "chunked", lambda groups: (list(group) for group in groups))  # each removal by itself
-    broke = True
-    after = 0
-    while broke:
-        with breaking(settings, after) as (whole, dying):
-            fill(whole)
-            try:
-                log.compact(dying, keep=20)
-                broke = False
-            except Broke:
-                pass
-            first = log.begins(whole.tree)
-            assert first == (1 if after == 0 else 61)
-            assert numbers(whole.tree) == list(range(first, 91))
-            assert log.last(whole.tree) == 90
-            every_moment_can_be_shown(whole.tree)
-            assert log.load_snapshot(whole.tree) == (90, b"90")
-            log.compact(whole, keep=20)
-            assert log.begins(whole.tree) == next(iter(batches(whole.tree))) == 61
-            assert log.complete_snapshots(whole.tree) == [60, 80, 90]
-            assert whole.tree.children(layout.LOG) == [f"{n:07d}" for n in range(6, 10)]
-        after += 1
-    assert after > 10
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("taken", [0, 1, 7, 14, 40, 75])
-def test_a_reader_while_the_log_is_compacted(settings: Settings, monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
-    """It reads on to the end, or hears that the rest was compacted: what it has read is right in any case."""
-    monkeypatch.setattr(log, "chunked", lambda groups: (list(group) for group in groups))
-    outcomes = set()
-    for after in range(1, 30, 4):
-        with breaking(settings, after) as (whole, dying):
-            fill(whole)
-            reader = log.read_log(whole.tree, 1)
-            found = [next(reader)[0] for _ in range(taken)]
-            with suppress(Broke):
-                log.compact(dying, keep=20)
-            try:
-                found += [n for n, _ in reader]
-                outcomes.add("read")
-                first = 61 if taken == 0 else 1  # it begins to read with its first entry
-                assert found == list(range(first, 91))
-            except SardonyxError as error:
-                outcomes.add(error.code)
-                assert found == list(range(1, len(found) + 1))
-    assert outcomes <= {"read", "SX-LOG-COMPACTED"}
-    assert ("read" in outcomes) or taken < 60

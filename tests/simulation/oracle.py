@@ -16,6 +16,7 @@ from coordinator import layout
 from coordinator import log as journal
 from coordinator.decide import decide
 from coordinator.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
+from coordinator.snapshots import SnapshotNote
 from coordinator.state import State, decode_state, encode_state, new_state, project
 from sardonyx.graph import Graph
 from tests.simulation.client import SimClient
@@ -208,7 +209,7 @@ class Oracle:
             if n >= first and state is not None:
                 decide(state, n, entries[n].event)
             if n in whole:
-                note = msgspec.json.decode(whole[n], type=journal.SnapshotNote)
+                note = msgspec.json.decode(whole[n], type=SnapshotNote)
                 data = b"".join(stands[layout.snapshot_part(n, part)] for part in range(note.parts))
                 if state is None:
                     state = decode_state(data)

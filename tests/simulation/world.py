@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 import coordinator.leader
-import coordinator.log
+import coordinator.snapshots
 import coordinator.step
 from coordinator import layout, scheduling
 from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
@@ -389,8 +389,8 @@ class instrumented:  # noqa: N801 - reads as a word
         plan = self._world.plan
         for name, limit in zip(self._limits, (plan.memory, plan.memory, plan.forgiven), strict=True):
             setattr(coordinator.step, name, limit)
-        self._part = coordinator.log.PART
-        coordinator.log.PART = PARTS.get(plan.snapshot_every, self._part)
+        self._part = coordinator.snapshots.PART
+        coordinator.snapshots.PART = PARTS.get(plan.snapshot_every, self._part)
         self._log = structlog.get_config()
         structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
 
@@ -399,7 +399,7 @@ class instrumented:  # noqa: N801 - reads as a word
         coordinator.leader.decide = self._decide
         for name, limit in self._limits.items():
             setattr(coordinator.step, name, limit)
-        coordinator.log.PART = self._part
+        coordinator.snapshots.PART = self._part
         structlog.configure(**self._log)
 
     def _checked(self, state: State, n: int, event: Any) -> Any:

@@ -1,0 +1,57 @@
+"""What tests of the log and its snapshots share: entries that can be told apart, and a writer that breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from coordinator import log
+from coordinator.events import AckTimedOut
+from coordinator.leadership import Leadership
+from coordinator.log import Intake
+from coordinator.tree import Tree
+from sardonyx.config import Settings
+from tests.services.coordination import leadership
+
+
+def events(first: int, last: int) -> list[Intake]:
+    return [Intake(AckTimedOut(at=float(n), peer=f"p{n}", assignment=n)) for n in range(first, last + 1)]
+
+
+def numbers(tree: Tree, first: int = 0) -> list[int]:
+    """Of the entries that are read; each must be the one that was appended under its number."""
+    found = list(log.read_log(tree, first))
+    assert all(event == AckTimedOut(at=float(n), peer=f"p{n}", assignment=n) for n, event in found)
+    return [n for n, _ in found]
+
+
+def batches(tree: Tree) -> dict[int, bytes]:
+    """Every node of the log, by the number in its name."""
+    paths = [f"/log/{bucket}/{name}" for bucket in tree.children("/log") for name in tree.children(f"/log/{bucket}")]
+    return {int(path[-10:]): data for path, data in tree.read_many(paths).items()}
+
+
+class Broke(Exception):
+    """The writer is gone."""
+
+
+class Breaking(Leadership):
+    """A leader that dies before its transaction number ``after + 1``."""
+
+    def __init__(self, whole: Leadership, after: int) -> None:
+        self.__dict__.update(whole.__dict__)
+        self.left = after
+
+    def begin(self, operations: object) -> Callable[[], None]:
+        if self.left == 0:
+            raise Broke
+        self.left -= 1
+        return super().begin(operations)
+
+
+@contextmanager
+def breaking(settings: Settings, after: int) -> Iterator[tuple[Leadership, Breaking]]:
+    """In a deployment of its own: a leader, and the same one as it dies after so many transactions."""
+    own = settings.model_copy(update={"deployment": f"{settings.deployment}-{after}"})
+    with leadership(own) as won:
+        yield won, Breaking(won, after)
