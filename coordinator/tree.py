@@ -306,7 +306,8 @@ class Tree:
     # Writing by one's own right (the coordinator writes by `commit`)
 
     def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> bool:
-        """Make a node. False if it stood already; True also if it was we who had made it and only the reply was lost.
+        """Make a node. False if it stood already; True also if it was we who had made it and only the reply was lost, whether of
+        this call or, for an ephemeral one, of an earlier one that gave up.
 
         Raises ``ParentMissing`` if there is nothing that it could stand below.
         """
@@ -326,7 +327,7 @@ class Tree:
         except NoNodeError as error:
             raise outcomes.ParentMissing("SX-INTERNAL-PARENT-MISSING", f"nothing stands above {path}") from error
         except NodeExistsError:
-            return repeated and self._is_ours(path, data, ephemeral=ephemeral)
+            return (repeated or ephemeral) and self._is_ours(path, data, ephemeral=ephemeral)
 
     def delete(self, path: str) -> None:
         """Remove a node that has no children; nothing happens if it is not there."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -28,26 +28,27 @@ _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 def schema_registry() -> Iterator[str]:
     """Address of a registry that keeps everything in memory and dies with us. Skips, with the reason, if none can be had."""
     jar = _jar()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="sx-registry-") as folder:
         log = Path(folder) / "log"
         options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dquarkus.http.host=127.0.0.1"]
-        command = [find_java().path, *options, f"-Dquarkus.http.port={port}", "-jar", jar]
+        command = [find_java().path, *options, "-Dquarkus.http.port=0", "-jar", jar]
         with start_child(command, name="registry", log_path=log, cwd=Path(folder)) as keeper:
-            address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
 
-            def answers() -> bool:
-                assert keeper.poll() is None, log.read_text()
+            def answers() -> str | None:
+                """On the port that it chose: one chosen for it could be taken before it has come so far."""
+                if keeper.poll() is not None:
+                    raise RuntimeError(f"the schema registry ended: {log.read_text()}")
+                said = re.search(r"Listening on: (http://[\w.:]+)", log.read_text())
+                if said is None:
+                    return None
+                address = f"{said[1]}/apis/ccompat/v7"
                 try:
                     with urllib.request.urlopen(f"{address}/subjects", timeout=5) as answer:  # noqa: S310 - our own
-                        return answer.status == 200
+                        return address if answer.status == 200 else None
                 except (urllib.error.URLError, TimeoutError, ConnectionError):
-                    return False
+                    return None
 
-            until(answers, what="the schema registry to answer", timeout=120)
-            yield address
+            yield until(answers, what="the schema registry to answer", timeout=120)
 
 
 def _jar() -> Path:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 import psutil
-from kazoo.client import KazooClient
 
 from coordinator import layout
 from coordinator.events import PulseNote
 from sardonyx.errors import SetupError
 from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
+from tests.sessions import end_session
 from tests.waiting import until
 
 PATIENCE = 20.0
@@ -243,11 +243,7 @@ def password_of(session: int) -> bytes:
 
 
 def _expire(scene: Scene, session: int) -> None:
-    client_id = session, password_of(session)
-    double = KazooClient(hosts=scene.cluster.services.zookeeper, client_id=client_id)
-    double.start(15)
-    double.stop()
-    double.close()
+    end_session(scene.cluster.services.zookeeper, (session, password_of(session)))
 
 
 def _expire_peer(scene: Scene, rng: random.Random) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
 from coordinator import layout, log
@@ -28,6 +27,7 @@ from sardonyx.config import Settings, load_settings
 from tests.proxy import Proxy
 from tests.services.coordination import FakePeer, completed, hold_together, submit
 from tests.services.light import Actor, coordinator_process
+from tests.sessions import end_session
 from tests.waiting import until
 
 SESSION = 2
@@ -230,10 +230,7 @@ class Arena(contextlib.ExitStack):
         """A session is ended by whoever has its id and password."""
         sessions = [line for line in self._audit.lines() if "session" in line and line["pid"] == leader.actor.pid]
         session = sessions[-1]
-        double = KazooClient(hosts=self._zookeeper, client_id=(session["session"], bytes.fromhex(session["password"])))
-        double.start()
-        double.stop()
-        double.close()
+        end_session(self._zookeeper, (session["session"], bytes.fromhex(session["password"])))
         return lambda: None
 
     def _cut(self, leader: Candidate) -> Callable[[], None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from coordinator.events import Counts
 from queues import links
@@ -74,19 +75,28 @@ class Task:
         return writer
 
     def feed(self, rows: int, *, sentinel: str | None = None, partition: int | None = None) -> None:
-        """Put ``rows`` messages of one row each onto b's ingress, and a sentinel on each partition if wanted; one transaction."""
+        """Put ``rows`` messages of one row each onto b's ingress, and a sentinel on each partition if wanted; one transaction.
+
+        When this is through, all that can be read: a commit is answered before its markers stand, which take an offset each.
+        """
+        places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+        ends = links.stable_ends(self.settings, places)
         producer = Producer(
             {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
         )
         producer.init_transactions(30)
         producer.begin_transaction()
+        sent = Counter({number: 1 for number in range(PARTITIONS) if sentinel})
         for number in range(rows):
             to = number % PARTITIONS if partition is None else partition
+            sent[to] += 1
             producer.produce(self.topic, value=str(number), partition=to, headers=[(ROWS_HEADER, b"1")])
         for number in range(PARTITIONS) if sentinel else ():
             message = sentinel_message(self.stage.ingress[0], number, sentinel or "", "feed")
             producer.produce(self.topic, partition=number, headers=message.headers)
         producer.commit_transaction(30)
+        wanted = {place: end + sent[place.number] + (sent[place.number] > 0) for place, end in ends.items()}
+        until(lambda: links.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
 
     def close(self) -> None:
         for reader in self.open_readers:
@@ -102,7 +112,15 @@ def counted(batch: Batch) -> dict[Partition, Position]:
     }
 
 
+def batch_of(reader: Reader, rows: int) -> Batch:
+    """A batch of that many rows. The first of a reader's own choice may lack what comes with the broker's next answer."""
+    until(lambda: reader.poll(0.05) or reader.ready(rows, 60), what="all rows")
+    return reader.cut(rows)
+
+
 def next_batch(reader: Reader, size: int = 1000) -> Batch:
+    """Whatever a peer would take for its next batch, if it waited for hardly anything."""
+
     def cut() -> Batch | None:
         reader.poll(0.05)
         if not reader.ready(size, 0.05):

@@ -15,7 +15,7 @@ from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionAborted
 from sardonyx.config import Settings
-from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off
+from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until
 
 
@@ -62,7 +62,7 @@ def test_who_held_the_slot_before_can_do_nothing_any_more(task: Task) -> None:
     """His reader hears of it and is lost; what he knew of his place in the group commits nothing."""
     task.feed(30)
     before = task.reader()
-    batch, place = next_batch(before), before.group_metadata()
+    batch, place = batch_of(before, 30), before.group_metadata()
     writer = task.writer()
     successor = task.reader(slot=0)
     until(lambda: all_of(successor), what="the slot's partitions")
@@ -71,7 +71,7 @@ def test_who_held_the_slot_before_can_do_nothing_any_more(task: Task) -> None:
     with pytest.raises(ReaderLost, match="fenced"):
         until(lambda: before.poll(0.05), what="the news")
     before.close()
-    assert next_batch(successor).rows == batch.rows
+    assert batch_of(successor, 30).rows == batch.rows
 
 
 @pytest.mark.parametrize("ends", ["committed", "left open"])
@@ -81,7 +81,7 @@ def test_who_is_let_in_while_the_last_transaction_is_open_begins_where_it_ended(
     """A slot's next holder asks for positions when its writer is open, however long before that the group has let it in."""
     task.feed(30)
     before, writer = task.reader(), task.writer()
-    batch = next_batch(before)
+    batch = batch_of(before, 30)
     let_in: list[Reader] = []
 
     def at(point: str) -> None:

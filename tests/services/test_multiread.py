@@ -179,7 +179,8 @@ def test_a_lost_answer_is_asked_for_again(tree: Tree, settings: Settings, proxy:
 def test_it_gives_up_when_zookeeper_stays_away(tree: Tree, settings: Settings, proxy: Proxy) -> None:
     """Past the deadline there is a clear error, not an endless wait."""
     nodes = fill(tree, 3)
-    far_tree = far(settings, proxy, session_timeout=1, connect_timeout=1)
+    far_tree = far(settings, proxy)
+    far_tree.patience = 1.0
     proxy.refuse()
     until(lambda: not far_tree.connected, what="the connection to be seen as down")
     with pytest.raises(ZooKeeperAway):

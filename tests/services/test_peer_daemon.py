@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
@@ -19,6 +18,7 @@ from coordinator.tree import Tree
 from peer.service import PeerDaemon
 from sardonyx.config import Settings
 from tests.proxy import Proxy
+from tests.sessions import end_session
 from tests.waiting import until
 
 PEERS = 2
@@ -33,7 +33,6 @@ class Daemon:
 
         def remembered(*arguments: Any, **options: Any) -> Tree:
             tree = connect(*arguments, **options)
-            tree.patience = 1.0
             self.trees.append(tree)
             return tree
 
@@ -68,10 +67,7 @@ def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: T
     """After an expiry all virtual peers come back under new ids, in one new session and no more."""
     daemon = Daemon(settings)
     before = registered(look)
-    double = KazooClient(hosts=daemon.trees[0].hosts, client_id=daemon.trees[0].client.client_id)
-    double.start()
-    double.stop()
-    double.close()
+    end_session(daemon.trees[0].hosts, daemon.trees[0].client.client_id)
     until(lambda: len(daemon.trees) == 2, what="a second session")
     after = until(
         lambda: set(found := pulses(look)).isdisjoint(before) and len(found) == PEERS and found, what="pulses"
@@ -89,9 +85,12 @@ def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings
         through = settings.model_copy(
             update={"zookeeper": settings.zookeeper.model_copy(update={"hosts": proxy.address})}
         )
-        daemon = Daemon(through)
-        before = registered(look)
         with capture_logs(processors=[merge_contextvars]) as lines:
+            daemon = Daemon(through)
+            until(lambda: sum(line["event"] == "registered" for line in lines) == PEERS, what="both to be registered")
+            before = registered(look)
+            (tree,) = daemon.trees
+            tree.patience = 1.0
             proxy.refuse()
             gave_up = [{"peer": peer, "event": "waits for ZooKeeper"} for peer in before]
             until(

@@ -21,7 +21,7 @@ from queues.messages import Outgoing, Records
 from queues.transaction import ProducerLost, TransactionAborted
 from sardonyx.config import Settings
 from sardonyx.errors import InputError, OutputError, SardonyxError
-from tests.services.one_task import JOB, PARTITIONS, Task, commit, counted, next_batch, work_off
+from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until
 
 
@@ -142,7 +142,7 @@ def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
     """When partitions are taken away, batches with records of them are no longer held; the others' records stay."""
     task.feed(30)
     reader = task.reader(30)
-    batch = next_batch(reader, 30)
+    batch = batch_of(reader, 30)
     assert reader.holds(batch)
     other = task.reader(30)
     until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")

@@ -23,6 +23,7 @@ from sardonyx.config import Settings, load_settings
 from sardonyx.errors import InternalError, SardonyxError, SetupError
 from sardonyx.spec import JobSpec, TaskSpec
 from tests.proxy import Proxy
+from tests.sessions import end_session
 from tests.waiting import until
 
 
@@ -97,9 +98,14 @@ def test_a_watch_tells_of_a_node_that_appears_or_changes(tree: Tree, there: bool
 
 
 def test_create_says_whether_it_was_first(tree: Tree, settings: Settings) -> None:
-    """The first of two creators hears True, the second False; ephemeral nodes vanish with their session."""
+    """The first of two creators hears True, the second False; ephemeral nodes vanish with their session, and are known as its own
+    until then: the call that made one may have given up before it heard so.
+    """
     other = Tree.connect(settings)
     assert tree.create("/pulse/p", b"tree", ephemeral=True)
+    assert tree.create("/pulse/p", b"tree", ephemeral=True)
+    assert tree.create("/job/x", b"tree")
+    assert not tree.create("/job/x", b"tree")
     assert not other.create("/pulse/p", b"other", ephemeral=True)
     assert other.create("/pulse/q", b"other", ephemeral=True)
     other.close()
@@ -170,7 +176,8 @@ def test_a_commit_whose_reply_is_lost_is_of_unknown_outcome(tree: Tree, far_tree
 
 def test_a_request_gives_up_when_zookeeper_stays_away(settings: Settings, proxy: Proxy) -> None:
     """Past the deadline there is a clear error that names the address, not an endless wait."""
-    far_tree = Tree.connect(through(settings, proxy, connect_timeout=1, session_timeout=1))
+    far_tree = Tree.connect(through(settings, proxy))
+    far_tree.patience = 1.0
     proxy.refuse()
     until(lambda: not far_tree.connected, what="the connection to be seen as down")
     with pytest.raises(ZooKeeperAway, match=proxy.address) as caught:
@@ -182,19 +189,9 @@ def test_a_request_gives_up_when_zookeeper_stays_away(settings: Settings, proxy:
 # The end of a session
 
 
-def expire(tree: Tree) -> None:
-    """End the session from outside: whoever has its id and password may close it."""
-    from kazoo.client import KazooClient
-
-    double = KazooClient(hosts=tree.hosts, client_id=tree.client.client_id)
-    double.start()
-    double.stop()
-    double.close()
-
-
 def test_an_owner_learns_that_its_session_ended(tree: Tree) -> None:
     """After an expired session every call raises; nothing goes on silently in a new one."""
-    expire(tree)
+    end_session(tree.hosts, tree.client.client_id)
     until(lambda: not tree.connected, what="the session to be lost")
     for act in (
         lambda: tree.read("/epoch"),
@@ -210,7 +207,7 @@ def test_a_client_goes_on_after_its_session_ended(settings: Settings) -> None:
     """Who owns nothing does not have to notice."""
     lost = threading.Event()
     tree = Tree.connect(settings, survive_expiry=True, listener=lambda state: lost.set() if state == "LOST" else None)
-    expire(tree)
+    end_session(tree.hosts, tree.client.client_id)
     assert lost.wait(20)
     tree.request(Evicted(peer="p"))
     assert len(tree.children(layout.INBOX)) == 1
