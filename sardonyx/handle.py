@@ -228,7 +228,8 @@ class JobHandle:
             self._wait(left)
 
     def _note(self, *, watch: bool = False) -> JobNote | None:
-        self._changed.clear()  # before reading: a change behind the read sets it again
+        if watch:
+            self._changed.clear()  # before reading: a change behind the read sets it again
         data = self._tree.read(layout.job_status(self.id), watch=self._wake if watch else None)
         return None if data is None else msgspec.json.decode(data, type=JobNote)
 

@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 import psutil
+from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
+from kazoo.protocol.states import ZnodeStat
 
 from coordinator import layout
 from coordinator.events import PulseNote
+from coordinator.tree import Tree
 from sardonyx.errors import SetupError
 from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
@@ -246,12 +249,23 @@ def _expire(scene: Scene, session: int) -> None:
     end_session(scene.cluster.services.zookeeper, (session, password_of(session)))
 
 
+def _owned(tree: Tree, path: str) -> tuple[bytes, ZnodeStat] | None:
+    """A node and whose it is; None if it has gone, or ZooKeeper is away just now: other faults strike as well."""
+    try:
+        return tree.client.get(tree.path(path))
+    except (NoNodeError, ConnectionLoss, SessionExpiredError):
+        return None
+
+
 def _expire_peer(scene: Scene, rng: random.Random) -> str:
     with scene.seat(rng) as seat:
         assert seat.process is not None
         tree = scene.cluster.client._tree
         for peer in tree.children(layout.PULSE):
-            data, stat = tree.client.get(tree.path(layout.pulse(peer)))
+            found = _owned(tree, layout.pulse(peer))
+            if found is None:
+                continue
+            data, stat = found
             if msgspec.json.decode(data, type=PulseNote).pid == seat.process.pid:
                 _expire(scene, stat.ephemeralOwner)
                 return seat.process.name
@@ -262,9 +276,11 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
     tree = scene.cluster.client._tree
     seat = scene.cluster.leader()
     assert seat.process is not None
-    first = min(tree.children(layout.ELECTION), key=lambda node: node[-10:])
-    _, stat = tree.client.get(tree.path(f"{layout.ELECTION}/{first}"))
-    _expire(scene, stat.ephemeralOwner)
+    first = min(tree.children(layout.ELECTION), key=lambda node: node[-10:], default="nobody")
+    found = _owned(tree, f"{layout.ELECTION}/{first}")
+    if found is None:
+        raise NotNow(f"{seat.process.name} has no session")
+    _expire(scene, found[1].ephemeralOwner)
     return seat.process.name
 
 

@@ -57,6 +57,10 @@ _PATIENCE = 120.0
 
 _BATCH = re.compile(r"/log/\d+/\d+")
 
+_CHILDREN = threading.Lock()
+"""Held while anybody looks after processes: a start looks after all that were started, and of two threads that read how one of
+them ended the second finds nothing, and takes that for an exit code of 255."""
+
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__, "queues.links"])
 
@@ -80,7 +84,8 @@ class Actor:
         self._log = folder / f"{name}.log"
         environment = settings.environment()
         self._process = _processes.Process(target=_become, args=(run, environment, gate, self._log), daemon=True)
-        self._process.start()
+        with _CHILDREN:
+            self._process.start()
 
     def __enter__(self) -> Actor:
         return self
@@ -95,15 +100,17 @@ class Actor:
     @property
     def exit_code(self) -> int | None:
         """None while it lives; minus the number of the signal that killed it."""
-        return self._process.exitcode
+        with _CHILDREN:
+            return self._process.exitcode
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, if it lives, and wait until it is gone."""
-        self._process.kill()
-        self._process.join()
+        with _CHILDREN:
+            self._process.kill()
+        until(lambda: self.exit_code is not None, what=f"the end of {self.name}")
 
     @property
     def stopped(self) -> bool:

@@ -65,7 +65,8 @@ def test_kafka_that_does_not_answer(
     """As with ZooKeeper. (Handing a job in and looking at jobs needs no Kafka.)"""
     monkeypatch.chdir(tmp_path)
     written(tmp_path, TINY)
-    env = {**settings.environment(), **IMPATIENT, "SARDONYX__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:2"}
+    away = {"SARDONYX__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:2", "SARDONYX__KAFKA__CONNECT_TIMEOUT": "300 ms"}
+    env = {**settings.environment(), **away}
     told(called(*command, env=env), "SX-KAFKA-UNREACHABLE", "127.0.0.1:2", WAITED)
 
 
@@ -312,9 +313,10 @@ job.output("publish", kafka("{made}", format="json"), after=last)
     until(lambda: missing in house.call("job", "show", alone).stdout, what="it to say what it waits for")
     assert house.call("job", "kill", alone).exit_code == 0
     submitted = house.call("job", "submit", written(tmp_path, HEAD + endless))
-    assert submitted.stderr.strip() == missing
+    assert submitted.stderr.strip() in (missing, "")  # it does not wait for the planning to end
     unbounded = house.client.job(submitted.stdout.strip())
-    assert (unbounded.status().status, unbounded.status().waits_for) == ("running", 6 - PEERS)
+    until(lambda: unbounded.status().status == "running", what="it to be planned")
+    assert unbounded.status().waits_for == 6 - PEERS
     with house.crew.peers(PEERS):
         until(lambda: len(house.records(made)) == 2, what="the records to come through", timeout=60)
         assert unbounded.status().waits_for == 0

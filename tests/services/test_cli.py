@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sardonyx.client import Client
 from sardonyx.config import Settings
 from sardonyx.embedded import four_letters
 from sardonyx.keeper import Keeper, start_child
+from tests.waiting import until
 
 SARDONYX = [sys.executable, "-m", "sardonyx"]
 JOB = """
@@ -65,6 +68,8 @@ def coordinator(settings: Settings, tmp_path: Path) -> Iterator[Keeper]:
     with start_child(
         [*SARDONYX, "coordinator"], name="coordinator", log_path=log_path, env=settings.environment()
     ) as child:
+        with Client(settings=settings) as looking:
+            until(looking.led, what="a coordinator that stands for election")
         yield child
 
 
@@ -77,8 +82,13 @@ def test_a_jobs_life_from_the_outside(call: Call, job: Path) -> None:
     assert job_id.startswith("doubles-")
 
     assert [each["id"] for each in json.loads(call("job", "list", "--json").stdout)] == [job_id]
-    shown = json.loads(call("job", "show", job_id, "--json").stdout)
-    assert (shown["id"], shown["name"], shown["status"]) == (job_id, "doubles", "running")
+
+    def planned() -> dict[str, Any] | None:
+        shown = json.loads(call("job", "show", job_id, "--json").stdout)
+        return shown if shown["status"] == "running" else None
+
+    shown = until(planned, what="the job to be planned")
+    assert (shown["id"], shown["name"]) == (job_id, "doubles")
     assert [task["name"] for task in shown["tasks"]] == ["make", "double", "write", "publish"]
     assert {"name", "state", "peers", "rows_in", "rows_out"} <= set(shown["tasks"][0])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -256,7 +257,7 @@ def test_unreachable_services_name_address_and_wait() -> None:
             reach(settings)
         assert caught.value.code == code
         assert nobody in caught.value.message
-        assert "waited 0." in caught.value.message
+        assert re.search(r"waited \d\.\d s", caught.value.message)
         assert "refused" in caught.value.cause
         assert "command line" in caught.value.fix
 

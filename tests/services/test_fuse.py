@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from sardonyx.testing import run_job
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from tests.services.functions import Runner, ids
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
@@ -57,10 +59,13 @@ def test_fused_functions_give_what_they_give_one_after_the_other(
 def test_functions_of_dataframes_become_one_plan(spark: SparkSession, code: CodeBundle) -> None:
     """Spark is asked once: it sees all of them as one expression."""
     function = fused(spark, code, "df_late", "df_late", "df_same")
-    function.apply(ids(10))
-    before = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-    function.apply(ids(10))
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == before + 1
+    jobs = partial(spark.sparkContext.statusTracker().getJobIdsForGroup, "one-plan")
+    spark.sparkContext.setJobGroup("one-plan", "")
+    for calls in (1, 2, 3):  # Spark tells of its jobs a little later, in their order
+        function.apply(ids(10))
+        until(lambda calls=calls: len(jobs()) >= calls, what="Spark to tell of its jobs")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert len(jobs()) == 3
 
 
 def test_who_raised_is_told(spark: SparkSession, code: CodeBundle) -> None:

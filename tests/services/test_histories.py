@@ -31,7 +31,7 @@ from tests.services.light import Actor, coordinator_process, peer_process
 from tests.waiting import until
 
 AT_A_TIME = 4
-DOOMED, SAFE = 3, 20
+DOOMED, SAFE = 3, 30
 """Session timeouts, in seconds: of whoever is to die, and of whoever must not."""
 GATES = ("before-append", "after-append", "before-effects", "after-effects", "before-outer", "after-outer")
 JOB = "copy-1"
@@ -368,7 +368,7 @@ def next_peer_seals(play: Play) -> None:
 
 HISTORIES: dict[str, tuple[Callable[[Play], None], dict[str, float]]] = {
     "1": (one_peer, {}),
-    "2": (never_acks, {"ack_timeout": 2, "revoke_grace": 1}),
+    "2": (never_acks, {"ack_timeout": 6, "revoke_grace": 1}),  # longer than a takeover: it must come to be offered
     "3": (dies_while_acking, {}),
     "4": (dies_while_active, {}),
     "5a": (dies_before_its_sentinel, {}),
