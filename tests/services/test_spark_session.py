@@ -72,8 +72,14 @@ input()
         assert all(process.is_running() for process in family)
         program.kill()
     until(lambda: not any(process.is_running() for process in family), what="the end of Spark's JVM and its workers")
-    with scratch("sardonyx-sockets-", sockets.parent):  # as the next session does whose own folder has too long a name
-        assert not sockets.exists()
+
+    def swept() -> bool:
+        with scratch(
+            "sardonyx-sockets-", sockets.parent
+        ):  # as the next session does whose own folder has too long a name
+            return not sockets.exists()
+
+    until(swept, what="its sockets to go, unless somebody else was sweeping just then")
 
 
 def test_a_session_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:

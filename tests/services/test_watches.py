@@ -38,6 +38,7 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     woken = threading.Event()
     watches = Watches(leader, wake=woken.set)
     monkeypatch.setattr("coordinator.watches.REST", 1e6)
+    monkeypatch.setattr("coordinator.watches.LONGEST_REST", 1e6)
     tree.create(layout.pulse("a"), b"{}")
     assert [intake.event for intake in collected(watches, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
     assert watches.due() is None
@@ -50,9 +51,9 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     tree.create(layout.pulse("b"), b"{}")
     tree.request(Left(peer="b"))
     assert woken.wait(10)
-    monkeypatch.setattr("coordinator.watches.REST", 0)
     found = collected(watches, state, 3.0)
     assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
+    watches._pulses_rest = 0.0  # it is over
     log.append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
     died = until(lambda: collected(watches, state, 4.0), what="the death to be looked for")
