@@ -287,7 +287,8 @@ class History:
         while len(self.pulses) < max(wanted, default=0):
             self.deliver(self.birth() or PeerBorn(peer="none"))
         open_tasks = sum(len(job.spec.catalog) for job in world.state.jobs.values() if not job.ended)
-        limit = 20 * (open_tasks + 1) * (len(self.pulses) + 1)
+        # Jobs that have ended have topics to be removed, and are forgotten.
+        limit = 20 * (open_tasks + len(world.state.jobs) + 1) * (len(self.pulses) + 1)
         for taken in range(limit):
             event = self._good_step()
             if event is None:
