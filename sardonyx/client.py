@@ -51,6 +51,7 @@ from sardonyx.views import (
     job_view,
     laid_out,
     peer_view,
+    task_notes,
 )
 
 if TYPE_CHECKING:
@@ -411,17 +412,9 @@ class Client:
 
     def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, self.settings.deployment, job)
-        notes = self._task_notes(graph, job)
+        notes = task_notes(self._tree.read_many, graph, job)
         counts = self._live_counts(graph, job, note, notes) if live else None
         return job_view(job, spec, graph, note, notes, counts)
-
-    def _task_notes(self, graph: Graph, job: str) -> dict[str, TaskNote]:
-        nodes = self._tree.read_many(layout.job_task(job, name) for name in graph.order)
-        return {
-            name: msgspec.json.decode(nodes[layout.job_task(job, name)], type=TaskNote)
-            for name in graph.order
-            if layout.job_task(job, name) in nodes
-        }
 
     def _live_counts(
         self, graph: Graph, job: str, note: JobNote | None, notes: dict[str, TaskNote]

@@ -65,12 +65,12 @@ class JobHandle:
         before = self._sought(self._note())
         found, error = list[LinkLag](), None
         try:
-            found = link_lags(self._client, self.id, self.spec(), before)
+            found = link_lags(self._tree, self._client.settings, self.id, self.spec(), before)
         except SetupError as raised:
             error = raised
         after = self._sought(self._note())
         if _stands(after) != _stands(before):  # positions go with the links: while the job ends anything may be found
-            return link_lags(self._client, self.id, self.spec(), after)
+            return link_lags(self._tree, self._client.settings, self.id, self.spec(), after)
         if error is not None:
             raise error
         return found

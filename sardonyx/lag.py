@@ -11,17 +11,19 @@ from coordinator.events import ENDED, JobNote, LinksNote
 from queues.unread import NOTHING, Unread
 from sardonyx.graph import Graph
 from sardonyx.spec import JobSpec
-from sardonyx.views import LinkLag, laid_out
+from sardonyx.views import LinkLag, laid_out, task_notes
 
 if TYPE_CHECKING:
-    from sardonyx.client import Client
+    from coordinator.tree import Tree
+    from sardonyx.config import Settings
 
 
-def link_lags(client: Client, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
+def link_lags(tree: Tree, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
     """What is unread on each link that a task reads, in the order of the tasks.
 
     Args:
-        client: a connection; its Kafka is asked.
+        tree: a session with the job's deployment.
+        settings: of the deployment; its Kafka is asked.
         job: the job's id.
         spec: the job as data.
         note: its status; None while no coordinator has taken it in.
@@ -29,9 +31,9 @@ def link_lags(client: Client, job: str, spec: JobSpec, note: JobNote | None) -> 
     Raises:
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    graph = laid_out(spec, client.settings.deployment, job)
+    graph = laid_out(spec, settings.deployment, job)
     standing = note is not None and note.links == "made" and note.status not in ENDED
-    known = _asked(client, graph, job) if standing else {}
+    known = _asked(tree, settings, graph, job) if standing else {}
     other = NOTHING if note is not None and note.status == "completed" else Unread()
     return [
         LinkLag(
@@ -47,14 +49,14 @@ def link_lags(client: Client, job: str, spec: JobSpec, note: JobNote | None) -> 
     ]
 
 
-def _asked(client: Client, graph: Graph, job: str) -> dict[str, Unread]:
-    client.settings.require("kafka")
+def _asked(tree: Tree, settings: Settings, graph: Graph, job: str) -> dict[str, Unread]:
+    settings.require("kafka")
     from queues.lag import lag
 
-    data = client._tree.read(layout.job_links(job))  # noqa: SLF001 - a part of the client in a module of its own
+    data = tree.read(layout.job_links(job))
     if data is None:  # the job was forgotten this very moment
         return {}
     facts = msgspec.json.decode(data, type=LinksNote).links
-    notes = client._task_notes(graph, job)  # noqa: SLF001
+    notes = task_notes(tree.read_many, graph, job)
     complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
-    return lag(client.settings, graph, job, facts, complete)
+    return lag(settings, graph, job, facts, complete)

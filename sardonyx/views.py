@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from coordinator import layout
 from coordinator.events import ENDED, Counts, JobNote, JobStatus, PeerNote, PeerState, PulseNote, TaskNote, TaskState
 from coordinator.explain import Code, Explanation
 from coordinator.state import State
@@ -236,6 +237,15 @@ def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
         precision=min((lag.precision for lag in lags), key=WEAKEST.index),
         seconds=max(seconds) if len(seconds) == len(lags) else None,
     )
+
+
+def task_notes(
+    read_many: Callable[[Iterable[str]], Mapping[str, bytes]], graph: Graph, job: str
+) -> dict[str, TaskNote]:
+    """The notes of a job's tasks, those that stand; ``read_many`` gives the data of nodes."""
+    paths = {name: layout.job_task(job, name) for name in graph.order}
+    nodes = read_many(paths.values())
+    return {name: msgspec.json.decode(nodes[path], type=TaskNote) for name, path in paths.items() if path in nodes}
 
 
 def is_untouched(note: TaskNote) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
@@ -17,7 +15,7 @@ from sardonyx.cli import (
     look_commands,
     peer_commands,
 )
-from sardonyx.cli.call import Call, local
+from sardonyx.cli.call import Call, local, our_version
 
 app = typer.Typer(
     name="sardonyx",
@@ -31,14 +29,6 @@ peers_app = typer.Typer(help="The virtual peers.", no_args_is_help=True)
 dlq_app = typer.Typer(help="Dead letters: records that a task could not work on.", no_args_is_help=True)
 link_app = typer.Typer(help="The links of a job: the queues between its tasks.", no_args_is_help=True)
 log_app = typer.Typer(help="The coordinator's log.", no_args_is_help=True)
-
-
-def our_version() -> str:
-    """The installed version."""
-    try:
-        return version_of("sardonyx")
-    except PackageNotFoundError:  # run from a checkout that nobody installed
-        return "unknown"
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001, RUF100 - typer's callback

@@ -12,6 +12,8 @@ import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
@@ -38,6 +40,14 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More detail: deb
 
 _LOCAL: dict[str, Any] = {"json": AsJson, "verbose": Verbose}
 _CONNECTED: dict[str, Any] = {"zookeeper": Zookeeper, "kafka": Kafka, "deployment": Deployment, **_LOCAL}
+
+
+def our_version() -> str:
+    """The installed version."""
+    try:
+        return version_of("sardonyx")
+    except PackageNotFoundError:  # run from a checkout that nobody installed
+        return "unknown"
 
 
 @dataclasses.dataclass

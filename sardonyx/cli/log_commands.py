@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from sardonyx.cli import report
-from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.words import clock, summary
 from sardonyx.errors import SardonyxError
 
@@ -339,7 +339,6 @@ def export(
     """The log and the tree as one file, without secrets, to be sent and replayed elsewhere with `log replay`."""
     with tree_of(call) as tree:
         from coordinator import history
-        from sardonyx.cli.app import our_version
 
         lines = history.export(tree, our_version(), first)
         head = next(lines)  # whatever is wrong is told before there is a file
@@ -371,7 +370,6 @@ def replay(
     with _opened(file) as source:
         from coordinator.log_file import LogFile
         from coordinator.replay import Replay, Verifier
-        from sardonyx.cli.app import our_version
 
         log = LogFile(source, file)
         if log.header.version != our_version():
