@@ -68,7 +68,7 @@ class Flights:
     def check(self) -> JobView:
         """Wait for the end; everything must be as pandas has it, in the files, in the topic, and in the counts."""
         try:
-            view = self.crew.completed(self.handle, timeout=240)
+            view = self.crew.completed(self.handle)
         except Exception as error:
             raise AssertionError(f"{error}\n{self.crew.logs()}") from error
         files = sorted(self.out.glob("*.parquet"))
