@@ -10,11 +10,11 @@ import itertools
 import sys
 import time
 
-from coordinator.decide import decide
-from coordinator.events import Acked, AnyEvent, Exhausted, JobSubmitted, LinkFacts, LinksCreated, PeerBorn, PeerDied
-from coordinator.state import State, new_state
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from coordinator.core.decide import decide
+from coordinator.core.state import State, new_state
+from sardonyx.core.events import Acked, AnyEvent, Exhausted, JobSubmitted, LinkFacts, LinksCreated, PeerBorn, PeerDied
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 STAGES, PARTITIONS = 5, 8
 

@@ -41,17 +41,18 @@ from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pur
 from kazoo.client import KazooClient
 from machine import machine
 
-from coordinator import layout, snapshots
-from coordinator import log as journal
-from coordinator.events import PulseNote, Set
-from coordinator.leader import Leader
-from coordinator.leadership import Leadership
-from coordinator.log import Intake
-from coordinator.service import SWITCH, Coordinator
-from coordinator.state import encode_state
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
-from sardonyx.logs import configure_logging
+from coordinator.core.state import encode_state
+from coordinator.daemon import SWITCH, Coordinator
+from coordinator.loop import event_log as journal
+from coordinator.loop import snapshots
+from coordinator.loop.election import Leadership
+from coordinator.loop.event_log import Intake
+from coordinator.loop.leader import Leader
+from sardonyx.core import node_paths
+from sardonyx.core.events import PulseNote, Set
+from sardonyx.runtime.logging import configure_logging
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 
 RESULTS = Path(__file__).parent / "results" / "coordination"
 SEED = 4
@@ -88,7 +89,7 @@ def zookeeper() -> Iterator[Settings]:
     if settings.zookeeper.hosts:
         yield fresh(settings)
         return
-    from sardonyx.embedded import embedded_services
+    from sardonyx.dev.services import embedded_services
 
     with embedded_services() as started:
         yield fresh(load_settings(zookeeper={"hosts": started.zookeeper}))
@@ -290,7 +291,7 @@ class Filling:
                 self._append(won, self._every)
                 snapshots.write(won, self._pure.state.n, encode_state(self._pure.state))
             self._append(won, self._every - 100)
-            won.commit([Set(layout.CHECKPOINT, str(self._pure.state.n).encode())])
+            won.commit([Set(node_paths.CHECKPOINT, str(self._pure.state.n).encode())])
 
     def _append(self, won: Leadership, entries: int) -> None:
         while len(self._waiting) < entries:
@@ -335,7 +336,9 @@ def killed(settings: Settings) -> float:
             quiet = subprocess.DEVNULL
             processes.append(subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet))
             stack.callback(processes[-1].kill)
-            until(lambda standing=standing: len(tree.children(layout.ELECTION)) == standing, "a coordinator to stand")
+            until(
+                lambda standing=standing: len(tree.children(node_paths.ELECTION)) == standing, "a coordinator to stand"
+            )
         decided(tree)  # the first one leads
         processes[0].send_signal(signal.SIGKILL)
         return decided(tree)
@@ -345,9 +348,9 @@ def decided(tree: Tree) -> float:
     """Seconds from a birth to the decision about it."""
     peer = f"peer-{next(_serial)}"
     there = threading.Event()
-    tree.read(layout.peer_state(peer), watch=lambda _: there.set())
+    tree.read(node_paths.peer_state(peer), watch=lambda _: there.set())
     began = time.perf_counter()
-    tree.create(layout.pulse(peer), msgspec.json.encode(PulseNote("d", "bench", 1)), ephemeral=True)
+    tree.create(node_paths.pulse(peer), msgspec.json.encode(PulseNote("d", "bench", 1)), ephemeral=True)
     if not there.wait(60):
         raise RuntimeError("nobody decided within a minute")
     return time.perf_counter() - began

@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator import scheduling
-from coordinator.events import JobSubmitted
-from coordinator.state import State, check
-from peer.service import PeerDaemon
-from sardonyx.spec import JobSpec, TaskSpec
+from coordinator.core import scheduling
+from coordinator.core.state import State, check
+from peer.daemon import PeerDaemon
+from sardonyx.core.events import JobSubmitted
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from coordination_world import replaced

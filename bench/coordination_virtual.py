@@ -31,24 +31,24 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator import layout
-from coordinator import log as journal
-from coordinator.decide import decide
-from coordinator.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
-from coordinator.fences import Slot
-from coordinator.service import Coordinator
-from coordinator.state import State, new_state
-from coordinator.tree import Tree
-from peer.grant import WORKING, Grant
-from peer.service import PeerDaemon
+from coordinator.core.decide import decide
+from coordinator.core.state import State, new_state
+from coordinator.daemon import Coordinator
+from coordinator.loop import event_log as journal
+from coordinator.loop.slot_fencing import Slot
+from peer.assignment import WORKING, Grant
+from peer.daemon import PeerDaemon
 from peer.task_loop import TaskLoop
-from queues.positions import Partition, Position
-from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import four_letters
-from sardonyx.graph import Link, graph_of
-from sardonyx.logs import configure_logging
-from sardonyx.signals import heard
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core import node_paths
+from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
+from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.dev.services import four_letters
+from sardonyx.runtime.logging import configure_logging
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.signals import heard
+from sardonyx.zookeeper.session import Tree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.services.light import LightCraft, LightReader, LightWork
@@ -104,7 +104,7 @@ class HeldCraft(LightCraft):
 
     def ended(self, tree: Tree, job: str, link: Link) -> bool:
         """Whether everything that will ever be on the link is there."""
-        path = layout.sentinel(job, link.name)
+        path = node_paths.sentinel(job, link.name)
         if link.kind == "splits" or path in self._ended:
             return True
         with self._lock:
@@ -149,7 +149,7 @@ class SealWriter:
     def write(self, messages: list[str], positions: object, group: object, clock: object) -> None:
         del positions, group, clock
         for link in self.work.stage.egress if messages else []:
-            self.work.tree.create(layout.sentinel(self.work.assignment.job, link.name), messages[0].encode())
+            self.work.tree.create(node_paths.sentinel(self.work.assignment.job, link.name), messages[0].encode())
 
     def close(self) -> None:
         pass
@@ -214,9 +214,9 @@ class Stage:
         for number in range(2):  # the first one leads
             self.coordinators.append(self._process("coordinator", number))
             self.until(
-                lambda standing=number + 1: len(self.tree.children(layout.ELECTION)) == standing, "a coordinator"
+                lambda standing=number + 1: len(self.tree.children(node_paths.ELECTION)) == standing, "a coordinator"
             )
-        self.until(lambda: self.tree.read(layout.EPOCH), "one of them to lead")
+        self.until(lambda: self.tree.read(node_paths.EPOCH), "one of them to lead")
         self.leader = psutil.Process(self.coordinators[0].pid)
         self.alone = self.leader.memory_info().rss
         self.daemons = [self._process("daemon", number) for number in range(daemons)]
@@ -255,11 +255,11 @@ class Stage:
     def states(self) -> Tally[str]:
         """How many peers are in which state, as the tree says."""
         self._look_at_lists()
-        notes = self.tree.read_many(map(layout.peer_state, self.tree.children(layout.PEER_STATE)))
+        notes = self.tree.read_many(map(node_paths.peer_state, self.tree.children(node_paths.PEER_STATE)))
         return Tally(msgspec.json.decode(data, type=PeerNote).state for data in notes.values())
 
     def _look_at_lists(self) -> None:
-        for path in layout.TOP:
+        for path in node_paths.TOP:
             found = self.tree.client.exists(self.tree.path(path))
             if found is not None:
                 self.lists[path] = max(self.lists.get(path, 0), int(found.children_count))
@@ -276,7 +276,7 @@ class Stage:
 
     def ended(self, *names: str) -> bool:
         self._look_at_lists()
-        found = [self.tree.read(layout.job_status(name)) for name in names]
+        found = [self.tree.read(node_paths.job_status(name)) for name in names]
         notes = [msgspec.json.decode(data, type=JobNote) for data in found if data]
         if any(note.status != "completed" for note in notes if note.status in ENDED):
             raise RuntimeError(f"a job failed: {notes}")
@@ -284,7 +284,7 @@ class Stage:
 
     def taken(self) -> int:
         """Events that have been handled so far."""
-        return int(self.tree.read(layout.CHECKPOINT) or 0)
+        return int(self.tree.read(node_paths.CHECKPOINT) or 0)
 
     def memory(self) -> dict[str, float]:
         """MiB of the coordinator that leads beyond what it took alone, KiB of a virtual peer beyond the daemon without any;
@@ -371,7 +371,7 @@ def measure(settings: Settings, daemons: int, each: int) -> dict[str, Any]:
 
 
 def left(stage: Stage) -> bool:
-    return not stage.tree.children(layout.PULSE)
+    return not stage.tree.children(node_paths.PULSE)
 
 
 def tell(what: str, took: dict[str, float]) -> None:

@@ -21,10 +21,15 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator import layout, snapshots
-from coordinator import log as journal
-from coordinator.decide import Timers, decide, surplus
-from coordinator.events import (
+from coordinator.core.decide import Timers, decide, surplus
+from coordinator.core.state import State, new_state
+from coordinator.loop import event_log as journal
+from coordinator.loop import snapshots
+from coordinator.loop.election import Candidacy, Leadership
+from coordinator.loop.leader import Leader
+from coordinator.loop.slot_fencing import Slot
+from sardonyx.core import node_paths
+from sardonyx.core.events import (
     Acked,
     AnyEvent,
     Completed,
@@ -45,15 +50,11 @@ from coordinator.events import (
     encode_event,
     kind_of,
 )
-from coordinator.fences import Slot
-from coordinator.leader import Leader
-from coordinator.leadership import Candidacy, Leadership
-from coordinator.operations import chunked
-from coordinator.state import State, new_state
-from coordinator.tree import Tree
-from sardonyx.config import Settings
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.transactions import chunked
 
 STAGES, PARTITIONS = 5, 8
 """Tasks of a job, and the most peers on each of them."""
@@ -315,13 +316,15 @@ class World:
     def _put(self, requests: list[Any], born: list[PeerBorn], dying: list[PeerDied]) -> None:
         """Pulses and requests into the tree, as peers and clients do, only many to a transaction."""
         note = msgspec.json.encode(PulseNote("d", "bench", 1))
-        pulses = [Create(layout.pulse(event.peer), note) for event in born]
-        for chunk in chunked([operation] for operation in [*pulses, *(Delete(layout.pulse(e.peer)) for e in dying)]):
+        pulses = [Create(node_paths.pulse(event.peer), note) for event in born]
+        for chunk in chunked(
+            [operation] for operation in [*pulses, *(Delete(node_paths.pulse(e.peer)) for e in dying)]
+        ):
             self._outside.commit(chunk)
         for at in range(0, len(requests), 500):
             transaction = self._outside.client.transaction()
             for event in requests[at : at + 500]:
-                prefix = layout.inbox_prefix(kind_of(event), self._outside.clockwork.token())
+                prefix = node_paths.inbox_prefix(kind_of(event), self._outside.clockwork.token())
                 transaction.create(self._outside.path(prefix), encode_event(event), sequence=True)
             failed = [result for result in transaction.commit() if isinstance(result, Exception)]
             if failed:
@@ -373,7 +376,9 @@ def swept(settings: Settings) -> Iterator[Settings]:
 
 def _sweep(tree: Tree, path: str) -> None:
     below = [f"{path}/{name}" for name in tree.children(path)]
-    leaves = path in {layout.PEER_STATE, layout.PULSE, layout.INBOX} or path.startswith(layout.LOG + "/")
+    leaves = path in {node_paths.PEER_STATE, node_paths.PULSE, node_paths.INBOX} or path.startswith(
+        node_paths.LOG + "/"
+    )
     for child in () if leaves else below:
         _sweep(tree, child)
     for chunk in chunked([Delete(child)] for child in below):

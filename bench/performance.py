@@ -51,8 +51,8 @@ from performance_watch import daemons
 from topic_to_topic import PARTITIONS, create_topic, fill, services
 
 from sardonyx import Job
-from sardonyx.errors import SardonyxError
-from sardonyx.loading import load_job
+from sardonyx.core.errors import SardonyxError
+from sardonyx.job.load import load_job
 
 TOPIC, PART = "topic to topic, filter and map", 0.9
 FEW = 10_000

@@ -13,7 +13,7 @@ from performance_track import HERE, Row, Track, busy, filter_job, opponent, race
 from performance_watch import PRODUCT, daemons
 
 from sardonyx import Job, blackhole, generator
-from sardonyx.loading import load_job
+from sardonyx.job.load import load_job
 
 SEVERAL = 10
 """Times the records of other parts: rows on a link are fast,"""

@@ -16,8 +16,8 @@ from performance_watch import Commits, Daemons, Memory, daemons
 from topic_to_topic import SCHEMA
 
 from sardonyx import Job, blackhole, kafka
-from sardonyx.errors import SardonyxError
-from sardonyx.loading import load_job
+from sardonyx.core.errors import SardonyxError
+from sardonyx.job.load import load_job
 
 FLAT = 0.9
 """Least that memory at the beginning may be of memory at the end."""

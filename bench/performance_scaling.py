@@ -19,7 +19,7 @@ from performance_watch import Daemons, daemons
 from topic_to_topic import SCHEMA, create_topic, fill
 
 from sardonyx import Job, kafka
-from sardonyx.loading import load_job
+from sardonyx.job.load import load_job
 
 PARTITIONS = 8
 BATCH = 500

@@ -26,10 +26,10 @@ from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read
 
 from sardonyx import Job, kafka
 from sardonyx.cli.daemons import local_daemons
-from sardonyx.client import Client
-from sardonyx.config import Settings
-from sardonyx.kafka_jars import cache_dir
-from sardonyx.loading import load_job
+from sardonyx.client.client import Client
+from sardonyx.dev.kafka_jars import cache_dir
+from sardonyx.job.load import load_job
+from sardonyx.runtime.settings import Settings
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "performance"

@@ -20,8 +20,8 @@ from performance_track import Track
 
 from sardonyx.cli.daemons import DRAIN
 from sardonyx.cli.profile import profiled
-from sardonyx.client import Client
-from sardonyx.keeper import Keeper, start_child
+from sardonyx.client.client import Client
+from sardonyx.runtime.child_process import Keeper, start_child
 
 PRODUCT = ("-m", "sardonyx")
 """What Python is given to be the product."""

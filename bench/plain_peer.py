@@ -14,11 +14,11 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 
 import peer.task_loop
 from queues.messages import Outgoing, Records
-from queues.positions import Partition, Position
 from queues.reader import Reader
 from queues.transaction import CLIENT_LOG, RECONNECT_MS, ProducerLost, TransactionalWriter, _Heard
 from sardonyx.cli import main
-from sardonyx.config import Settings
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.settings import Settings
 
 
 class PlainReader(Reader):

@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from queues.media.formats import JsonFormat
-from queues.media.generator import Generator
 from sardonyx import Job, kafka
-from sardonyx.config import Settings, load_settings
+from sardonyx.connectors.generator import Generator
+from sardonyx.connectors.topics.formats import JsonFormat
+from sardonyx.runtime.settings import Settings, load_settings
 
 PARTITIONS = 4
 SCHEMA = "id long, key string, value double, at timestamp"
@@ -156,7 +156,7 @@ def services() -> Iterator[Settings]:
     if settings.zookeeper.hosts and settings.kafka.bootstrap_servers:
         yield settings
         return
-    from sardonyx.embedded import embedded_services
+    from sardonyx.dev.services import embedded_services
 
     with embedded_services() as started:
         yield load_settings(
@@ -182,8 +182,8 @@ def cpu_seconds() -> float:
 def run(settings: Settings, folder: Path, kind: str, source: str, args: argparse.Namespace) -> dict[str, float]:
     """One job on a coordinator and peers that are started for it; checked, then measured."""
     from sardonyx.cli.daemons import local_daemons
-    from sardonyx.client import Client
-    from sardonyx.loading import load_job
+    from sardonyx.client.client import Client
+    from sardonyx.job.load import load_job
 
     target = f"{settings.deployment}-out-{kind}"
     create_topic(settings, target)

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from sardonyx.errors import FunctionError
+from sardonyx.core.errors import FunctionError
 from spark_tasks.failures import bounded, user_traceback
 
 log = structlog.get_logger()

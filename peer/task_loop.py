@@ -14,7 +14,7 @@ A batch goes through eight steps, here and in :meth:`TaskLoop.step`:
    else: a new producer and a new consumer, which learn from the broker what was committed.
 
 An output that keeps positions itself (a database) takes rows and positions in one transaction of its own between 5 and 6;
-then what it holds counts, whatever becomes of Kafka's transaction: :mod:`queues.media.jdbc_output`.
+then what it holds counts, whatever becomes of Kafka's transaction: :mod:`sardonyx.connectors.sql.output`.
 
 What must be durable first: splits before what is read from them; staged files before the transaction that lists them; the
 drained positions before "seal?"; the sentinels before "complete!".
@@ -31,29 +31,29 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from coordinator.events import Completed, Counts, Exhausted, TaskFailed
-from coordinator.outcomes import SessionLost, ZooKeeperAway
-from coordinator.tree import Tree
-from peer.grant import CraftLost, Grant, GrantGone
-from peer.troubles import Troubles
-from peer.work import Result, StepClock, Work
+from peer.assignment import CraftLost, Grant, GrantGone
+from peer.outlets import sentinel_message
+from peer.positioned import PositionedOutlet
+from peer.retry_policy import Troubles
+from peer.task_runner import Result, StepClock, Work
+from queues.admin import read_all
 from queues.committed import NotLetIn, ReaderLost
-from queues.links import read_all
-from queues.media.base import PositionsMoved, Split
+from queues.connectivity import reach_kafka
 from queues.messages import DUE_HEADER, ROWS_HEADER, Outgoing, Records
-from queues.outlets import sentinel_message
 from queues.pieces import Batch
-from queues.positioned import PositionedOutlet
-from queues.positions import Partition, Position, add, total
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionAborted, TransactionalWriter
-from sardonyx.aside import Aside
-from sardonyx.errors import FunctionError, InputError, OutputError, SetupError, failure_of
-from sardonyx.gates import gate
-from sardonyx.reachable import reach_kafka
-from sardonyx.units import seconds
+from sardonyx.connectors.base import PositionsMoved, Split
+from sardonyx.core.errors import FunctionError, InputError, OutputError, SetupError, failure_of
+from sardonyx.core.events import Completed, Counts, Exhausted, TaskFailed
+from sardonyx.core.positions import Partition, Position, add, total
+from sardonyx.core.units import seconds
+from sardonyx.runtime.background import Aside
+from sardonyx.runtime.failpoints import gate
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.session import Tree
 from sentinel import rules
-from sentinel.vote import Votes, VotesGone
+from sentinel.election import Votes, VotesGone
 
 log = structlog.get_logger()
 

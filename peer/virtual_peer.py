@@ -12,15 +12,15 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from coordinator import layout
-from coordinator.events import Acked, Assignment, Declined, Left, PeerNote
-from coordinator.outcomes import SessionLost, ZooKeeperAway
-from coordinator.tree import Tree
-from peer.grant import WORKING, CraftLost, Grant
-from sardonyx.clockwork import Worker
-from sardonyx.config import Settings
-from sardonyx.errors import failure_of
-from sardonyx.gates import gate
+from peer.assignment import WORKING, CraftLost, Grant
+from sardonyx.core import node_paths
+from sardonyx.core.errors import failure_of
+from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote
+from sardonyx.runtime.clock import Worker
+from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.session import Tree
 
 log = structlog.get_logger()
 
@@ -140,7 +140,7 @@ class VirtualPeer:
 
     def _live(self) -> None:
         """One life. While ZooKeeper is away it goes on waiting: the session may outlive that, and the pulse with it."""
-        pulse = layout.pulse(self._id)
+        pulse = node_paths.pulse(self._id)
         registered = False
         while not self._lost:
             self._wake.clear()
@@ -167,7 +167,7 @@ class VirtualPeer:
 
     def _look(self, pulse: str) -> None:
         """Read the state node and follow it. Without one we wait to be noticed, unless our pulse was taken away."""
-        data = self._tree.read(layout.peer_state(self._id), watch=self._signal)
+        data = self._tree.read(node_paths.peer_state(self._id), watch=self._signal)
         if data is not None:
             self._known = True
             self._follow(msgspec.json.decode(data, type=PeerNote))
@@ -185,7 +185,7 @@ class VirtualPeer:
             self._loop.join(self._settings.peer.transaction_timeout)
         self._stop_task()
         self._tree.request(Left(peer=self._id))
-        self._tree.delete(layout.pulse(self._id))
+        self._tree.delete(node_paths.pulse(self._id))
         log.info("left")
 
     # --- following the state node --------------------------------------------------------------------------------

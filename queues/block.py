@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sardonyx.errors import OutputError
+from sardonyx.core.errors import OutputError
 
 MAX_BYTES = 900_000
 """Largest message made, under the 1,000,000 bytes that librdkafka and brokers take unless told otherwise."""

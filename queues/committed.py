@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position
 
 _PATIENCE = 10.0
 """Seconds that the broker has to tell committed positions, and a group's coordinator to be found."""

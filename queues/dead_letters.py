@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from queues import block
-from sardonyx.errors import Failure, OutputError
+from sardonyx.core.errors import Failure, OutputError
 
 FORMAT = "letters"
 """The format that a ``kafka`` input has whose topic holds dead letters; only ``sardonyx dlq redo`` writes such inputs."""

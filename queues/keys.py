@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from sardonyx.errors import FunctionError
+from sardonyx.core.errors import FunctionError
 
 Checksums = np.ndarray[Any, np.dtype[np.uint32]]
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"

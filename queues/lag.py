@@ -15,15 +15,15 @@ from typing import NamedTuple
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from coordinator.events import Counts, LinkFacts
-from queues import links
+from queues import admin
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
-from queues.positions import Partition, Position, total
 from queues.transaction import CLIENT_LOG
 from queues.unread import NOTHING, Seen, Unread, stretch, unread
-from sardonyx.config import Settings
-from sardonyx.graph import Graph, Link, Stage
-from sardonyx.spec import Route
+from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.core.positions import Partition, Position, total
+from sardonyx.core.spec import Route
+from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
 
@@ -65,20 +65,20 @@ def lag(
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    partitions = links.topics(settings)
+    partitions = admin.topics(settings)
     readers = [stage for stage in graph.stages if stage.name not in complete]
     found = {link.name: NOTHING for stage in graph.stages if stage.name in complete for link in stage.ingress}
 
     def positions(stage: Stage) -> Positions:
         places = _places(stage.ingress, partitions)
-        return links.positions(settings, stage.group(settings.deployment, job), places, stable=False)
+        return admin.positions(settings, stage.group(settings.deployment, job), places, stable=False)
 
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="lag") as pool:
         held = dict(zip([stage.name for stage in readers], pool.map(positions, readers), strict=True))
         # Writers after readers: what is read has then been counted as written.
         writers = [graph.stage(name) for name in sorted(_writers(readers) - complete.keys())]
         counts = {s.name: total(p.values()) for s, p in zip(writers, pool.map(positions, writers), strict=True)}
-        ends = links.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
+        ends = admin.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
 
         def told(stage: Stage) -> dict[str, Unread]:
             return _told(settings, stage, facts, held[stage.name], ends, {**counts, **complete})

@@ -16,11 +16,11 @@ import structlog
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
-from queues.links import described
-from queues.positions import Partition
+from queues.admin import described
 from queues.transaction import CLIENT_LOG
-from sardonyx.config import Settings
-from sardonyx.graph import Link
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition
+from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from queues.messages import Outgoing
-from queues.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position
 from sentinel.rules import PartitionView
 
 

@@ -25,15 +25,15 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from coordinator.events import LinkFacts
 from queues.committed import NotLetIn, ReaderLost, committed
 from queues.membership import Census, as_member, leave, together
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, Outgoing
 from queues.pieces import Batch, Held, Piece, Recovered, split
-from queues.positions import Partition, Position
 from queues.transaction import CLIENT_LOG, RECONNECT_MS
-from sardonyx.config import Settings
-from sardonyx.graph import Link
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.settings import Settings
 from sentinel.rules import PartitionView
 
 log = structlog.get_logger()

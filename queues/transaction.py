@@ -24,11 +24,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.block import record_too_large
 from queues.messages import Outgoing, Records
-from queues.positions import Partition, Position
-from sardonyx.aside import Aside
-from sardonyx.config import Settings
-from sardonyx.errors import InternalError, OutputError
-from sardonyx.gates import gate
+from sardonyx.core.errors import InternalError, OutputError
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.background import Aside
+from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from coordinator.events import LinkFacts
-from queues.positions import Position
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.positions import Position
 
 Precision = Literal["exact", "at-most", "estimate", "unknown"]
 

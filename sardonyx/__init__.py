@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.errors import (
+from sardonyx.core.errors import (
     FunctionError,
     InputError,
     Interrupted,
@@ -20,11 +20,11 @@ from sardonyx.errors import (
 )
 
 if TYPE_CHECKING:
-    from sardonyx.client import Client
-    from sardonyx.config import Settings, load_settings
-    from sardonyx.job import Job, medium
-    from sardonyx.media import blackhole, console, files, generator, jdbc, kafka
-    from sardonyx.spec import OnError
+    from sardonyx.client.client import Client
+    from sardonyx.connectors.declarations import blackhole, console, files, generator, jdbc, kafka
+    from sardonyx.core.spec import OnError
+    from sardonyx.job.builder import Job, medium
+    from sardonyx.runtime.settings import Settings, load_settings
 
 __version__ = "0.1.0"
 
@@ -54,18 +54,18 @@ __all__ = [
 ]
 
 _LATER = {  # name -> module; what needs pyarrow or more waits until it is asked for, so that `sardonyx --help` is quick
-    "Client": "sardonyx.client",
-    "Job": "sardonyx.job",
-    "OnError": "sardonyx.spec",
-    "Settings": "sardonyx.config",
-    "blackhole": "sardonyx.media",
-    "console": "sardonyx.media",
-    "files": "sardonyx.media",
-    "generator": "sardonyx.media",
-    "jdbc": "sardonyx.media",
-    "kafka": "sardonyx.media",
-    "load_settings": "sardonyx.config",
-    "medium": "sardonyx.job",
+    "Client": "sardonyx.client.client",
+    "Job": "sardonyx.job.builder",
+    "OnError": "sardonyx.core.spec",
+    "Settings": "sardonyx.runtime.settings",
+    "blackhole": "sardonyx.connectors.declarations",
+    "console": "sardonyx.connectors.declarations",
+    "files": "sardonyx.connectors.declarations",
+    "generator": "sardonyx.connectors.declarations",
+    "jdbc": "sardonyx.connectors.declarations",
+    "kafka": "sardonyx.connectors.declarations",
+    "load_settings": "sardonyx.runtime.settings",
+    "medium": "sardonyx.job.builder",
 }
 
 

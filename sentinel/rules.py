@@ -2,7 +2,7 @@
 
 A sentinel is a message that says: the writers of this link have sealed it. Since a sealer may die and another seal again,
 a link can carry several, and one can have records behind it. The readers of a link agree on one of them, its leader
-(:mod:`sentinel.vote`), drop all others, and move the leader to the end of its partition whenever records stand behind it. So
+(:mod:`sentinel.election`), drop all others, and move the leader to the end of its partition whenever records stand behind it. So
 each partition converges on one sentinel, at its end. The idea is that of Onyx 0.x (sentinel reduction, "sentinel in the
 middle"), carried over from a broker that could count its messages to one whose offsets also count transaction markers:
 therefore the end is told by the client's end-of-partition event, never by arithmetic on offsets.

@@ -26,17 +26,17 @@ from pyspark import InheritableThread
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from sardonyx.errors import Failure, FunctionError
-from sardonyx.functions import import_function, takes
-from sardonyx.spec import TaskSpec
-from sardonyx.units import seconds
-from spark_tasks.blocks import from_buffer, on_workers, to_buffer
+from sardonyx.core.errors import Failure, FunctionError
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.units import seconds
+from sardonyx.runtime.functions import import_function, takes
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, wrong_result
-from spark_tasks.search import DataFault, search
+from spark_tasks.isolate import DataFault, search
 from spark_tasks.session import is_alive
 from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
+from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 SMALLEST_SLICE = 2_000
 """Rows below which a slice is not worth a Spark task of its own (about 10 ms)."""

@@ -29,8 +29,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sardonyx.errors import FunctionError, SetupError
-from sardonyx.functions import check_reference, import_function
+from sardonyx.core.errors import FunctionError, SetupError
+from sardonyx.runtime.functions import check_reference, import_function
 from spark_tasks.failures import as_written, user_traceback
 
 _PREFIX = "_sx_"

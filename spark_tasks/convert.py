@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from sardonyx.errors import FunctionError
+from sardonyx.core.errors import FunctionError
 from spark_tasks.failures import bounded
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from sardonyx.errors import Failure, FunctionError, SetupError
+from sardonyx.core.errors import Failure, FunctionError, SetupError
 
 RAISED = "SX-FN-RAISED"
 _MESSAGE_LIMIT = 500

@@ -29,10 +29,10 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from sardonyx.config import SparkSettings
-from sardonyx.errors import SetupError
-from sardonyx.java import find_java
-from sardonyx.scratch import scratch
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.java import find_java
+from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.temp_dirs import scratch
 
 _MARK = "@spark "
 _QUIET_LOG4J = f"""

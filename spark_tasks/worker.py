@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from sardonyx.errors import FunctionError
-from sardonyx.functions import Takes, import_function
-from spark_tasks.blocks import from_buffer, to_buffer
+from sardonyx.core.errors import FunctionError
+from sardonyx.runtime.functions import Takes, import_function
 from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
+from spark_tasks.isolate import Alone, DataFault, search
 from spark_tasks.records import Record, UnfitColumn, to_records, to_table
-from spark_tasks.search import Alone, DataFault, search
+from spark_tasks.worker_pool import from_buffer, to_buffer
 
 USER_ERRORS = (Exception, SystemExit)
 """What a user's function may raise: a ``sys.exit()`` in it must not end the worker or the peer."""

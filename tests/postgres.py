@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.kafka_jars import cache_dir
-from sardonyx.keeper import Keeper, start_child
+from sardonyx.dev.kafka_jars import cache_dir
+from sardonyx.runtime.child_process import Keeper, start_child
 from tests.waiting import until
 
 PASSWORD_ENV = "SARDONYX_TEST_POSTGRES_PASSWORD"  # noqa: S105 - a variable's name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 def random_spec(rng: random.Random, name: str) -> JobSpec:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.java import find_java
-from sardonyx.kafka_jars import cache_dir
-from sardonyx.keeper import start_child
+from sardonyx.dev.kafka_jars import cache_dir
+from sardonyx.runtime.child_process import start_child
+from sardonyx.runtime.java import find_java
 from tests.waiting import until
 
 VERSION = "2.6.13.Final"

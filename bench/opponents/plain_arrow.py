@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import performance_track
 
-from queues.media.generator import Generator
+from sardonyx.connectors.generator import Generator
 
 given = json.loads(sys.argv[1])
 function = getattr(performance_track, given["function"])

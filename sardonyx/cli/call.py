@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from sardonyx.cli import report
-from sardonyx.errors import SardonyxError
+from sardonyx.core.errors import SardonyxError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sardonyx.client import Client
-    from sardonyx.config import Settings
+    from sardonyx.client.client import Client
+    from sardonyx.runtime.settings import Settings
 
 P = ParamSpec("P")
 
@@ -67,8 +67,8 @@ class Call:
     @cached_property
     def settings(self) -> Settings:
         """The settings that hold for this call; also sets logging up: daemons as set, other commands errors only."""
-        from sardonyx.config import LogSettings, load_settings
-        from sardonyx.logs import configure_logging
+        from sardonyx.runtime.logging import configure_logging
+        from sardonyx.runtime.settings import LogSettings, load_settings
 
         given = {
             "zookeeper.hosts": self.zookeeper,
@@ -87,7 +87,7 @@ class Call:
 
     def client(self) -> Client:
         """A client for this call's settings. Raises ``SX-CONFIG-MISSING`` without an address of ZooKeeper."""
-        from sardonyx.client import Client
+        from sardonyx.client.client import Client
 
         with self.patience(f"ZooKeeper at {self.settings.zookeeper.hosts}"):
             return Client(settings=self.settings)
@@ -194,7 +194,7 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost door: nothing may pass it as a bare traceback
-        from sardonyx.errors import failure_of
+        from sardonyx.core.errors import failure_of
 
         failure = failure_of(error)
         call.tell(

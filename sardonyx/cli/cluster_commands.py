@@ -14,15 +14,15 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, end_error, upstream_of
-from sardonyx.errors import Interrupted, SardonyxError
+from sardonyx.core.errors import Interrupted, SardonyxError
 
 if TYPE_CHECKING:
     from sardonyx.cli.daemons import Daemons, StopRequest
     from sardonyx.cli.profile import TaskProfile
-    from sardonyx.client import JobHandle
-    from sardonyx.config import Settings
-    from sardonyx.loading import LoadedJob
-    from sardonyx.views import JobView
+    from sardonyx.client.client import JobHandle
+    from sardonyx.client.views import JobView
+    from sardonyx.job.load import LoadedJob
+    from sardonyx.runtime.settings import Settings
 
 Peers = Annotated[int | None, typer.Option("--peers", "-p", min=1, metavar="N", help="Virtual peers on this machine.")]
 Data = Annotated[
@@ -48,8 +48,8 @@ def coordinator(call: Call) -> int:
     """Run a coordinator. With several, one leads and the others stand by. SIGTERM ends it."""
     call.daemon = True
     call.settings.require("zookeeper", "kafka")
-    from coordinator.service import main
-    from sardonyx.reachable import check_reachable
+    from coordinator.daemon import main
+    from queues.connectivity import check_reachable
 
     check_reachable(call.settings)  # a wrong address is told at once; one that goes away later is waited for
     return main(call.settings)
@@ -65,7 +65,7 @@ def peer(
     call.daemon = True
     call.flags["peer.virtual_peers"] = virtual_peers
     call.settings.require("zookeeper", "kafka")
-    from peer.service import main
+    from peer.daemon import main
 
     return main(call.settings)
 
@@ -115,10 +115,10 @@ def run(
     ] = False,
 ) -> int:
     """Run a job and show its result. Without configured services it brings its own, and stops them after."""
+    from queues.connectivity import check_reachable
     from sardonyx.cli.daemons import local_daemons, stop_request
     from sardonyx.cli.profile import must_be_ours, profiled, read_profile
-    from sardonyx.loading import load
-    from sardonyx.reachable import check_reachable
+    from sardonyx.job.load import load
 
     wait = duration_of(timeout)
     call.flags["data_dir"] = data and str(data)
@@ -152,8 +152,8 @@ def run(
 @contextlib.contextmanager
 def embedded(call: Call, settings: Settings) -> Iterator[tuple[Settings, Path]]:
     """Embedded services for as long as the block runs: settings with their addresses, and the folder of their data."""
-    from sardonyx.config import load_settings
-    from sardonyx.embedded import embedded_services
+    from sardonyx.dev.services import embedded_services
+    from sardonyx.runtime.settings import load_settings
 
     began = time.monotonic()
     call.say("starting embedded ZooKeeper and Kafka")
@@ -179,7 +179,7 @@ class _Run:
 
     def to_end(self, timeout: float | None) -> JobView:
         """The job's final view. Raises Interrupted ``SX-JOB-TIMEOUT`` after it was ended for taking too long."""
-        from sardonyx.client import Client
+        from sardonyx.client.client import Client
 
         with Client(settings=self._settings) as client:
             handle = client.submit(self._loaded)
@@ -287,7 +287,7 @@ def _say_daemons(call: Call, count: int, folder: Path) -> None:
 
 
 def _put_addresses(call: Call, settings: Settings) -> None:
-    from sardonyx.config import variable
+    from sardonyx.runtime.settings import variable
 
     zookeeper, kafka = settings.zookeeper.hosts, settings.kafka.bootstrap_servers
     call.put(f"ZooKeeper {zookeeper}")

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sardonyx.errors import SetupError
-from sardonyx.java import find_java
-from sardonyx.keeper import Keeper, start_child
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.java import find_java
 
 if TYPE_CHECKING:
-    from sardonyx.config import Settings
+    from sardonyx.runtime.settings import Settings
 
 INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended."""

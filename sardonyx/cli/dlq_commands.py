@@ -9,10 +9,10 @@ import typer
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.report import exit_code
 from sardonyx.cli.words import clock
-from sardonyx.errors import SardonyxError
+from sardonyx.core.errors import SardonyxError
 
 if TYPE_CHECKING:
-    from sardonyx.redo import Stored
+    from sardonyx.client.dead_letters import Stored
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
 Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="Of which task; needed if several have any.")]
@@ -28,7 +28,7 @@ def register(dlq_app: typer.Typer) -> None:
 def list_letters(call: Call, job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None) -> None:
     """How many dead letters there are, by job and task, and how many of them were not redone."""
     from sardonyx.cli.tables import number, plain
-    from sardonyx.redo import DeadLetters
+    from sardonyx.client.dead_letters import DeadLetters
 
     with call.client() as client, call.patience("Kafka"):
         piles = DeadLetters(client).piles(job)
@@ -53,7 +53,7 @@ def show(
     task: Task = None,
 ) -> None:
     """One dead letter whole: the record, where it came from, and what went wrong."""
-    from sardonyx.redo import DeadLetters
+    from sardonyx.client.dead_letters import DeadLetters
 
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
@@ -89,8 +89,8 @@ def redo(
 
     It has the task and everything behind it, as in the job that they come from, or as in SPEC.
     """
-    from sardonyx.loading import load
-    from sardonyx.redo import DeadLetters
+    from sardonyx.client.dead_letters import DeadLetters
+    from sardonyx.job.load import load
 
     mended = None if spec is None else load(spec, places=False)
     done: list[dict[str, str]] = []

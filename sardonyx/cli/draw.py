@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.graph import Graph
-from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.graph import Graph
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:

@@ -11,14 +11,14 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.units import seconds
+from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
-    from coordinator.incidents import Incident
-    from sardonyx.client import Client, JobHandle
-    from sardonyx.spec import JobSpec
-    from sardonyx.views import JobView, Why
+    from coordinator.history.timeline import Incident
+    from sardonyx.client.client import Client, JobHandle
+    from sardonyx.client.views import JobView, Why
+    from sardonyx.core.spec import JobSpec
 
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
@@ -49,9 +49,9 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
 def check(call: Call, spec: Spec) -> None:
     """Validate a job without touching any service, and draw its graph."""
     from sardonyx.cli.draw import draw, headline
-    from sardonyx.graph import graph_of
-    from sardonyx.loading import load
-    from sardonyx.spec import encode_spec
+    from sardonyx.core.graph import graph_of
+    from sardonyx.core.spec import encode_spec
+    from sardonyx.job.load import load
 
     loaded = load(spec)
     graph = graph_of(loaded.spec, "default", loaded.spec.name)
@@ -75,7 +75,7 @@ def check(call: Call, spec: Spec) -> None:
 
 def submit(call: Call, spec: Spec) -> None:
     """Hand a job in and print its id; whoever coordinates runs it."""
-    from sardonyx.loading import load
+    from sardonyx.job.load import load
 
     loaded = load(spec)  # a mistake in the job is told without waiting for a cluster
     with call.client() as client:
@@ -140,8 +140,8 @@ def show(call: Call, job: JobId) -> None:
 
 def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
     """The view with what is unread before each task; as it is, and a word about it, where Kafka does not tell in time."""
-    from sardonyx.aside import Aside
-    from sardonyx.views import with_lag
+    from sardonyx.client.views import with_lag
+    from sardonyx.runtime.background import Aside
 
     if view.status != "running" or not call.settings.kafka.bootstrap_servers:
         return view
@@ -177,7 +177,7 @@ def explain(call: Call, job: JobId) -> None:
     if call.json:
         call.put_json({**report.as_data(found), "outside": why.outside})
         return
-    from coordinator.explain import as_lines
+    from coordinator.core.explain import as_lines
 
     lines = as_lines(found, time.time())
     handed_in = any(reason.code == "submitted" for reason in why.outside)
@@ -250,7 +250,7 @@ def purge(
         raise SardonyxError(
             "SX-USAGE", "name the jobs, or how long ago they must have ended", fix="give one of the two"
         )
-    from sardonyx.handle import JobHandle
+    from sardonyx.client.job_handle import JobHandle
 
     age = duration_of(older_than, "--older-than")
     with call.client() as client:

@@ -9,7 +9,7 @@ import typer
 from sardonyx.cli.call import Call, connected
 
 if TYPE_CHECKING:
-    from sardonyx.views import JobView
+    from sardonyx.client.views import JobView
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
 

@@ -16,13 +16,13 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.words import clock, summary
-from sardonyx.errors import SardonyxError
+from sardonyx.core.errors import SardonyxError
 
 if TYPE_CHECKING:
-    from coordinator.events import AnyEvent
-    from coordinator.replay import Decided, Verdict
-    from coordinator.state import State
-    from coordinator.tree import Tree
+    from coordinator.core.state import State
+    from coordinator.history.replay import Decided, Verdict
+    from sardonyx.core.events import AnyEvent
+    from sardonyx.zookeeper.session import Tree
 
 REREAD = 5.0
 """Seconds after which `log tail --follow` looks again although no watch told it to."""
@@ -50,7 +50,7 @@ def register(log_app: typer.Typer) -> None:
 def tree_of(call: Call) -> Iterator[Tree]:
     """The deployment's tree, for as long as the block runs. Raises ``SX-CONFIG-MISSING``."""
     call.settings.require("zookeeper")
-    from coordinator.tree import Tree
+    from sardonyx.zookeeper.session import Tree
 
     with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}"):
         tree = Tree.connect(call.settings, survive_expiry=True)
@@ -70,9 +70,9 @@ def tail(
 ) -> None:
     """The last entries of the coordinator's log: number, time, kind, and what happened."""
     with tree_of(call) as tree:
-        from coordinator import layout
-        from coordinator.log import last, read_log
-        from coordinator.log import tail as last_entries
+        from coordinator.loop.event_log import last, read_log
+        from coordinator.loop.event_log import tail as last_entries
+        from sardonyx.core import node_paths
 
         next_n = last(tree) + 1 if lines == 0 else 0
         for n, event in last_entries(tree, lines):
@@ -87,7 +87,7 @@ def tail(
 
         while True:
             changed.clear()
-            tree.read(layout.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
+            tree.read(node_paths.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
             for n, event in read_log(tree, first=next_n):
                 _put_entry(call, n, event)
                 next_n = n + 1
@@ -116,11 +116,11 @@ def show(
 
 
 def _show_one(call: Call, tree: Tree, n: int) -> None:
-    from coordinator import history
-    from coordinator.log import read_entries
+    from coordinator.history import reader
+    from coordinator.loop.event_log import read_entries
     from sardonyx.cli.story import change_data, change_lines, effect_data
 
-    decided = next(history.decided(tree, n, n), None)
+    decided = next(reader.decided(tree, n, n), None)
     if decided is None:
         raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
     request = next(entry.request for _, entry in read_entries(tree, n))
@@ -158,8 +158,8 @@ def wanted(job: str | None, peer: str | None, kind: str | None) -> Callable[[Dec
         peer: it must be about, or change, a peer of this id or beginning of an id.
         kind: it must be of this kind.
     """
-    from coordinator.events import kind_of
-    from coordinator.replay import concerned_jobs, concerned_peers
+    from coordinator.history.replay import concerned_jobs, concerned_peers
+    from sardonyx.core.events import kind_of
 
     def fits(decided: Decided) -> bool:
         if kind is not None and kind_of(decided.event) != kind:
@@ -181,15 +181,15 @@ def _show_many(
     replayed: bool,
 ) -> None:
     """Entry by entry, as they are read. Who is concerned is known only to who replays the log."""
-    from coordinator import history
-    from coordinator.log import read_log
-    from coordinator.replay import Decided
+    from coordinator.history import reader
+    from coordinator.history.replay import Decided
+    from coordinator.loop.event_log import read_log
 
-    there = history.kept(tree)
+    there = reader.kept(tree)
     begin = max(first or 0, there.first)
     past: Iterable[Decided]
     if replayed and begin <= there.last:
-        past = history.decided(tree, begin, last)
+        past = reader.decided(tree, begin, last)
     else:
         past = (Decided(n, event, [], []) for n, event in read_log(tree, begin))
     found = 0
@@ -208,7 +208,7 @@ def _check_kind(kind: str) -> None:
     import difflib
     from typing import get_args
 
-    from coordinator.events import AnyEvent
+    from sardonyx.core.events import AnyEvent
 
     known = sorted(str(each.__struct_config__.tag) for each in get_args(AnyEvent))
     if kind not in known:
@@ -221,13 +221,13 @@ def _check_kind(kind: str) -> None:
 
 
 def _entry_data(n: int, event: AnyEvent) -> dict[str, Any]:
-    from coordinator.events import kind_of
+    from sardonyx.core.events import kind_of
 
     return {"n": n, "kind": kind_of(event), "summary": summary(event), "event": event}
 
 
 def _put_entry(call: Call, n: int, event: AnyEvent) -> None:
-    from coordinator.events import kind_of
+    from sardonyx.core.events import kind_of
 
     if call.json:
         call.put_json(_entry_data(n, event))
@@ -241,19 +241,19 @@ def _put_entry(call: Call, n: int, event: AnyEvent) -> None:
 def at(call: Call, n: N) -> None:
     """The cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
     with tree_of(call) as tree:
-        from coordinator import history
-        from coordinator.log import read_log
+        from coordinator.history import reader
+        from coordinator.loop.event_log import read_log
 
         with call.patience("the log to be replayed"):
-            state = history.at(tree, n)
-            held = n >= history.kept(tree).first  # what was before the oldest entry is known, not when that was
+            state = reader.at(tree, n)
+            held = n >= reader.kept(tree).first  # what was before the oldest entry is known, not when that was
             found = next(read_log(tree, n), None) if held else None
     _put_cluster(call, state, found[1].at if found and found[0] == n else None)
 
 
 def _put_cluster(call: Call, state: State, when: float | None) -> None:
     from sardonyx.cli.tables import job_headline, peers_table, tasks_table
-    from sardonyx.views import cluster_view
+    from sardonyx.client.views import cluster_view
 
     view = cluster_view(state, when)
     if call.json:
@@ -279,10 +279,10 @@ def _put_cluster(call: Call, state: State, when: float | None) -> None:
 def verify(call: Call, thorough: Thorough = False) -> int:
     """Replay all of the log that is kept and hold it against the rules, the snapshots and the tree. 1: something is broken."""
     with tree_of(call) as tree:
-        from coordinator import history
+        from coordinator.history import reader
 
         began = time.monotonic()
-        verdict = history.verify(tree, thorough=thorough, told=_Told(call))
+        verdict = reader.verify(tree, thorough=thorough, told=_Told(call))
     return _put_verdict(call, verdict, time.monotonic() - began)
 
 
@@ -338,9 +338,9 @@ def export(
 ) -> None:
     """The log and the tree as one file, without secrets, to be sent and replayed elsewhere with `log replay`."""
     with tree_of(call) as tree:
-        from coordinator import history
+        from coordinator.history import reader
 
-        lines = history.export(tree, our_version(), first)
+        lines = reader.export(tree, our_version(), first)
         head = next(lines)  # whatever is wrong is told before there is a file
         if out is None:
             sys.stdout.buffer.write(head)
@@ -368,8 +368,8 @@ def replay(
 ) -> int:
     """Replay an exported log, without any services, and look whether all of it fits together. 1: something is broken."""
     with _opened(file) as source:
-        from coordinator.log_file import LogFile
-        from coordinator.replay import Replay, Verifier
+        from coordinator.history.export import LogFile
+        from coordinator.history.replay import Replay, Verifier
 
         log = LogFile(source, file)
         if log.header.version != our_version():

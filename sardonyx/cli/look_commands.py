@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(call: Call) -> int:
     """What this machine and the cluster have and lack: Java, packages, ZooKeeper, Kafka; each with what fixes it."""
-    from sardonyx.doctor import examine
+    from sardonyx.dev.doctor import examine
 
     findings = examine(call.settings)
     bad = sum(finding.ok is False for finding in findings)
@@ -50,7 +50,7 @@ def config(call: Call) -> None:
 
 def deployments(call: Call) -> None:
     """All deployments in this ZooKeeper: who leads them, what runs there."""
-    from sardonyx.deployments import look
+    from sardonyx.client.deployments import look
 
     call.settings.require("zookeeper")
     with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}"):

@@ -9,10 +9,10 @@ import typer
 
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.words import clock
-from sardonyx.units import duration
+from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
-    from coordinator.tree import Tree
+    from sardonyx.zookeeper.session import Tree
 
 PeerId = Annotated[str, typer.Argument(metavar="ID", help="A peer's id, or the beginning of it.")]
 
@@ -42,14 +42,14 @@ def show(call: Call, peer: PeerId) -> None:
     """A peer's life from the log: when it was born, what it was offered and did, how each of it ended."""
     from sardonyx.cli.log_commands import tree_of
     from sardonyx.cli.story import life
-    from sardonyx.naming import find_peer
+    from sardonyx.client.ids import find_peer
 
     with tree_of(call) as tree:
-        from coordinator import history
+        from coordinator.history import reader
 
         with call.patience("the log to be replayed"):
             name = find_peer(peer, _peers_ever(tree))
-        moments = life(name, history.decided(tree, history.kept(tree).first))
+        moments = life(name, reader.decided(tree, reader.kept(tree).first))
         if call.json:
             call.put_json({"id": name, "life": list(moments)})
             return
@@ -66,12 +66,12 @@ def show(call: Call, peer: PeerId) -> None:
 
 def _peers_ever(tree: Tree) -> set[str]:
     """Every peer that was there at any time that the log still knows of."""
-    from coordinator import history
-    from coordinator.events import PeerBorn
-    from coordinator.log import read_log
+    from coordinator.history import reader
+    from coordinator.loop.event_log import read_log
+    from sardonyx.core.events import PeerBorn
 
-    first = history.kept(tree).first
-    known = set(history.at(tree, first - 1).peers)
+    first = reader.kept(tree).first
+    known = set(reader.at(tree, first - 1).peers)
     return known | {event.peer for _, event in read_log(tree, first) if isinstance(event, PeerBorn)}
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sardonyx.cli.tables import number, plain
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sardonyx.config import Settings
+    from sardonyx.runtime.settings import Settings
 
 STEPS = ("wait", "decode", "spark", "function", "encode", "write", "commit", "publish")
-"""Of a batch, as :class:`peer.work.StepClock` names them: until there are enough rows; messages into rows; the way to
+"""Of a batch, as :class:`peer.task_runner.StepClock` names them: until there are enough rows; messages into rows; the way to
 Spark's workers and back; the function there, on the one where it takes longest; rows into messages; messages and positions
 into the transaction; its commit, with all that is still on its way to the brokers; files made visible."""
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from sardonyx.cli.tables import number, plain, styled
-from sardonyx.views import JobView, TaskView
+from sardonyx.client.views import JobView, TaskView
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sardonyx.errors import SardonyxError
+from sardonyx.core.errors import SardonyxError
 
 COMPLETED = 0
 FAILED = 1

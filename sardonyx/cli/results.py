@@ -14,9 +14,9 @@ from sardonyx.cli.tables import number, plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sardonyx.config import Settings
-    from sardonyx.spec import JobSpec, TaskSpec
-    from sardonyx.views import JobView
+    from sardonyx.client.views import JobView
+    from sardonyx.core.spec import JobSpec, TaskSpec
+    from sardonyx.runtime.settings import Settings
 
 FEW = 3
 """Rows of an output that are shown."""

@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator.events import (
+from coordinator.history.replay import Change, Decided, concerned_peers, place_of
+from coordinator.history.timeline import Incident
+from sardonyx.cli.words import failure_words, rows, summary
+from sardonyx.core.events import (
     Assignment,
     Completed,
     CreateLinks,
@@ -26,11 +29,8 @@ from coordinator.events import (
     TaskNote,
     kind_of,
 )
-from coordinator.incidents import Incident
-from coordinator.layout import job_status, job_task, peer_state
-from coordinator.replay import Change, Decided, concerned_peers, place_of
-from sardonyx.cli.words import failure_words, rows, summary
-from sardonyx.units import duration
+from sardonyx.core.node_paths import job_status, job_task, peer_state
+from sardonyx.core.units import duration
 
 
 class Moment(msgspec.Struct, frozen=True):

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sardonyx.cli.words import clock
-from sardonyx.units import duration
-from sardonyx.views import JobView, Lag, PeerView, TaskView
+from sardonyx.client.views import JobView, Lag, PeerView, TaskView
+from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sardonyx.deployments import DeploymentView
+    from sardonyx.client.deployments import DeploymentView
 
 STYLES = {
     "completed": "green",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from coordinator.events import (
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -26,7 +27,6 @@ from coordinator.events import (
     Rested,
     TaskFailed,
 )
-from sardonyx.errors import Failure
 
 
 def summary(event: AnyEvent) -> str:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sardonyx.client import Client
-from sardonyx.config import load_settings
-from sardonyx.errors import SardonyxError, SetupError
-from sardonyx.handle import JobHandle
-from sardonyx.job import Job
-from sardonyx.keeper import Keeper, start_child
-from sardonyx.loading import LoadedJob
+from sardonyx.client.client import Client
+from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.views import JobView
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.job.builder import Job
+from sardonyx.job.load import LoadedJob
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.settings import load_settings
 from sardonyx.testing.faults import Daemon, Fault
-from sardonyx.views import JobView
 
 _REGISTER = 90.0
 """Seconds that a peer daemon may take to start Spark and to be seen by the coordinator."""
@@ -120,14 +120,14 @@ class Cluster(contextlib.ExitStack):
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
-        """Hand a job in, as :meth:`sardonyx.client.Client.submit`."""
+        """Hand a job in, as :meth:`sardonyx.client.client.Client.submit`."""
         return self.client.submit(job)
 
     def run(self, job: Job | LoadedJob | str | os.PathLike[str], timeout: float | str = "2 min") -> JobView:
         """Hand a job in and wait until it has completed; what it raises has the daemons' last words with it.
 
         Raises:
-            JobFailed, Interrupted: as :meth:`sardonyx.handle.JobHandle.await_completion`.
+            JobFailed, Interrupted: as :meth:`sardonyx.client.job_handle.JobHandle.await_completion`.
         """
         handle = self.submit(job)
         try:

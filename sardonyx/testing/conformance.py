@@ -22,9 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from queues.media.base import Output, PositionedOutput, PositionsMoved, Split, SplitInput
-from queues.media.own import OwnInput
-from queues.positions import Partition, Position
+from sardonyx.connectors.base import Output, PositionedOutput, PositionsMoved, Split, SplitInput
+from sardonyx.connectors.custom import OwnInput
+from sardonyx.core.positions import Partition, Position
 
 Rows = list[dict[str, Any]]
 
@@ -94,7 +94,11 @@ class InputSuite:
 
     def _medium(self) -> SplitInput:
         made = self.make()
-        return made if type(made).__module__.startswith("queues.media.") else OwnInput(type(made).__name__, made)
+        return (
+            made
+            if type(made).__module__.startswith("sardonyx.connectors.registry.")
+            else OwnInput(type(made).__name__, made)
+        )
 
     def _splits(self) -> list[Split]:
         return list(self._medium().splits())

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from sardonyx.gates import VARIABLE
-from sardonyx.keeper import Keeper
+from sardonyx.runtime.child_process import Keeper
+from sardonyx.runtime.failpoints import VARIABLE
 
 _KILLED = 128 + signal.SIGKILL
 _TICK = 0.05

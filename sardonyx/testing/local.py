@@ -1,6 +1,6 @@
 """A job run in this process on rows: no ZooKeeper, no Kafka, one Spark session for all runs.
 
-Every task goes through what a peer makes of it on a cluster (:class:`peer.work.Work`): the same functions on the same
+Every task goes through what a peer makes of it on a cluster (:class:`peer.task_runner.Work`): the same functions on the same
 Spark, the same blocks on the links, the same formats on users' topics. What stands in for the cluster is small: a link is a
 list of messages in the order of their writing, and one peer works off one task after the other, in the order of the graph.
 """
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from confluent_kafka import Message
 
-from coordinator.events import Assignment, LinkFacts
-from peer.work import Result, StepClock, Work, assemble
+from peer.task_runner import Result, StepClock, Work, assemble
 from queues.messages import ROWS_HEADER, Outgoing, Records
 from queues.pieces import Batch
-from queues.positions import Partition, Position
-from sardonyx.config import load_settings
-from sardonyx.errors import JobFailed, SardonyxError, SetupError, failure_of
-from sardonyx.graph import Graph, Link, Stage, graph_of
-from sardonyx.job import Job
-from sardonyx.loading import LoadedJob, load
-from sardonyx.spec import JobSpec
+from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
+from sardonyx.core.events import Assignment, LinkFacts
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec
+from sardonyx.job.builder import Job
+from sardonyx.job.load import LoadedJob, load
+from sardonyx.runtime.settings import load_settings
 from sardonyx.testing.result import JobResult, TaskResult
 from sardonyx.testing.rows import GivenRows, Rows, messages_of, table_of
 from sardonyx.testing.spark import shared_session
@@ -51,7 +51,7 @@ def run_job(
     Nothing is written anywhere: what an output task would have written is in the result.
 
     Args:
-        job: as for :meth:`sardonyx.client.Client.submit`, or the job as data.
+        job: as for :meth:`sardonyx.client.client.Client.submit`, or the job as data.
         inputs: rows by input task: dicts, a ``pyarrow.Table`` or a ``pandas.DataFrame``; of a Kafka input also single records
             as ``bytes``, as they lie on the topic. An input that is not named reads its own files or generator.
         batch_size: rows of every task's batches; a small number shows what goes wrong at the edges of a batch. None: as in

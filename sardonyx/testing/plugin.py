@@ -30,7 +30,7 @@ def sardonyx_services() -> Iterator[Addresses]:
 
     ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name others to use; both or neither.
     """
-    from sardonyx.embedded import embedded_services
+    from sardonyx.dev.services import embedded_services
     from sardonyx.testing.cluster import Addresses
 
     zookeeper, kafka = os.environ.get(ZOOKEEPER), os.environ.get(KAFKA)

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from confluent_kafka import Message
 
-from coordinator.events import Counts
-from peer.work import Result
-from queues import block, dead_letters, media
+from peer.task_runner import Result
+from queues import block, dead_letters
 from queues.messages import Outgoing
-from queues.positions import add
-from sardonyx.errors import Failure, SardonyxError
-from sardonyx.graph import Link
-from sardonyx.spec import JobSpec
+from sardonyx.connectors import registry
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.events import Counts
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import add
+from sardonyx.core.spec import JobSpec
 from spark_tasks.records import to_records
 
 Row = dict[str, Any]
@@ -63,7 +64,7 @@ class TaskResult:
         """
         result = own or cls()
         result.messages += messages
-        decoded = media.topic_format(link.options).decode([value for _, value in result.messages])
+        decoded = registry.topic_format(link.options).decode([value for _, value in result.messages])
         result.tables = [decoded.table] if result.messages else []
         if own is None:
             result.counts = Counts(rows_in=len(result.messages), rows_out=len(result.messages))

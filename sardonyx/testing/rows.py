@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import pandas as pd
 import pyarrow as pa
 
-from queues import block, media
-from queues.media.base import Split
-from sardonyx.errors import SardonyxError
-from sardonyx.schema import arrow_schema
-from sardonyx.spec import TaskSpec
+from queues import block
+from sardonyx.connectors import registry
+from sardonyx.connectors.base import Split
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.spec import TaskSpec
 from spark_tasks.records import UnfitColumn, to_table
 
 Rows: TypeAlias = Sequence[Mapping[str, Any] | bytes | None] | pa.Table | pd.DataFrame
@@ -24,7 +25,7 @@ _NOTHING: pa.Schema = pa.schema([])
 
 
 class GivenRows:
-    """Stands in for a bounded input: a :class:`queues.media.base.SplitInput` whose pieces carry their rows themselves."""
+    """Stands in for a bounded input: a :class:`sardonyx.connectors.base.SplitInput` whose pieces carry their rows themselves."""
 
     def __init__(self, table: pa.Table, rows: int) -> None:
         self._table = table
@@ -72,7 +73,7 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
     Raises:
         SardonyxError: ``SX-TEST-ROWS``, the topic's format cannot hold them.
     """
-    form = media.topic_format(options)
+    form = registry.topic_format(options)
 
     def encoded(table: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
         try:

@@ -7,7 +7,7 @@ import threading
 
 from pyspark.sql import SparkSession
 
-from sardonyx.config import SparkSettings
+from sardonyx.runtime.settings import SparkSettings
 from spark_tasks.session import is_alive, start_session, stop_session
 
 MASTER = "local[2]"

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from scenario_runner import World, facts_of
 
-from coordinator import scheduling
-from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
-from coordinator.events import (
+from coordinator.core import scheduling
+from coordinator.core.decide import Timers, decide, due, next_due, surplus, unfinished
+from coordinator.core.state import decode_state, encode_state
+from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -42,9 +44,7 @@ from coordinator.events import (
     Rested,
     TaskFailed,
 )
-from coordinator.state import decode_state, encode_state
-from sardonyx.errors import Failure, InternalError
-from sardonyx.spec import JobSpec
+from sardonyx.core.spec import JobSpec
 from tests.random_jobs import random_spec
 
 FAILURE = Failure("SX-TEST", "something broke")

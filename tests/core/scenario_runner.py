@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator import decide as core
-from coordinator.events import (
+from coordinator.core import decide as core
+from coordinator.core.state import check, decode_state, encode_state, new_state, project
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -42,10 +44,8 @@ from coordinator.events import (
     TaskFailed,
     kind_of,
 )
-from coordinator.state import check, decode_state, encode_state, new_state, project
-from sardonyx.errors import Failure
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 class World:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sardonyx.aside import Aside
+from sardonyx.runtime.background import Aside
 
 
 def test_calls_run_in_order_behind_the_first_one() -> None:
@@ -32,5 +32,5 @@ def test_calls_run_in_order_behind_the_first_one() -> None:
 
 def test_a_call_that_never_returns_does_not_keep_the_process() -> None:
     """A daemon that is told to stop ends, whatever a user's function does."""
-    program = "import threading; from sardonyx.aside import Aside; Aside('a', list).submit(threading.Event().wait)"
+    program = "import threading; from sardonyx.runtime.background import Aside; Aside('a', list).submit(threading.Event().wait)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queues import block
-from sardonyx.errors import OutputError
+from sardonyx.core.errors import OutputError
 
 
 @given(

@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from sardonyx import bundle
-from sardonyx.errors import JobInvalid
+from sardonyx.core.errors import JobInvalid
+from sardonyx.job import bundle
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
 from sardonyx.cli.call import Call, local
-from sardonyx.errors import SardonyxError
-from sardonyx.naming import find_job, find_peer, new_id
+from sardonyx.client.ids import find_job, find_peer, new_id
+from sardonyx.core.errors import SardonyxError
 
 COMMANDS = [
     ["run"],

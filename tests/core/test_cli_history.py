@@ -9,9 +9,16 @@ import msgspec
 import pytest
 from history_maker import History
 
-from coordinator import layout, replay
-from coordinator.decide import decide
-from coordinator.events import (
+from coordinator.core.decide import decide
+from coordinator.core.state import State, decode_state, encode_state, new_state, project
+from coordinator.history import replay
+from coordinator.history.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
+from sardonyx.cli.log_commands import wanted
+from sardonyx.cli.story import change_lines, effect_data, eviction, life
+from sardonyx.client.views import Outside, Why, cluster_view
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -28,13 +35,7 @@ from coordinator.events import (
     PeerDied,
     TaskFailed,
 )
-from coordinator.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
-from coordinator.state import State, decode_state, encode_state, new_state, project
-from sardonyx.cli.log_commands import wanted
-from sardonyx.cli.story import change_lines, effect_data, eviction, life
-from sardonyx.errors import Failure, InternalError
-from sardonyx.spec import JobSpec, TaskSpec
-from sardonyx.views import Outside, Why, cluster_view
+from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.random_jobs import random_spec
 
 SPEC = JobSpec(
@@ -112,17 +113,17 @@ def test_random_histories_are_sound_however_the_tree_was_read(number: int, seed:
 def test_nodes_that_cannot_be_are_found() -> None:
     """Missing, extra and differing, each with its path; also a value that the node had before the tree was read."""
     nodes = project(state_of(*BEGIN))
-    stale = project(state_of(*BEGIN[:3]))[layout.peer_state("a")]
+    stale = project(state_of(*BEGIN[:3]))[node_paths.peer_state("a")]
     log = log_of(*BEGIN)
     missing = {path: data for path, data in nodes.items() if path != "/job/j-1/task/write"}
     for found, told in (
         (missing, "/job/j-1/task/write is missing in the tree"),
         (nodes | {"/peer-state/b": b"{}"}, "/peer-state/b stands in the tree, and no decision put it there"),
-        (nodes | {layout.peer_state("a"): stale}, "/peer-state/a is not what was decided"),
+        (nodes | {node_paths.peer_state("a"): stale}, "/peer-state/a is not what was decided"),
     ):
         verdict = verdict_of(log, Stand(4, 4, found))
         assert [(finding.n, finding.kind, finding.message) for finding in verdict.findings] == [(4, "tree", told)]
-    assert verdict_of(log, Stand(3, 4, nodes | {layout.peer_state("a"): stale})).ok, (
+    assert verdict_of(log, Stand(3, 4, nodes | {node_paths.peer_state("a"): stale})).ok, (
         "it may have been read before entry 4"
     )
 
@@ -354,7 +355,7 @@ def test_every_moment_of_a_random_history_can_be_shown(number: int, seed: int) -
 
 def test_the_weightiest_reason_comes_first() -> None:
     """What lies outside the log weighs more; a job that runs, or has ended, has none."""
-    from coordinator.explain import explain
+    from coordinator.core.explain import explain
 
     waiting = explain(state_of(*BEGIN[1:3]), "j-1")
     assert Why(waiting).in_short == waiting.reasons[0].text

@@ -11,25 +11,16 @@ import pytest
 from history_maker import History
 from typer.testing import CliRunner
 
-from coordinator.decide import replay
-from coordinator.events import (
-    FORMAT,
-    Acked,
-    AnyEvent,
-    JobKilled,
-    JobSubmitted,
-    LinksCreated,
-    PeerBorn,
-    TaskFailed,
-)
-from coordinator.log_file import EntryLine, Header, LogFile, Mask, lines_of
-from coordinator.replay import Verdict, Verifier
-from coordinator.state import encode_state, new_state, project
+from coordinator.core.decide import replay
+from coordinator.core.state import encode_state, new_state, project
+from coordinator.history.export import EntryLine, Header, LogFile, Mask, lines_of
+from coordinator.history.replay import Verdict, Verifier
 from sardonyx.cli.app import app
-from sardonyx.config import MASK, is_secret
-from sardonyx.errors import Failure, SardonyxError
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.events import FORMAT, Acked, AnyEvent, JobKilled, JobSubmitted, LinksCreated, PeerBorn, TaskFailed
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import MASK, is_secret
 
 REPORTS = sorted((Path(__file__).parent.parent / "reports").glob("*.jsonl"))
 SPEC = JobSpec(

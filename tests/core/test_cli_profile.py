@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from sardonyx.cli.profile import TaskProfile, must_be_ours, profile_table, profiled, read_profile
-from sardonyx.config import load_settings
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings import load_settings
 
 
 def line(**fields: object) -> str:

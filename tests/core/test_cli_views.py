@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.events import Assignment, Counts, JobNote, PeerNote, PulseNote, TaskNote
-from sardonyx.errors import Failure
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
-from sardonyx.views import JobView, job_view, peer_view, waiting_for
+from sardonyx.client.views import JobView, job_view, peer_view, waiting_for
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import Assignment, Counts, JobNote, PeerNote, PulseNote, TaskNote
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 def spec_of(*tasks: TaskSpec, edges: list[tuple[str, str]]) -> JobSpec:

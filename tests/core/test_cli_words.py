@@ -9,17 +9,17 @@ from typing import get_args
 
 import pytest
 
-from coordinator import events
-from coordinator.events import AnyEvent, Counts, LinkFacts
 from sardonyx.cli import report
 from sardonyx.cli.draw import draw, headline
 from sardonyx.cli.progress import PlainLines, Rates, share
 from sardonyx.cli.words import summary
-from sardonyx.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
-from sardonyx.units import duration
-from sardonyx.views import JobView, TaskView
+from sardonyx.client.views import JobView, TaskView
+from sardonyx.core import events
+from sardonyx.core.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
+from sardonyx.core.events import AnyEvent, Counts, LinkFacts
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.units import duration
 
 FAILURE = Failure("SX-FN-RAISED", "it raised\nat length")
 SPEC = JobSpec(

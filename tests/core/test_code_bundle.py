@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.errors import FunctionError, SetupError
-from sardonyx.functions import takes
+from sardonyx.core.errors import FunctionError, SetupError
+from sardonyx.runtime.functions import takes
 from spark_tasks.code import CodeBundle
 from spark_tasks.failures import user_traceback
 

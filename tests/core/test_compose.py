@@ -11,8 +11,8 @@ import typer.main
 import yaml
 
 from sardonyx.cli.app import app
-from sardonyx.config import ENV_PREFIX, Settings, is_known
-from sardonyx.health import KINDS
+from sardonyx.client.health import KINDS
+from sardonyx.runtime.settings import ENV_PREFIX, Settings, is_known
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
@@ -85,7 +85,7 @@ def test_each_daemon_waits_for_healthy_services_and_proves_its_own_health(name: 
         assert service["depends_on"][other] == {"condition": "service_healthy"}
     assert all(needed in SERVICES for needed in service["depends_on"])
     *asks, kind = service["healthcheck"]["test"]
-    assert asks == ["CMD", "python", "-m", "sardonyx.health"]
+    assert asks == ["CMD", "python", "-m", "sardonyx.client.health"]
     assert kind in KINDS
     assert name.startswith(kind)
     assert service["hostname"] == name

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.pretty import pretty_repr
 
-from sardonyx.config import Settings, load_settings, variable
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings import Settings, load_settings, variable
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from history_maker import TIMERS, History
 
-from coordinator import admission, decide, scheduling, step
-from coordinator.explain import explain
-from coordinator.state import new_state
-from sardonyx.errors import InternalError
+from coordinator.core import admission, changeset, decide, scheduling
+from coordinator.core.explain import explain
+from coordinator.core.state import new_state
+from sardonyx.core.errors import InternalError
 
-MODULES = [decide, step, scheduling, admission]
+MODULES = [decide, changeset, scheduling, admission]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SETTLED = {
@@ -113,8 +113,8 @@ def reread(history: History) -> None:
     late = len(log) * 3 // 4
     for remembered, entries in ((1000, log[:late]), (1, log[late:])):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step, "REMEMBERED_DEAD", remembered)
-            patch.setattr(step, "REMEMBERED_PURGED", remembered)
+            patch.setattr(changeset, "REMEMBERED_DEAD", remembered)
+            patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 decide.due(state, event.at, TIMERS)
                 decide.surplus(state, event.at, TIMERS)

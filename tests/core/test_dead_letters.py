@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from queues.dead_letters import LARGEST, Letter, Origin, packed, told
-from sardonyx.errors import Failure
+from sardonyx.core.errors import Failure
 
 
 class Message(NamedTuple):

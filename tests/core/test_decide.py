@@ -7,8 +7,10 @@ import random
 import pytest
 from scenario_runner import World, spec_of
 
-from coordinator.decide import Timers, decide, due, next_due, surplus, unfinished
-from coordinator.events import (
+from coordinator.core.decide import Timers, decide, due, next_due, surplus, unfinished
+from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, encode_state, new_state
+from sardonyx.core.errors import InternalError
+from sardonyx.core.events import (
     AckTimedOut,
     CreateLinks,
     DeleteLinks,
@@ -21,9 +23,7 @@ from coordinator.events import (
     PeerDied,
     Rested,
 )
-from coordinator.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, encode_state, new_state
-from sardonyx.errors import InternalError
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 def played(*sentences: str) -> World:
@@ -191,7 +191,7 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(monkeypatch: pytest.MonkeyPat
         JobPurged(at=5.0, job="one"),
         JobPurged(at=5.0, job="two"),
     ]
-    monkeypatch.setattr("coordinator.decide.FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr("coordinator.core.decide.FORGOTTEN_AT_ONCE", 1)
     assert surplus(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
 
 

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from coordinator.events import PeerState
-from coordinator.machine import ASSIGNED, STATES, Trigger, after, allowed, diagram
-from sardonyx.errors import InternalError
+from coordinator.core.peer_states import ASSIGNED, STATES, Trigger, after, allowed, diagram
+from sardonyx.core.errors import InternalError
+from sardonyx.core.events import PeerState
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "coordination.md"
 

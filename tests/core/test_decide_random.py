@@ -13,10 +13,10 @@ import time
 import pytest
 from history_maker import History
 
-from coordinator import step
-from coordinator.decide import replay
-from coordinator.events import decode_event, encode_event
-from coordinator.state import encode_state
+from coordinator.core import changeset
+from coordinator.core.decide import replay
+from coordinator.core.state import encode_state
+from sardonyx.core.events import decode_event, encode_event
 
 HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "2000"))
 BATCHES = 4
@@ -46,8 +46,8 @@ def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.Mon
     """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: whoever
     is told of again then is taken for new, and the rules hold all the same.
     """
-    monkeypatch.setattr(step, "REMEMBERED_DEAD", 2)
-    monkeypatch.setattr(step, "REMEMBERED_PURGED", 2)
+    monkeypatch.setattr(changeset, "REMEMBERED_DEAD", 2)
+    monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 2)
     for number in range(HISTORIES // 10):
         play(f"{seed}/short/{number}", longest=200)
 

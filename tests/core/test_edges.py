@@ -11,11 +11,11 @@ import yaml
 
 from sardonyx import Job, OnError, blackhole, generator, kafka, medium
 from sardonyx.cli.draw import draw
-from sardonyx.document import read
-from sardonyx.errors import SardonyxError
-from sardonyx.graph import graph_of
-from sardonyx.spec import Route, decode_spec, encode_spec
-from sardonyx.validation import problems_of
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import Route, decode_spec, encode_spec
+from sardonyx.job.parse import read
+from sardonyx.job.validate import problems_of
 
 HERE = __name__
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.keeper import Keeper, start_child
+from sardonyx.runtime.child_process import Keeper, start_child
 from sardonyx.testing import faults
 from sardonyx.testing.faults import Daemon, kill_at, pause_at
 from tests.waiting import until
@@ -16,7 +16,7 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 BUSY = """
 import sys, time
-from sardonyx.gates import gate
+from sardonyx.runtime.failpoints import gate
 for number in range(2000):
     print(number, flush=True)
     gate("passed")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.fences import THREADS, Fences, Slot
-from sardonyx.spec import JobSpec
+from coordinator.loop.slot_fencing import THREADS, Fences, Slot
+from sardonyx.core.spec import JobSpec
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queues.media import topic_format
-from sardonyx.errors import OutputError
-from sardonyx.schema import arrow_schema
+from sardonyx.connectors.registry import topic_format
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.errors import OutputError
 
 ALL_TYPES = (
     "s string, y tinyint, h smallint, i int, l bigint, f float, d double, b boolean, dt date, t timestamp, "

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from coordinator.events import Counts, TaskNote
-from coordinator.state import Plan
+from coordinator.core.state import Plan
 from sardonyx import Job, blackhole, files, generator, jdbc, kafka
 from sardonyx.cli.draw import draw
-from sardonyx.document import read
-from sardonyx.graph import graph_of
-from sardonyx.validation import problems_of
-from sardonyx.views import job_view
+from sardonyx.client.views import job_view
+from sardonyx.core.events import Counts, TaskNote
+from sardonyx.core.graph import graph_of
+from sardonyx.job.parse import read
+from sardonyx.job.validate import problems_of
 
 
 def clean(rows: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peer import garbage
+from peer import gc_policy
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_what_a_batch_leaves_in_cycles_goes_with_its_end(monkeypatch: pytest.Mon
     try:
         here = weakref.ref(Held())
         assert here() is not None
-        garbage.after_batch()
+        gc_policy.after_batch()
         assert here() is None
 
         grown_old = Held()
@@ -37,8 +37,8 @@ def test_what_a_batch_leaves_in_cycles_goes_with_its_end(monkeypatch: pytest.Mon
         gc.collect(1)
         old = weakref.ref(grown_old)
         del grown_old
-        monkeypatch.setattr(garbage, "_last", garbage._last - 100)
-        garbage.after_batch()
+        monkeypatch.setattr(gc_policy, "_last", gc_policy._last - 100)
+        gc_policy.after_batch()
         assert old() is None
     finally:
         gc.enable()
@@ -47,7 +47,7 @@ def test_what_a_batch_leaves_in_cycles_goes_with_its_end(monkeypatch: pytest.Mon
 def test_what_is_imported_is_not_looked_at_again() -> None:
     """In a process of its own, since it is for good."""
     code = (
-        "import gc; from peer import garbage; garbage.seldom();"
+        "import gc; from peer import gc_policy; gc_policy.seldom();"
         "print(gc.get_freeze_count() > 1000, gc.get_threshold()[0] > 10_000)"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.gates import VARIABLE, Gates
+from sardonyx.runtime.failpoints import VARIABLE, Gates
 
-PASSING = "from sardonyx.gates import gate\nfor point in 'abababab': gate(point); print(point, end='', flush=True)"
+PASSING = "from sardonyx.runtime.failpoints import gate\nfor point in 'abababab': gate(point); print(point, end='', flush=True)"
 
 
 @pytest.mark.parametrize(("value", "passed", "code"), [("", "abababab", 0), ("b:3:kill", "ababa", -signal.SIGKILL)])

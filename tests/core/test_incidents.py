@@ -9,7 +9,12 @@ import msgspec
 import pytest
 from history_maker import History
 
-from coordinator.events import (
+from coordinator.core.state import new_state
+from coordinator.history.replay import Replay
+from coordinator.history.timeline import Incident, Past, incidents
+from sardonyx.cli.story import incident_line
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -27,12 +32,7 @@ from coordinator.events import (
     Rested,
     TaskFailed,
 )
-from coordinator.incidents import Incident, Past, incidents
-from coordinator.replay import Replay
-from coordinator.state import new_state
-from sardonyx.cli.story import incident_line
-from sardonyx.errors import Failure
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 SPEC = JobSpec(
     name="j",

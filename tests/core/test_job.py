@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from sardonyx import Job, blackhole, files, generator, kafka
-from sardonyx.errors import FunctionError, JobInvalid
-from sardonyx.functions import reference, takes
-from sardonyx.spec import DEFAULT_BATCH_SIZE, OnError, decode_spec, encode_spec
+from sardonyx.core.errors import FunctionError, JobInvalid
+from sardonyx.core.spec import DEFAULT_BATCH_SIZE, OnError, decode_spec, encode_spec
+from sardonyx.runtime.functions import reference, takes
 
 if TYPE_CHECKING:
     import pyspark.sql as ps
@@ -87,7 +87,7 @@ def test_a_function_needs_a_name_to_be_imported_by():
 
 def test_a_function_of_the_script_that_runs_goes_by_its_file(tmp_path):
     """``python job.py`` and ``python -m package.job`` name functions as an import would."""
-    text = "from sardonyx.functions import reference\ndef f(row: dict): ...\nprint(reference(f))\n"
+    text = "from sardonyx.runtime.functions import reference\ndef f(row: dict): ...\nprint(reference(f))\n"
     (tmp_path / "package").mkdir()
     for file in ("myjob.py", "package/__init__.py", "package/job.py"):
         (tmp_path / file).write_text(text if file.endswith("job.py") else "")
@@ -187,7 +187,7 @@ def test_values_of_the_wrong_type_are_reported_together():
 def test_importing_sardonyx_is_light():
     """Neither Spark nor the clients of Kafka and ZooKeeper are imported by ``import sardonyx``; names are."""
     code = (
-        "import sys, sardonyx, sardonyx.loading\n"
+        "import sys, sardonyx, sardonyx.job.load\n"
         "heavy = {'kazoo', 'confluent_kafka', 'pyspark', 'py4j', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert sardonyx.__version__ and set(sardonyx.__all__) <= {*dir(sardonyx), *sardonyx._LATER}\n"

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from sardonyx.kafka_release import _supported, metadata_version
+from sardonyx.dev.kafka_release import _supported, metadata_version
 
 
 def varied(text: str) -> bytes:

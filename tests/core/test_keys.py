@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queues.keys import canonical, checksums, checksums_of
-from sardonyx.errors import FunctionError
+from sardonyx.core.errors import FunctionError
 
 UTC = dt.UTC
 VECTORS = [  # the same as in docs/jobs.md: key, canonical bytes, CRC-32

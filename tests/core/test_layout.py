@@ -1,4 +1,4 @@
-"""``zk_layout.md`` and ``coordinator/layout.py`` name the same nodes."""
+"""``zk_layout.md`` and ``sardonyx/core/node_paths.py`` name the same nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import layout
+from sardonyx.core import node_paths
 
 PAGE = Path(__file__).parents[2] / "zk_layout.md"
 SAMPLES: dict[str, object] = {
@@ -25,11 +25,11 @@ SAMPLES: dict[str, object] = {
     "sha256": "9d2f",
 }
 DOCUMENTED = re.findall(r"^\| `(/[^`]*)` \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-CONSTANTS = {name: value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)}
+CONSTANTS = {name: value for name, value in vars(node_paths).items() if name.isupper() and isinstance(value, str)}
 FUNCTIONS = {
     name: function
-    for name, function in vars(layout).items()
-    if inspect.isfunction(function) and function.__module__ == layout.__name__ and name != "root"
+    for name, function in vars(node_paths).items()
+    if inspect.isfunction(function) and function.__module__ == node_paths.__name__ and name != "root"
 }
 
 
@@ -67,9 +67,9 @@ def test_nothing_else_is_on_the_page() -> None:
 
 def test_the_top_is_all_constants() -> None:
     """A constant that is forgotten in TOP would be a node that nobody makes."""
-    assert set(layout.TOP) == set(CONSTANTS.values())
+    assert set(node_paths.TOP) == set(CONSTANTS.values())
 
 
 def test_the_root_is_on_the_page() -> None:
     """The page says below which node everything stands."""
-    assert f"`{layout.root('<deployment>')}`" in PAGE.read_text(encoding="utf-8")
+    assert f"`{node_paths.root('<deployment>')}`" in PAGE.read_text(encoding="utf-8")

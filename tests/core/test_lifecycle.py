@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from peer.lifecycle import Context, Hooks
-from sardonyx.errors import FunctionError
+from sardonyx.core.errors import FunctionError
 
 CONTEXT = Context("test", "job-abcdef", "task", "peer-1", 2)
 

@@ -10,9 +10,9 @@ import zipfile
 
 import pytest
 
-from sardonyx.errors import JobInvalid, SardonyxError, SpecUnreadable
-from sardonyx.loading import load
-from sardonyx.spec import encode_spec
+from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
+from sardonyx.core.spec import encode_spec
+from sardonyx.job.load import load
 
 JOB = """
 import pyarrow as pa
@@ -166,7 +166,7 @@ def test_a_job_without_code_of_its_own(folder):
 
 def test_a_job_handed_over_in_python(folder):
     """A script that runs as ``__main__`` hands its own job over: names, paths and code are as from its file."""
-    script = JOB + "\nfrom sardonyx.loading import load\nfrom sardonyx.spec import encode_spec\n"
+    script = JOB + "\nfrom sardonyx.job.load import load\nfrom sardonyx.core.spec import encode_spec\n"
     script += "if __name__ == '__main__':\n    import sys\n    sys.stdout.buffer.write(encode_spec(load(job).spec))\n"
     (folder / "flights_job.py").write_text(script)
     ran = subprocess.run(

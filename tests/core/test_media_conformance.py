@@ -14,10 +14,10 @@ import pyarrow.parquet
 import pytest
 from pyarrow import dataset
 
-from queues.media import output, split_input
-from queues.media.base import Split
-from queues.positions import Position
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors.base import Split
+from sardonyx.connectors.registry import output, split_input
+from sardonyx.core.positions import Position
+from sardonyx.core.spec import TaskSpec
 from sardonyx.testing.conformance import ROWS, InputSuite, OutputSuite, PositionedOutputSuite
 
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queues.media import byte_ranges, split_input
-from queues.media.files import FilesInput, files_of
-from sardonyx.errors import InputError
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors.files import byte_ranges
+from sardonyx.connectors.files.input import FilesInput, files_of
+from sardonyx.connectors.registry import split_input
+from sardonyx.core.errors import InputError
+from sardonyx.core.spec import TaskSpec
 
 
 def media(path, **options) -> FilesInput:

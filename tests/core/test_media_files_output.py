@@ -8,10 +8,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from queues.media import disk, output
-from queues.media.files_output import FilesOutput
-from sardonyx.errors import OutputError
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors.files import disk
+from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.registry import output
+from sardonyx.core.errors import OutputError
+from sardonyx.core.spec import TaskSpec
 
 FORMATS = ("parquet", "json", "csv")
 STEPS = ("make_folder", "write", "rename", "sync", "remove", "remove_empty", "remove_tree")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queues.media import output, split_input, topic_format
-from queues.media.generator import Generator
-from sardonyx.errors import InputError
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors.generator import Generator
+from sardonyx.connectors.registry import output, split_input, topic_format
+from sardonyx.core.errors import InputError
+from sardonyx.core.spec import TaskSpec
 
 
 def generator(**options) -> Generator:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queues.media import output, split_input
-from queues.positions import Partition, Position
-from sardonyx import media
-from sardonyx.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
-from sardonyx.media import Medium, console, jdbc, kafka
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors import declarations
+from sardonyx.connectors.declarations import Medium, console, jdbc, kafka
+from sardonyx.connectors.registry import output, split_input
+from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import TaskSpec
 
 HERE = Partition("link", 0)
 Run = Callable[[str], list]
@@ -166,7 +166,7 @@ def test_who_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def told(medium: Medium, use: str = "input") -> str:
-    return "\n".join(str(problem) for problem in media.problems_of(medium.name, use, medium.options))
+    return "\n".join(str(problem) for problem in declarations.problems_of(medium.name, use, medium.options))
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_options_that_fit_are_fine():
     upsert = jdbc("sqlite:///out/x.db", table="t", mode="upsert", key="id")
     assert told(upsert, "output") == ""
     assert upsert.options["key"] == ["id"]
-    assert media.absolute("jdbc", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
-    assert media.absolute("jdbc", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
+    assert declarations.absolute("jdbc", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
+    assert declarations.absolute("jdbc", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
 
 
 def test_formats_of_a_registry_have_options_of_their_own():

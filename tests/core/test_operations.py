@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from coordinator.events import Create, Delete, Set, TreeEffect
-from coordinator.operations import Merged, chunked, weight
+from sardonyx.core.events import Create, Delete, Set, TreeEffect
+from sardonyx.zookeeper.transactions import Merged, chunked, weight
 
 
 class Nodes:

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import pytest
 
-from coordinator import orphans
-from coordinator.orphans import Orphans, readers_of_letters
-from sardonyx.redo import redo_spec
-from sardonyx.spec import JobSpec, TaskSpec
+from coordinator.loop import topic_gc
+from coordinator.loop.topic_gc import Orphans, readers_of_letters
+from sardonyx.client.dead_letters import redo_spec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 class Kafka:
@@ -30,7 +30,7 @@ class Kafka:
 
 def test_it_is_tried_until_kafka_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same jobs each time."""
-    monkeypatch.setattr(orphans, "PAUSE", 0.001)
+    monkeypatch.setattr(topic_gc, "PAUSE", 0.001)
     kafka = Kafka(away=2)
     Orphans(kafka.forget).sweep(["a", "b"])
     assert kafka.done.wait(10)
@@ -39,7 +39,7 @@ def test_it_is_tried_until_kafka_is_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_asked_for_meanwhile_comes_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether Kafka is away or at work just then: nothing that was asked for before is dropped."""
-    monkeypatch.setattr(orphans, "PAUSE", 0.001)
+    monkeypatch.setattr(topic_gc, "PAUSE", 0.001)
     asked: list[tuple[str, ...]] = []
     done = threading.Event()
 

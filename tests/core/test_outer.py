@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import outer
-from coordinator.events import (
-    Counts,
-    CreateLinks,
-    DeleteLinks,
-    LinkFacts,
-    LinksCreated,
-    LinksDeleted,
-    LinksFailed,
-)
-from coordinator.outer import KafkaLinks, OuterWorker
-from sardonyx.config import Settings
-from sardonyx.errors import TRACEBACK_KEPT, InputError, SetupError
-from sardonyx.spec import JobSpec
+from coordinator.loop import side_effects
+from coordinator.loop.side_effects import KafkaLinks, OuterWorker
+from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
+from sardonyx.core.events import Counts, CreateLinks, DeleteLinks, LinkFacts, LinksCreated, LinksDeleted, LinksFailed
+from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.settings import Settings
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 FACTS = {"a.b": LinkFacts(4)}
@@ -58,8 +50,8 @@ Start = Callable[[Any], tuple[OuterWorker, "queue.Queue[Any]"]]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr(outer, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(outer, "LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(side_effects, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(side_effects, "LONGEST_PAUSE", 0.002)
     started: list[OuterWorker] = []
 
     def make(script: Any) -> tuple[OuterWorker, queue.Queue[Any]]:
@@ -104,7 +96,7 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     event = done.get(timeout=10)
     assert event.error.code == "SX-UNEXPECTED"
     assert len(event.error.traceback) <= TRACEBACK_KEPT
-    assert len(script.calls) == outer.ATTEMPTS
+    assert len(script.calls) == side_effects.ATTEMPTS
 
 
 def test_removing_links_is_never_given_up(start: Start) -> None:
@@ -131,7 +123,7 @@ def test_a_jobs_effects_keep_their_order_and_no_job_waits_for_another(start: Sta
 
     script = Links()
     worker, done = start(script)
-    for n in range(3 * outer.THREADS):
+    for n in range(3 * side_effects.THREADS):
         worker.submit(n, DeleteLinks(f"stuck{n}"), SPEC)
     worker.submit(20, CreateLinks("slow"), SPEC)
     worker.submit(21, DeleteLinks("slow"), SPEC)
@@ -181,7 +173,7 @@ def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> Non
             raise error
 
     kafka = SimpleNamespace(last_counts=lambda *_: found.pop(0), delete_links=delete)
-    monkeypatch.setitem(sys.modules, "queues.links", kafka)
+    monkeypatch.setitem(sys.modules, "queues.admin", kafka)
     links = KafkaLinks(Settings())
     with pytest.raises(SetupError):
         links.delete_links("j-1", SPEC)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.outlets import FAILED, LinkOutlet, TopicOutlet, taken
 from queues import block
 from queues.keys import canonical
-from queues.media import topic_format
-from queues.outlets import FAILED, LinkOutlet, TopicOutlet, taken
-from sardonyx.errors import FunctionError
-from sardonyx.functions import import_function
-from sardonyx.graph import Link
-from sardonyx.spec import Route
+from sardonyx.connectors.registry import topic_format
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.graph import Link
+from sardonyx.core.spec import Route
+from sardonyx.runtime.functions import import_function
 
 HERE = __name__
 ROWS = pa.table({"id": [1, 2, 3, 4], "carrier": ["AA", None, "UA", "AA"], "late": [True, None, False, True]})

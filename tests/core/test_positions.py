@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.events import Counts
-from queues.positions import Position, add, total
+from sardonyx.core.events import Counts
+from sardonyx.core.positions import Position, add, total
 
 counts = st.builds(Counts, st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50))
 

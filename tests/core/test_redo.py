@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from peer.origins import Origins
+from peer.provenance import Origins
 from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
-from sardonyx.errors import Failure, SardonyxError
-from sardonyx.graph import graph_of
-from sardonyx.handle import JobHandle
-from sardonyx.loading import LoadedJob
-from sardonyx.redo import DeadLetters, Pile, redo_spec
-from sardonyx.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
+from sardonyx.client.job_handle import JobHandle
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.job.load import LoadedJob
 
 DEAD = OnError(then="dead_letter")
 SPEC = JobSpec(

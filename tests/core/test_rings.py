@@ -14,42 +14,42 @@ PACKAGES = ("coordinator", "peer", "queues", "sentinel", "spark_tasks", "sardony
 OUTSIDE = ("kazoo", "confluent_kafka", "pyspark", "py4j")
 
 DECIDE = {
-    "coordinator.admission",
-    "coordinator.decide",
-    "coordinator.events",
-    "coordinator.explain",
-    "coordinator.incidents",
-    "coordinator.layout",
-    "coordinator.machine",
-    "coordinator.replay",
-    "coordinator.scheduling",
-    "coordinator.state",
-    "coordinator.step",
+    "coordinator.core.admission",
+    "coordinator.core.decide",
+    "sardonyx.core.events",
+    "coordinator.core.explain",
+    "coordinator.history.timeline",
+    "sardonyx.core.node_paths",
+    "coordinator.core.peer_states",
+    "coordinator.history.replay",
+    "coordinator.core.scheduling",
+    "coordinator.core.state",
+    "coordinator.core.changeset",
     "queues.block",
     "queues.messages",
-    "sardonyx.errors",
-    "sardonyx.graph",
-    "sardonyx.media",
-    "sardonyx.options",
-    "sardonyx.schema",
-    "sardonyx.spec",
-    "sardonyx.units",
+    "sardonyx.core.errors",
+    "sardonyx.core.graph",
+    "sardonyx.connectors.declarations",
+    "sardonyx.connectors.options",
+    "sardonyx.connectors.schema",
+    "sardonyx.core.spec",
+    "sardonyx.core.units",
     "sentinel.rules",
 }
 """Pure: no clock, no chance, no I/O; they import each other and data libraries, nothing that talks to a service."""
 
 FRONT = {
-    "sardonyx.document",
-    "sardonyx.edges",
-    "sardonyx.functions",
-    "sardonyx.job",
-    "sardonyx.places",
-    "sardonyx.tracebacks",
-    "sardonyx.validation",
+    "sardonyx.job.parse",
+    "sardonyx.job.validate_edges",
+    "sardonyx.runtime.functions",
+    "sardonyx.job.builder",
+    "sardonyx.connectors.check_paths",
+    "sardonyx.core.tracebacks",
+    "sardonyx.job.validate",
 }
 """What a job is written and checked with, before anything is started: may read files and import the user's modules."""
 
-DRIVE = {"coordinator.leader", "peer.task_loop"}
+DRIVE = {"coordinator.loop.leader", "peer.task_loop"}
 """One loop each, which everything else serves."""
 
 PURE_LIBRARIES = {"msgspec", "transitions", "pyarrow"}

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from scenario_runner import World, blocks, run, scenario_files
 
-from coordinator.decide import replay
-from coordinator.events import FORMAT, decode_event, encode_event
-from coordinator.state import decode_state, encode_state
+from coordinator.core.decide import replay
+from coordinator.core.state import decode_state, encode_state
+from sardonyx.core.events import FORMAT, decode_event, encode_event
 
 each_scenario = pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)
 
@@ -76,7 +76,7 @@ def test_decisions_change_only_with_the_format(request: pytest.FixtureRequest) -
     """A log is replayed by whoever reads it, so other decisions on the same events are another format of it.
 
     ``decisions.json`` holds the format and a hash of each scenario's golden output. If this fails the rules have changed: raise
-    ``coordinator.events.FORMAT``, then write it anew with ``--rewrite``. New scenarios are added by ``--rewrite`` as well.
+    ``sardonyx.core.events.FORMAT``, then write it anew with ``--rewrite``. New scenarios are added by ``--rewrite`` as well.
     """
     book = Path(__file__).parent.parent / "scenarios" / "decisions.json"
     kept = json.loads(book.read_text())

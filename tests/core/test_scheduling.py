@@ -7,9 +7,9 @@ import math
 import pytest
 from scenario_runner import World
 
-from coordinator import scheduling
-from coordinator.events import LinkFacts, LinksCreated
-from coordinator.scheduling import Offer
+from coordinator.core import scheduling
+from coordinator.core.scheduling import Offer
+from sardonyx.core.events import LinkFacts, LinksCreated
 
 
 def played(*sentences: str) -> World:

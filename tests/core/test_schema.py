@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sardonyx.errors import JobInvalid
-from sardonyx.schema import arrow_schema
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.errors import JobInvalid
 
 
 def test_every_type_means_what_it_means_to_spark():

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.scratch import scratch
+from sardonyx.runtime.temp_dirs import scratch
 
 OWNER = """
 import sys
-from sardonyx.scratch import scratch
+from sardonyx.runtime.temp_dirs import scratch
 with scratch("kind-") as folder:
     (folder / "file").write_text("x")
     print(folder, flush=True)

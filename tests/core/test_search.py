@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.errors import FunctionError
-from spark_tasks.search import DataFault, Found, search
+from sardonyx.core.errors import FunctionError
+from spark_tasks.isolate import DataFault, Found, search
 
 
 def searched(rows: int, bad: list[int], *, threads: int = 1, raised: int = 1) -> Found[tuple[int, int]]:

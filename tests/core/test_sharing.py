@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from spark_tasks import blocks, sharing
-from spark_tasks.blocks import from_buffer, to_buffer
+from spark_tasks import shared_memory, worker_pool
+from spark_tasks.worker_pool import from_buffer, to_buffer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no such memory")
 
@@ -26,63 +26,63 @@ SMALL = LARGE.slice(3, 5)
 
 
 @pytest.fixture
-def memory() -> Iterator[sharing.Memory]:
-    memory = sharing.Memory()
+def memory() -> Iterator[shared_memory.Memory]:
+    memory = shared_memory.Memory()
     yield memory
     memory.close()
 
 
-def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: sharing.Memory) -> None:
+def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: shared_memory.Memory) -> None:
     """What goes through Spark is small however many rows there are; a memory is not opened for a few."""
     parcel = memory.pack([to_buffer(LARGE), to_buffer(SMALL), "text", to_buffer(LARGE)])
     assert len(parcel.sizes) == 2
     assert len(parcel.head) < 5_000
-    first, second, text, third = sharing.unpack(parcel, memory.place)
+    first, second, text, third = shared_memory.unpack(parcel, memory.place)
     assert [from_buffer(each) for each in (first, second, third)] == [LARGE, SMALL, LARGE]
     assert text == "text"
     assert first.address % 64 == third.address % 64 == 0, "Arrow would copy it"
 
 
-def test_results_are_put_where_there_is_room_for_them(memory: sharing.Memory) -> None:
+def test_results_are_put_where_there_is_room_for_them(memory: shared_memory.Memory) -> None:
     """The peer makes the room; whoever works only fills it."""
-    parcel = sharing.pack(to_buffer(LARGE), memory.place)
+    parcel = shared_memory.pack(to_buffer(LARGE), memory.place)
     assert parcel.sizes
     assert from_buffer(memory.unpack(parcel)) == LARGE
 
 
 def test_what_was_taken_stays_when_the_memory_is_closed() -> None:
     """A batch's rows are used for long after the call that brought them."""
-    memory = sharing.Memory()
-    table = from_buffer(sharing.unpack(memory.pack(to_buffer(LARGE)), memory.place))
+    memory = shared_memory.Memory()
+    table = from_buffer(shared_memory.unpack(memory.pack(to_buffer(LARGE)), memory.place))
     memory.close()
     assert table == LARGE
 
 
 def test_who_comes_too_late_finds_nothing_not_another_file() -> None:
     """A worker whose batch was given up must not read or write what now stands under the same number."""
-    first = sharing.Memory()
+    first = shared_memory.Memory()
     parcel, place = first.pack(to_buffer(LARGE)), first.place
     first.close()
-    with pytest.raises(sharing.Unreachable):
-        sharing.unpack(parcel, place)
-    second = sharing.Memory()
+    with pytest.raises(shared_memory.Unreachable):
+        shared_memory.unpack(parcel, place)
+    second = shared_memory.Memory()
     late = msgspec.structs.replace(place, path=second.place.path)
-    with pytest.raises(sharing.Unreachable):
-        sharing.unpack(parcel, late)
-    result = sharing.pack(to_buffer(LARGE), late)
+    with pytest.raises(shared_memory.Unreachable):
+        shared_memory.unpack(parcel, late)
+    result = shared_memory.pack(to_buffer(LARGE), late)
     assert not result.sizes
     assert Path(second.place.path).stat().st_size == 0
-    assert from_buffer(sharing.unpack(result)) == LARGE
+    assert from_buffer(shared_memory.unpack(result)) == LARGE
     second.close()
 
 
 def test_without_room_all_of_it_goes_along() -> None:
     """Where workers are on other machines there is no memory to share."""
-    parcel = sharing.pack(to_buffer(LARGE))
+    parcel = shared_memory.pack(to_buffer(LARGE))
     assert parcel.sizes == ()
-    assert from_buffer(sharing.unpack(parcel)) == LARGE
-    with pytest.raises(sharing.Unreachable):
-        sharing.unpack(msgspec.structs.replace(parcel, sizes=(5,)))
+    assert from_buffer(shared_memory.unpack(parcel)) == LARGE
+    with pytest.raises(shared_memory.Unreachable):
+        shared_memory.unpack(msgspec.structs.replace(parcel, sizes=(5,)))
 
 
 def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -
             raise OSError(number, "refused")
 
         monkeypatch.setattr(os, "memfd_create", refused)
-        with pytest.raises(sharing.Unreachable, match="refused") as raised:
-            sharing.Memory()
+        with pytest.raises(shared_memory.Unreachable, match="refused") as raised:
+            shared_memory.Memory()
         assert raised.value.lasting is lasting
 
 
@@ -109,10 +109,10 @@ def test_only_workers_of_this_machine_share_memory(master: str, possible: bool) 
     class Context:
         master: str
 
-    assert sharing.possible(Context(master)) is possible  # type: ignore[arg-type]
+    assert shared_memory.possible(Context(master)) is possible  # type: ignore[arg-type]
 
 
-def test_parcels_are_plain_data(memory: sharing.Memory) -> None:
+def test_parcels_are_plain_data(memory: shared_memory.Memory) -> None:
     """They are pickled by Spark, with whatever protocol it likes."""
     parcel = memory.pack(to_buffer(LARGE))
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
@@ -120,15 +120,15 @@ def test_parcels_are_plain_data(memory: sharing.Memory) -> None:
 
 
 def test_a_second_attempt_keeps_out_of_the_room_of_the_first(
-    memory: sharing.Memory, monkeypatch: pytest.MonkeyPatch
+    memory: shared_memory.Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Spark tries again, the first may still be writing what nobody waits for any more."""
-    sent = blocks._Sent(sharing.pack([to_buffer(LARGE)]), None, memory.place)
+    sent = worker_pool._Sent(shared_memory.pack([to_buffer(LARGE)]), None, memory.place)
     for attempt, sizes in ((0, 1), (1, 0)):
         context = types.SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)
         told = types.SimpleNamespace(TaskContext=types.SimpleNamespace(get=lambda context=context: context))
         monkeypatch.setitem(sys.modules, "pyspark", told)
-        outcome = blocks._Guarded(operator.itemgetter(0))(sent)
+        outcome = worker_pool._Guarded(operator.itemgetter(0))(sent)
         assert outcome.value is not None
         assert len(outcome.value.sizes) == sizes
         assert from_buffer(memory.unpack(outcome.value)) == LARGE

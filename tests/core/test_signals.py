@@ -9,7 +9,7 @@ from pathlib import Path
 
 ASLEEP = """
 import queue, signal, threading
-from sardonyx.signals import heard
+from sardonyx.runtime.signals import heard
 
 told = queue.SimpleQueue()
 with heard([signal.SIGUSR1, signal.SIGTERM], told.put):

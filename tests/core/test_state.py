@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from scenario_runner import World
 
-from coordinator.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
-from coordinator.state import State, check, decode_state, encode_state, new_state, project
-from sardonyx.errors import InternalError, SardonyxError
+from coordinator.core.state import State, check, decode_state, encode_state, new_state, project
+from sardonyx.core.errors import InternalError, SardonyxError
+from sardonyx.core.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
 
 
 @pytest.fixture

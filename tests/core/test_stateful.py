@@ -24,10 +24,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from scenario_runner import spec_of
 
-from coordinator import decide as core
-from coordinator import step
-from coordinator.decide import due, replay
-from coordinator.events import (
+from coordinator.core import changeset
+from coordinator.core import decide as core
+from coordinator.core.decide import due, replay
+from coordinator.core.explain import as_lines, explain
+from coordinator.core.state import Peer, encode_state
+from sardonyx.core.errors import InternalError
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -55,9 +58,6 @@ from coordinator.events import (
     decode_event,
     encode_event,
 )
-from coordinator.explain import as_lines, explain
-from coordinator.state import Peer, encode_state
-from sardonyx.errors import InternalError
 
 HISTORIES = int(os.environ.get("SARDONYX_STATEFUL", "150"))
 STEPS = 60
@@ -341,7 +341,7 @@ TestCoordination.pytestmark = [pytest.mark.timeout(900)]  # a failure is being s
 def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
     """Whoever has a task is heard, whichever assignment it speaks of."""
 
-    def held(made: step.Step, event: Acked) -> Peer | None:
+    def held(made: changeset.Step, event: Acked) -> Peer | None:
         peer = made.state.peers.get(event.peer)
         return peer if peer is not None and peer.assignment else None
 
@@ -349,7 +349,7 @@ def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _purged_jobs_come_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "REMEMBERED_PURGED", 0)
+    patch.setattr(changeset, "REMEMBERED_PURGED", 0)
 
 
 def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:

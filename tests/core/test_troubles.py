@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.troubles import Troubles
-from sardonyx.errors import SardonyxError, SetupError
+from peer.retry_policy import Troubles
+from sardonyx.core.errors import SardonyxError, SetupError
 
 REGISTRY, DATABASE, BUSY, KAFKA = (
     SetupError(f"SX-{code}", "no")

@@ -23,9 +23,10 @@ from history_maker import History
 from scenario_runner import World, run, scenario_files
 from twin import Twin
 
-from coordinator import admission, scheduling, step
-from coordinator import decide as core
-from coordinator.events import (
+from coordinator.core import admission, changeset, scheduling
+from coordinator.core import decide as core
+from coordinator.core.state import State, new_state, project
+from sardonyx.core.events import (
     AnyEvent,
     Exhausted,
     JobKilled,
@@ -39,8 +40,7 @@ from coordinator.events import (
     Rested,
     encode_event,
 )
-from coordinator.state import State, new_state, project
-from sardonyx.spec import JobSpec
+from sardonyx.core.spec import JobSpec
 
 HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES", "1000"))
 BATCHES = 4
@@ -179,7 +179,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def _seals_at_once(patch: pytest.MonkeyPatch) -> None:
-    def handler(made: step.Step, event: Exhausted) -> None:
+    def handler(made: changeset.Step, event: Exhausted) -> None:
         peer = made.state.peers.get(event.peer)
         if peer is not None and peer.state == "active" and made.state.assignment(event.peer).id == event.assignment:
             made.move(event.peer, "seal")
@@ -188,20 +188,20 @@ def _seals_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _slots_go_upward(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "free_slots", lambda task: itertools.count(max(task.peers.values(), default=-1) + 1))
+    patch.setattr(changeset, "free_slots", lambda task: itertools.count(max(task.peers.values(), default=-1) + 1))
 
 
 def _waiting_ones_are_left(patch: pytest.MonkeyPatch) -> None:
-    right = step.Step.leave
+    right = changeset.Step.leave
 
-    def leave(made: step.Step, name: str, trigger: Any) -> None:
+    def leave(made: changeset.Step, name: str, trigger: Any) -> None:
         peer = made.state.peers[name]
         with pytest.MonkeyPatch.context() as inner:
             if peer.state == "active":
                 inner.setattr(State, "on_task", lambda state, task: [])
             right(made, name, trigger)
 
-    patch.setattr(step.Step, "leave", leave)
+    patch.setattr(changeset.Step, "leave", leave)
 
 
 def _jobs_take_no_turns(patch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.events import LinkFacts
-from queues.positions import Position
 from queues.unread import NOTHING, Seen, Unread, stretch, unread
 from sardonyx.cli.tables import lag_cells, lag_legend
-from sardonyx.views import JobView, Lag, LinkLag, TaskView, with_lag
+from sardonyx.client.views import JobView, Lag, LinkLag, TaskView, with_lag
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.positions import Position
 
 NOW = 1_000.0
 

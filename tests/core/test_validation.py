@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from sardonyx import Job, blackhole, files, generator, kafka
-from sardonyx.document import read
-from sardonyx.errors import JobInvalid
-from sardonyx.media import Medium
-from sardonyx.validation import check_places, problems_of, validate
+from sardonyx.connectors.declarations import Medium
+from sardonyx.core.errors import JobInvalid
+from sardonyx.job.parse import read
+from sardonyx.job.validate import check_places, problems_of, validate
 
 
 def clean(rows: pa.Table, *, limit: int = 5) -> pa.Table:
@@ -322,12 +322,12 @@ def test_media_and_their_options(use, medium, says):
 
 def test_what_is_declared_is_what_there_is():
     """The tables that declarations are checked against say the same as the code that runs."""
-    from queues.media import files_output
-    from queues.media import generator as made
-    from sardonyx.options import CODECS, GENERATED
+    from sardonyx.connectors import generator as made
+    from sardonyx.connectors.files import output
+    from sardonyx.connectors.options import CODECS, GENERATED
 
     assert {kind: settings for kind, (_, settings) in made._KINDS.items()} == GENERATED
-    assert {name: set(codecs) for name, codecs in files_output._CODECS.items()} == {
+    assert {name: set(codecs) for name, codecs in output._CODECS.items()} == {
         name: set(codecs) for name, codecs in CODECS.items()
     }
 

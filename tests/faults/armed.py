@@ -1,4 +1,4 @@
-"""Gates that are armed while processes run (:mod:`sardonyx.gates`), as whoever arms them sees it."""
+"""Gates that are armed while processes run (:mod:`sardonyx.runtime.failpoints`), as whoever arms them sees it."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from coordinator import layout
-from coordinator.leadership import EpochNote
-from sardonyx.client import Client
-from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import embedded_services
+from coordinator.loop.election import EpochNote
+from sardonyx.client.client import Client
+from sardonyx.core import node_paths
+from sardonyx.dev.services import embedded_services
+from sardonyx.runtime.settings import Settings, load_settings
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.processes import Process
@@ -124,7 +124,7 @@ class Cluster(contextlib.ExitStack):
         """Whose coordinator leads, as the epoch says."""
 
         def leading() -> Seat | None:
-            data = self.client._tree.read(layout.EPOCH)
+            data = self.client._tree.read(node_paths.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else "0"
             found = self.whose(int(pid))
             return found[0] if found and found[0].process is found[1] else None

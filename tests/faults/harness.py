@@ -25,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from coordinator import layout
-from coordinator.events import JobNote
-from coordinator.outcomes import ZooKeeperAway
+from sardonyx.core import node_paths
+from sardonyx.core.events import JobNote
+from sardonyx.zookeeper.errors import ZooKeeperAway
 from tests.faults.cluster import GROUP, SESSION, Cluster, now
 from tests.faults.flow import Flow, Verdict
 from tests.faults.shapes import AT_A_TIME, SHAPES
@@ -311,7 +311,7 @@ class Run:
     def _status(self, cluster: Cluster, job: str) -> str:
         """Raises Broken if the job has failed."""
         try:
-            data = cluster.client._tree.read(layout.job_status(job))
+            data = cluster.client._tree.read(node_paths.job_status(job))
         except ZooKeeperAway:
             return ""
         note = msgspec.json.decode(data, type=JobNote) if data else None

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import peer.task_loop
-import peer.work
+import peer.task_runner
 import spark_tasks.apply
-import spark_tasks.read
-from coordinator.service import Coordinator
-from peer import garbage
-from peer.service import PeerDaemon, SparkCraft
-from sardonyx.config import Settings, load_settings
-from sardonyx.keeper import Keeper, start_child
-from sardonyx.logs import configure_logging
-from sardonyx.signals import heard
+import spark_tasks.read_splits
+from coordinator.daemon import Coordinator
+from peer import gc_policy
+from peer.daemon import PeerDaemon, SparkCraft
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.logging import configure_logging
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.signals import heard
 from tests.services.light import Actor, _processes, follow
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
@@ -82,7 +82,7 @@ class Real:
 
 def warm() -> None:
     """Have the process that others are forked off import everything beforehand. Once, before the first is started."""
-    modules = ["queues.links", "queues.media.files_output", "queues.media.generator", "pandas"]
+    modules = ["queues.admin", "sardonyx.connectors.files.output", "sardonyx.connectors.generator", "pandas"]
     _processes.set_forkserver_preload([__name__, *modules])
 
 
@@ -133,7 +133,7 @@ def _serve(folder: Path, small: Path | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # where every thread is, into the log: who does not do as told is asked
     settings = load_settings()
     configure_logging(settings)
-    garbage.seldom()  # as a daemon does when it has imported everything
+    gc_policy.seldom()  # as a daemon does when it has imported everything
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
         daemon = PeerDaemon(settings, SparkCraft(settings, Here(), Path(cache)))
         with heard([signal.SIGTERM], lambda _: daemon.stop()):

@@ -17,10 +17,10 @@ import psutil
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import ZnodeStat
 
-from coordinator import layout
-from coordinator.events import PulseNote
-from coordinator.tree import Tree
-from sardonyx.errors import SetupError
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SetupError
+from sardonyx.core.events import PulseNote
+from sardonyx.zookeeper.session import Tree
 from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
 from tests.sessions import end_session
@@ -261,8 +261,8 @@ def _expire_peer(scene: Scene, rng: random.Random) -> str:
     with scene.seat(rng) as seat:
         assert seat.process is not None
         tree = scene.cluster.client._tree
-        for peer in tree.children(layout.PULSE):
-            found = _owned(tree, layout.pulse(peer))
+        for peer in tree.children(node_paths.PULSE):
+            found = _owned(tree, node_paths.pulse(peer))
             if found is None:
                 continue
             data, stat = found
@@ -276,8 +276,8 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
     tree = scene.cluster.client._tree
     seat = scene.cluster.leader()
     assert seat.process is not None
-    first = min(tree.children(layout.ELECTION), key=lambda node: node[-10:], default="nobody")
-    found = _owned(tree, f"{layout.ELECTION}/{first}")
+    first = min(tree.children(node_paths.ELECTION), key=lambda node: node[-10:], default="nobody")
+    found = _owned(tree, f"{node_paths.ELECTION}/{first}")
     if found is None:
         raise NotNow(f"{seat.process.name} has no session")
     _expire(scene, found[1].ephemeralOwner)

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
-from coordinator import layout, log
-from coordinator.leadership import EpochNote
-from coordinator.tree import Tree
-from sardonyx.clockwork import Clockwork
-from sardonyx.config import Settings, load_settings
+from coordinator.loop import event_log
+from coordinator.loop.election import EpochNote
+from sardonyx.core import node_paths
+from sardonyx.runtime.clock import Clockwork
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 from tests.proxy import Proxy
 from tests.services.coordination import FakePeer, completed, hold_together, submit
 from tests.services.light import Actor, coordinator_process
@@ -144,7 +145,7 @@ class Arena(contextlib.ExitStack):
         self._requests = Noting()
         self._safe = self._settings(self._zookeeper, 30)
         self.tree = self._connect()
-        self.tree.client.DataWatch(self.tree.path(layout.EPOCH), self._on_epoch)
+        self.tree.client.DataWatch(self.tree.path(node_paths.EPOCH), self._on_epoch)
         session = self._connect()
         for number in range(PEERS):
             peer = FakePeer(session, f"p{number}")
@@ -172,11 +173,11 @@ class Arena(contextlib.ExitStack):
         proxy = proxy or self.enter_context(Proxy(self._zookeeper))
         name = f"coordinator-{next(self._number)}"
         audit = self._folder / f"{name}.writes"
-        before = len(self.tree.children(layout.ELECTION))
+        before = len(self.tree.children(node_paths.ELECTION))
         actor = coordinator_process(name, self._folder, self._settings(proxy.address, SESSION), audit=audit)
         self.callback(actor.kill)
         self._candidates.append(Candidate(actor, proxy))
-        until(lambda: len(self.tree.children(layout.ELECTION)) > before, what=f"{name} to stand for election")
+        until(lambda: len(self.tree.children(node_paths.ELECTION)) > before, what=f"{name} to stand for election")
 
     # Depositions
 
@@ -184,7 +185,7 @@ class Arena(contextlib.ExitStack):
         """One deposition with jobs before, in and after it; then all holds, and everybody stands for election again."""
         last = max(self.epochs)
         leader = self._leader()
-        candidates = len(self.tree.children(layout.ELECTION))
+        candidates = len(self.tree.children(node_paths.ELECTION))
         self._submit()
         began = time.time()
         undo = getattr(self, f"_{kind}")(leader)
@@ -195,7 +196,9 @@ class Arena(contextlib.ExitStack):
         self.depositions.append(Deposition(kind, first - began))
         self._all_completed()
         undo()
-        until(lambda: len(self.tree.children(layout.ELECTION)) == candidates, what="all to stand for election again")
+        until(
+            lambda: len(self.tree.children(node_paths.ELECTION)) == candidates, what="all to stand for election again"
+        )
         self._all_completed()
         hold_together(self.tree, self._safe)
 
@@ -214,8 +217,8 @@ class Arena(contextlib.ExitStack):
 
     def _all_completed(self) -> None:
         until(lambda: all(completed(self.tree, job) for job in self._jobs[-JOBS:]), what="all jobs to be completed")
-        until(lambda: self.tree.children(layout.INBOX) == [], what="the inbox to be empty")
-        until(lambda: log.read_checkpoint(self.tree) == log.last(self.tree), what="all to be decided")
+        until(lambda: self.tree.children(node_paths.INBOX) == [], what="the inbox to be empty")
+        until(lambda: event_log.read_checkpoint(self.tree) == event_log.last(self.tree), what="all to be decided")
 
     def _killed(self, leader: Candidate) -> Callable[[], None]:
         leader.actor.kill()
@@ -239,12 +242,12 @@ class Arena(contextlib.ExitStack):
 
     def _deaf(self, leader: Candidate) -> Callable[[], None]:
         """From its next entry in the log on, which is written without its ever hearing of it."""
-        leader.proxy.lose_replies_to(layout.LOG.encode() + b"/")
+        leader.proxy.lose_replies_to(node_paths.LOG.encode() + b"/")
         return leader.proxy.cut
 
     def _unseated(self, _leader: Candidate) -> Callable[[], None]:
-        first = min(self.tree.children(layout.ELECTION), key=lambda node: node[-10:])
-        self.tree.delete(f"{layout.ELECTION}/{first}")
+        first = min(self.tree.children(node_paths.ELECTION), key=lambda node: node[-10:])
+        self.tree.delete(f"{node_paths.ELECTION}/{first}")
         return lambda: None
 
     def said(self) -> str:
@@ -258,7 +261,7 @@ class Arena(contextlib.ExitStack):
 
         Gives the figures: leaderships, log entries, writes, deposed writes tried and accepted, writes done unheard.
         """
-        logged = [entry.request for _, entry in log.read_entries(self.tree) if entry.request]
+        logged = [entry.request for _, entry in event_log.read_entries(self.tree) if entry.request]
         assert sorted(logged) == sorted(self._requests.made), "a request was lost or doubled"
         epochs = [self.epochs[version] for version in sorted(self.epochs)]
         assert [epoch.version for epoch in epochs] == list(range(1, len(epochs) + 1))
@@ -281,7 +284,7 @@ class Arena(contextlib.ExitStack):
             leaderships=len(epochs),
             jobs=len(self._jobs),
             requests=len(logged),
-            entries=log.last(self.tree),
+            entries=event_log.last(self.tree),
             writes=len(writes),
             deposed_writes_tried=sum(write.outcome == "deposed" or write in late for write in writes),
             deposed_writes_accepted=len(wrong),
@@ -290,9 +293,9 @@ class Arena(contextlib.ExitStack):
 
     def _batches(self) -> Iterator[tuple[str, int]]:
         """Each node of the log, with ZooKeeper's number of the write that made it."""
-        for bucket in self.tree.children(layout.LOG):
-            for name in self.tree.children(f"{layout.LOG}/{bucket}"):
-                path = f"{layout.LOG}/{bucket}/{name}"
+        for bucket in self.tree.children(node_paths.LOG):
+            for name in self.tree.children(f"{node_paths.LOG}/{bucket}"):
+                path = f"{node_paths.LOG}/{bucket}/{name}"
                 yield path, self.tree.client.exists(self.tree.path(path)).czxid
 
 

@@ -12,12 +12,13 @@ import structlog
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from coordinator import layout, log, snapshots
-from coordinator.leadership import Leadership
-from coordinator.tree import Tree
+from coordinator.loop import event_log, snapshots
+from coordinator.loop.election import Leadership
 from sardonyx.cli.app import app
-from sardonyx.config import Settings, SparkSettings, load_settings
+from sardonyx.core import node_paths
+from sardonyx.runtime.settings import Settings, SparkSettings, load_settings
 from sardonyx.testing import Addresses
+from sardonyx.zookeeper.session import Tree
 from spark_tasks.code import CodeBundle
 from tests.proxy import Proxy
 from tests.services import functions
@@ -98,8 +99,8 @@ def leader(settings: Settings) -> Iterator[Leadership]:
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short buckets, batches and distances, so that a short log has many of each."""
-    monkeypatch.setattr(layout, "LOG_BUCKET", 10)
-    monkeypatch.setattr(log, "BATCH", 300)
+    monkeypatch.setattr(node_paths, "LOG_BUCKET", 10)
+    monkeypatch.setattr(event_log, "BATCH", 300)
     monkeypatch.setattr(snapshots, "SPARSE", 30)
 
 

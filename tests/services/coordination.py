@@ -11,9 +11,14 @@ from contextlib import contextmanager
 
 import msgspec
 
-from coordinator import layout, log
-from coordinator.decide import replay
-from coordinator.events import (
+from coordinator.core.decide import replay
+from coordinator.core.state import check, project
+from coordinator.daemon import Coordinator
+from coordinator.loop import event_log
+from coordinator.loop.election import Candidacy, Leadership
+from coordinator.loop.slot_fencing import Slot
+from sardonyx.core import node_paths
+from sardonyx.core.events import (
     Acked,
     Completed,
     Counts,
@@ -24,14 +29,10 @@ from coordinator.events import (
     PeerNote,
     PulseNote,
 )
-from coordinator.fences import Slot
-from coordinator.leadership import Candidacy, Leadership
-from coordinator.service import Coordinator
-from coordinator.state import check, project
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 
 SPEC = JobSpec(
     name="count",
@@ -85,7 +86,7 @@ class FakePeer:
         self._answers = answers
         self._stop = threading.Event()
         self._changed = threading.Event()
-        tree.create(layout.pulse(name), msgspec.json.encode(PulseNote("fake", "here", 1)), ephemeral=True)
+        tree.create(node_paths.pulse(name), msgspec.json.encode(PulseNote("fake", "here", 1)), ephemeral=True)
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
         self._thread.start()
 
@@ -100,7 +101,7 @@ class FakePeer:
             self._changed.clear()
             if self._stop.is_set():
                 return
-            data = self._tree.read(layout.peer_state(self.name), watch=lambda _: self._changed.set())
+            data = self._tree.read(node_paths.peer_state(self.name), watch=lambda _: self._changed.set())
             if data is not None:
                 note = msgspec.json.decode(data, type=PeerNote)
                 if not self.seen or self.seen[-1] != note:
@@ -178,7 +179,7 @@ def submit(tree: Tree, job: str, name: str | None = None) -> None:
 
 
 def status(tree: Tree, job: str) -> JobNote | None:
-    data = tree.read(layout.job_status(job))
+    data = tree.read(node_paths.job_status(job))
     return None if data is None else msgspec.json.decode(data, type=JobNote)
 
 
@@ -186,7 +187,7 @@ def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
     """Every node below a path, with its data."""
     paths = [f"{path}/{name}" for name in tree.children(path)]
     found = tree.read_many(paths)
-    if path != layout.PEER_STATE:  # has thousands of children, and none of them has any
+    if path != node_paths.PEER_STATE:  # has thousands of children, and none of them has any
         for below in paths:
             found |= nodes_below(tree, below)
     return found
@@ -194,7 +195,7 @@ def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
 
 def decided_nodes(tree: Tree) -> dict[str, bytes]:
     """What the coordinator's decisions have put into the tree: the same nodes as in ``project(state)``."""
-    return nodes_below(tree, layout.PEER_STATE) | nodes_below(tree, layout.JOB)
+    return nodes_below(tree, node_paths.PEER_STATE) | nodes_below(tree, node_paths.JOB)
 
 
 def completed(tree: Tree, job: str) -> bool:
@@ -205,11 +206,11 @@ def completed(tree: Tree, job: str) -> bool:
 
 def hold_together(tree: Tree, settings: Settings) -> None:
     """The log replayed from its beginning gives a sound state, and the tree is just what that state says."""
-    state = replay(log.read_log(tree), deployment=settings.deployment)
+    state = replay(event_log.read_log(tree), deployment=settings.deployment)
     check(state)
-    assert log.read_checkpoint(tree) == state.n
+    assert event_log.read_checkpoint(tree) == state.n
     assert decided_nodes(tree) == project(state)
-    requests = [entry.request for _, entry in log.read_entries(tree) if entry.request]
+    requests = [entry.request for _, entry in event_log.read_entries(tree) if entry.request]
     assert len(set(requests)) == len(requests), "a request was taken twice"
 
 

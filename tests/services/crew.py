@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator import layout
-from coordinator.leadership import EpochNote
-from coordinator.tree import Tree
-from sardonyx.client import Client, JobHandle
-from sardonyx.config import Settings
-from sardonyx.keeper import Keeper, start_child
-from sardonyx.views import JobView
+from coordinator.loop.election import EpochNote
+from sardonyx.client.client import Client, JobHandle
+from sardonyx.client.views import JobView
+from sardonyx.core import node_paths
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.waiting import until
 
 
@@ -37,7 +37,7 @@ class Crew(contextlib.ExitStack):
         self.client = self.enter_context(Client(settings=settings))
 
     def coordinator(self, gate: str = "") -> Keeper:
-        """One more coordinator, standing for election. ``gate``: see :mod:`sardonyx.gates`."""
+        """One more coordinator, standing for election. ``gate``: see :mod:`sardonyx.runtime.failpoints`."""
         return self._start("coordinator", gate=gate)
 
     def peers(self, virtual_peers: int = 4, *, wait: bool = True, gate: str = "") -> Keeper:
@@ -53,7 +53,7 @@ class Crew(contextlib.ExitStack):
 
         def leading() -> Keeper | None:
             with contextlib.closing(Tree.connect(self.settings)) as tree:
-                data = tree.read(layout.EPOCH)
+                data = tree.read(node_paths.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else ""
             return next((process for process in self.processes if str(process.pid) == pid), None)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from coordinator import log
-from coordinator.events import AckTimedOut
-from coordinator.leadership import Leadership
-from coordinator.log import Intake
-from coordinator.tree import Tree
-from sardonyx.config import Settings
+from coordinator.loop import event_log
+from coordinator.loop.election import Leadership
+from coordinator.loop.event_log import Intake
+from sardonyx.core.events import AckTimedOut
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.coordination import leadership
 
 
@@ -20,7 +20,7 @@ def events(first: int, last: int) -> list[Intake]:
 
 def numbers(tree: Tree, first: int = 0) -> list[int]:
     """Of the entries that are read; each must be the one that was appended under its number."""
-    found = list(log.read_log(tree, first))
+    found = list(event_log.read_log(tree, first))
     assert all(event == AckTimedOut(at=float(n), peer=f"p{n}", assignment=n) for n, event in found)
     return [n for n, _ in found]
 

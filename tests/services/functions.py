@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sardonyx.bundle import build
-from sardonyx.errors import FunctionError
-from sardonyx.spec import OnError, TaskSpec
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.spec import OnError, TaskSpec
+from sardonyx.job.bundle import build
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 

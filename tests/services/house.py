@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
-from sardonyx.client import Client, JobHandle
-from sardonyx.config import Settings, load_settings
-from sardonyx.views import JobView
+from sardonyx.client.client import Client, JobHandle
+from sardonyx.client.views import JobView
+from sardonyx.runtime.settings import Settings, load_settings
 from tests.services.crew import Crew
 from tests.waiting import until
 

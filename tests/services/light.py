@@ -24,24 +24,24 @@ from typing import Any
 
 import psutil
 
-import peer.work
-from coordinator import layout
-from coordinator.events import Assignment, Counts, Create
-from coordinator.operations import Operation
-from coordinator.outcomes import Deposed
-from coordinator.outer import KafkaLinks, OuterEffects
-from coordinator.service import Coordinator
-from coordinator.tree import Tree
-from peer.grant import Grant
-from peer.service import PeerDaemon
+import peer.task_runner
+from coordinator.daemon import Coordinator
+from coordinator.loop.side_effects import KafkaLinks, OuterEffects
+from peer.assignment import Grant
+from peer.daemon import PeerDaemon
+from peer.outlets import Outlet
 from peer.task_loop import TaskLoop
-from queues.outlets import Outlet
-from queues.positions import Partition, Position
-from sardonyx import gates
-from sardonyx.config import Settings, load_settings
-from sardonyx.graph import Stage, graph_of
-from sardonyx.signals import heard
-from sardonyx.spec import decode_spec
+from sardonyx.core import node_paths
+from sardonyx.core.events import Assignment, Counts, Create
+from sardonyx.core.graph import Stage, graph_of
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import decode_spec
+from sardonyx.runtime import failpoints
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.signals import heard
+from sardonyx.zookeeper.errors import Deposed
+from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.transactions import Operation
 from tests.services.coordination import FakeLinks
 from tests.waiting import until
 
@@ -62,7 +62,7 @@ _CHILDREN = threading.Lock()
 them ended the second finds nothing, and takes that for an exit code of 255."""
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "queues.links"])
+_processes.set_forkserver_preload([__name__, "queues.admin"])
 
 
 # In the test
@@ -163,7 +163,7 @@ def sentinels(tree: Tree) -> list[str]:
 
 def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log: Path) -> None:
     os.environ.update(environment)
-    gates.gate.__init__(gate)  # the one that all modules have, made when they were imported
+    failpoints.gate.__init__(gate)  # the one that all modules have, made when they were imported
     with log.open("ab", buffering=0) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -257,7 +257,7 @@ class LightCraft:
 
     def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
         self.wait(tree, "answer")
-        spec = decode_spec(peer.work._must(tree, layout.job_spec(assignment.job)))
+        spec = decode_spec(peer.work._must(tree, node_paths.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, tree, peer_id, assignment, stage)
 
@@ -274,7 +274,7 @@ class LightCraft:
 
 @dataclass
 class LightWork:
-    """What stands for :class:`peer.work.Work`: a task all of whose input is read already."""
+    """What stands for :class:`peer.task_runner.Work`: a task all of whose input is read already."""
 
     craft: LightCraft
     tree: Tree

@@ -7,17 +7,17 @@ from collections import Counter
 
 from confluent_kafka import Producer, TopicPartition
 
-from coordinator.events import Counts
-from queues import links
+from peer.outlets import sentinel_message
+from queues import admin
 from queues.messages import ROWS_HEADER, Outgoing
-from queues.outlets import sentinel_message
 from queues.pieces import Batch
-from queues.positions import Partition, Position, add
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
-from sardonyx.config import Settings
-from sardonyx.graph import Graph, graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.events import Counts
+from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.positions import Partition, Position, add
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings
 from sentinel import rules
 from tests.waiting import until
 
@@ -53,7 +53,7 @@ class Task:
         self.open_readers: list[Reader] = []
 
     def create(self) -> None:
-        self.facts = links.create_links(self.settings, self.graph, self.spec)
+        self.facts = admin.create_links(self.settings, self.graph, self.spec)
 
     @property
     def topic(self) -> str:
@@ -80,7 +80,7 @@ class Task:
         When this is through, all that can be read: a commit is answered before its markers stand, which take an offset each.
         """
         places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-        ends = links.stable_ends(self.settings, places)
+        ends = admin.stable_ends(self.settings, places)
         producer = Producer(
             {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
         )
@@ -96,7 +96,7 @@ class Task:
             producer.produce(self.topic, partition=number, headers=message.headers)
         producer.commit_transaction(30)
         wanted = {place: end + sent[place.number] + (sent[place.number] > 0) for place, end in ends.items()}
-        until(lambda: links.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
+        until(lambda: admin.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
 
     def close(self) -> None:
         for reader in self.open_readers:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.config import Settings
-from sardonyx.errors import JobFailed
-from sardonyx.loading import load
+from sardonyx.core.errors import JobFailed
+from sardonyx.job.load import load
+from sardonyx.runtime.settings import Settings
 from tests.services.house import PEERS, House, called, told, written
 from tests.waiting import until
 

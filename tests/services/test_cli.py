@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sardonyx.client import Client
-from sardonyx.config import Settings
-from sardonyx.embedded import four_letters
-from sardonyx.keeper import Keeper, start_child
+from sardonyx.client.client import Client
+from sardonyx.dev.services import four_letters
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.settings import Settings
 from tests.waiting import until
 
 SARDONYX = [sys.executable, "-m", "sardonyx"]
@@ -64,7 +64,7 @@ def call(settings: Settings, tmp_path: Path) -> Call:
 
 @pytest.fixture
 def coordinator(settings: Settings, tmp_path: Path) -> Iterator[Keeper]:
-    log_path = tmp_path / "coordinator.log"
+    log_path = tmp_path / "coordinator.loop.event_log"
     with start_child(
         [*SARDONYX, "coordinator"], name="coordinator", log_path=log_path, env=settings.environment()
     ) as child:

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator import layout
-from sardonyx import Job, blackhole, client, generator, kafka
-from sardonyx import handle as job_handle
-from sardonyx.client import Client
-from sardonyx.config import Settings, load_settings
-from sardonyx.errors import Interrupted, JobFailed, SardonyxError
-from sardonyx.keeper import start_child
+from sardonyx import Job, blackhole, generator, kafka
+from sardonyx.client import client, job_handle
+from sardonyx.client.client import Client
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError
+from sardonyx.runtime.child_process import start_child
+from sardonyx.runtime.settings import Settings, load_settings
 from tests.waiting import until
 
 YAML = """
@@ -46,7 +46,7 @@ def connected(settings: Settings) -> Iterator[Client]:
 def coordinator(settings: Settings, tmp_path: Path) -> Iterator[None]:
     """A coordinator in a process of its own."""
     command = [sys.executable, "-m", "sardonyx", "coordinator"]
-    log_path = tmp_path / "coordinator.log"
+    log_path = tmp_path / "coordinator.loop.event_log"
     with start_child(command, name="coordinator", log_path=log_path, env=settings.environment()) as child:
         with Client(settings=settings) as looking:
             until(looking.led, what="a coordinator that stands for election")
@@ -156,7 +156,7 @@ def test_an_unknown_job_is_an_error_that_names_the_nearest(connected: Client) ->
 
 def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_path: Path) -> None:
     """The modules beside a spec are uploaded once, under the hash that the spec names."""
-    from coordinator.tree import Tree
+    from sardonyx.zookeeper.session import Tree
 
     (tmp_path / "steps.py").write_text("def keep(row: dict) -> dict:\n    return row\n")
     (tmp_path / "job.yaml").write_text(
@@ -170,14 +170,14 @@ def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_
     assert digest is not None
     tree = Tree.connect(settings)
     try:
-        assert (tree.read(layout.code(digest)) or b"").startswith(b"PK")
+        assert (tree.read(node_paths.code(digest)) or b"").startswith(b"PK")
     finally:
         tree.close()
 
 
 def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client, settings: Settings) -> None:
     """So that the leader sees that it is wanted; also by two at a time, and while it is removed between two writes."""
-    path, code = layout.code("0" * 64), b"PK" + bytes(100_000)
+    path, code = node_paths.code("0" * 64), b"PK" + bytes(100_000)
     tree = connected._tree
     connected._put_code(path, code)
     _, first = tree.read_version(path) or (b"", -1)
@@ -205,8 +205,8 @@ def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client
 
 def test_a_request_that_nobody_understands_hides_no_job(connected: Client, settings: Settings) -> None:
     """Garbage in the inbox is the coordinator's to refuse; looking at jobs goes on."""
-    connected._tree.create(f"{layout.INBOX}/submit-garbage-0", b"not json")
-    connected._tree.create(f"{layout.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
+    connected._tree.create(f"{node_paths.INBOX}/submit-garbage-0", b"not json")
+    connected._tree.create(f"{node_paths.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
     handle = connected.submit(tiny())
     assert [view.id for view in connected.jobs()] == [handle.id]
 

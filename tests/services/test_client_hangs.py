@@ -9,16 +9,16 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.events import LinkFacts
-from queues import links
+from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing
-from queues.positions import Partition, Position
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionalWriter
-from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import embedded_services
-from sardonyx.graph import Link
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition, Position
+from sardonyx.dev.services import embedded_services
+from sardonyx.runtime.settings import Settings, load_settings
 from tests.proxy import Proxy
 from tests.waiting import until
 
@@ -38,8 +38,8 @@ def door() -> Iterator[tuple[Settings, Settings, Proxy]]:
             )
             for address in (proxy.address, services.kafka)
         )
-        admin = AdminClient(past.kafka.client())
-        for made in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+        client = AdminClient(past.kafka.client())
+        for made in client.create_topics([NewTopic(TOPIC, 1, 1)]).values():
             made.result(30)
         yield through, past, proxy
         proxy.refuse()
@@ -85,7 +85,7 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     write(successor, b"<second>", 2)
     proxy.accept_again()
     until(lambda: "positions" not in [thread.name for thread in threading.enumerate()], what="the call to come back")
-    assert links.read_all(past, TOPIC) == [b"<first>", b"<second>"]
+    assert admin.read_all(past, TOPIC) == [b"<first>", b"<second>"]
     (position,) = member.committed([TopicPartition(TOPIC, 0)], 30)
     assert position.offset == 2
     writer.close()

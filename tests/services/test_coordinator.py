@@ -16,9 +16,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import layout, log
-from coordinator.decide import decide, replay
-from coordinator.events import (
+from coordinator.core.decide import decide, replay
+from coordinator.core.state import encode_state, new_state, project
+from coordinator.loop import event_log
+from coordinator.loop.event_log import Intake
+from coordinator.loop.leader import Leader
+from sardonyx.core import node_paths
+from sardonyx.core.errors import InternalError
+from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     Create,
@@ -36,15 +41,11 @@ from coordinator.events import (
     TreeEffect,
     encode_event,
 )
-from coordinator.leader import Leader
-from coordinator.log import Intake
-from coordinator.operations import Append, Check
-from coordinator.state import encode_state, new_state, project
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
-from sardonyx.errors import InternalError
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.transactions import Append, Check
 from tests.proxy import Proxy
 from tests.services import coordination
 from tests.services.coordination import (
@@ -95,7 +96,7 @@ def test_a_job_runs_to_its_end(tree: Tree, quick: Settings) -> None:
     with coordinator(quick, links), peers(quick, "p1", "p2") as (p1, p2):
         submit(tree, "count-1")
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+        until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
         until(
             lambda: {peer.seen[-1].state for peer in (p1, p2) if peer.seen} == {"idle"},
             what="the peers to see that they are free",
@@ -109,9 +110,9 @@ def test_births_and_deaths_are_seen(tree: Tree, quick: Settings) -> None:
     """A pulse that appears is a birth, with where the peer runs; one that vanishes is a death."""
     with coordinator(quick):
         with peers(quick, "p1"):
-            until(lambda: tree.read(layout.peer_state("p1")), what="the birth")
-        until(lambda: tree.read(layout.peer_state("p1")) is None, what="the death")
-    born, died = [event for _, event in log.read_log(tree)]
+            until(lambda: tree.read(node_paths.peer_state("p1")), what="the birth")
+        until(lambda: tree.read(node_paths.peer_state("p1")) is None, what="the death")
+    born, died = [event for _, event in event_log.read_log(tree)]
     assert (born, died) == (
         PeerBorn(at=born.at, peer="p1", daemon="fake", host="here", pid=1),
         PeerDied(at=died.at, peer="p1"),
@@ -124,10 +125,10 @@ def test_a_peer_that_never_answers_is_revoked_and_its_pulse_removed(tree: Tree, 
     short = with_timers(settings, ack_timeout=2.0, revoke_grace=0.3)  # time enough for one who does answer
     with coordinator(short), peers(short, "mute", answers=False):
         submit(tree, "count-1")
-        until(lambda: tree.children(layout.PULSE) == [], what="the pulse to be removed")
+        until(lambda: tree.children(node_paths.PULSE) == [], what="the pulse to be removed")
         with peers(short, "p1"):
             until(lambda: completed(tree, "count-1"), what="the job to be completed")
-    told = [event for _, event in log.read_log(tree) if getattr(event, "peer", "") == "mute"]
+    told = [event for _, event in event_log.read_log(tree) if getattr(event, "peer", "") == "mute"]
     assert list(map(type, told)) == [PeerBorn, AckTimedOut, GraceEnded, PeerDied]
     hold_together(tree, short)
 
@@ -142,7 +143,7 @@ def test_unreadable_requests_are_removed_and_harm_nobody(tree: Tree, quick: Sett
     with capture_logs() as lines, coordinator(quick):
         submit(tree, "count-1")
         until(lambda: status(tree, "count-1"), what="the job to be seen")
-        until(lambda: tree.children(layout.INBOX) == ["nest"], what="the inbox to be emptied")
+        until(lambda: tree.children(node_paths.INBOX) == ["nest"], what="the inbox to be emptied")
     warned = {
         line["request"].split("-")[0] for line in lines if line["event"] == "request cannot be read and is left out"
     }
@@ -159,23 +160,23 @@ def test_a_request_sent_again_after_it_was_taken_is_left_out(tree: Tree, quick: 
             proxy.lose_replies()
             with ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(far.request, Evicted(peer=f"p{n}"))
-                until(lambda n=n: log.last(tree) == n, what="the leader to take the request")
+                until(lambda n=n: event_log.last(tree) == n, what="the leader to take the request")
                 proxy.cut()
                 sending.result(30)
-            until(lambda: tree.children(layout.INBOX) == [], what="the second one to be removed")
+            until(lambda: tree.children(node_paths.INBOX) == [], what="the second one to be removed")
         far.close()
-    assert [event.peer for _, event in log.read_log(tree)] == ["p1", "p2", "p3"]
+    assert [event.peer for _, event in event_log.read_log(tree)] == ["p1", "p2", "p3"]
 
 
 def test_many_requests_at_once(tree: Tree, quick: Settings) -> None:
     """What waits for a leader is taken in its order, in as few transactions as its size allows."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: submit(tree, f"count-{n}", f"name{n}"), range(600)))
-    order = sorted(tree.children(layout.INBOX), key=lambda name: name[-10:])
+    order = sorted(tree.children(node_paths.INBOX), key=lambda name: name[-10:])
     with coordinator(quick):
-        until(lambda: log.last(tree) >= 1200, what="600 submissions and 600 plans to be logged")
-        until(lambda: log.read_checkpoint(tree) == log.last(tree), what="all to be decided")
-    taken = [entry.request for _, entry in log.read_entries(tree) if isinstance(entry.event, JobSubmitted)]
+        until(lambda: event_log.last(tree) >= 1200, what="600 submissions and 600 plans to be logged")
+        until(lambda: event_log.read_checkpoint(tree) == event_log.last(tree), what="all to be decided")
+    taken = [entry.request for _, entry in event_log.read_entries(tree) if isinstance(entry.event, JobSubmitted)]
     assert taken == [name.split("-")[1] for name in order]
     hold_together(tree, quick)
 
@@ -191,7 +192,7 @@ def test_snapshots_are_taken_in_the_midst_of_much_that_waits(tree: Tree, setting
     for at in range(4):
         transaction = tree.client.transaction()
         for n in range(at * 500, at * 500 + 500):
-            prefix = tree.path(layout.inbox_prefix("evicted", f"{n:032x}"))
+            prefix = tree.path(node_paths.inbox_prefix("evicted", f"{n:032x}"))
             transaction.create(prefix, encode_event(Evicted(peer=f"nobody-{n}")), sequence=True)
         assert all(made is True for made in transaction.commit())
     with leadership(timers) as won, capture_logs() as lines:
@@ -217,9 +218,9 @@ def test_a_takeover_gives_the_same_state_with_and_without_a_snapshot(
     with coordinator(timers), peers(timers, "p1", "p2"):
         submit(tree, "count-1")
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
-    assert bool(tree.children(layout.SNAPSHOT)) == (snapshot_every == 3)
+    assert bool(tree.children(node_paths.SNAPSHOT)) == (snapshot_every == 3)
     leader = follows(timers)
-    assert encode_state(leader.state) == encode_state(replay(log.read_log(tree), deployment=timers.deployment))
+    assert encode_state(leader.state) == encode_state(replay(event_log.read_log(tree), deployment=timers.deployment))
     hold_together(tree, timers)
 
 
@@ -233,8 +234,8 @@ def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, ap
             PeerDied(at=3.0, peer="p1"),
             PeerBorn(at=4.0, peer="p2"),
         ]
-        tree.create(layout.pulse("p2"))
-        log.append(won, 1, list(map(Intake, events)))
+        tree.create(node_paths.pulse("p2"))
+        event_log.append(won, 1, list(map(Intake, events)))
         state = new_state(quick.deployment)
         changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
         for change in changes[: int(len(changes) * applied)]:
@@ -263,14 +264,14 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
             if passed.count("before-effects") == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("coordinator.leader.gate", die_before_the_last)
+        monkeypatch.setattr("coordinator.loop.leader.gate", die_before_the_last)
         with pytest.raises(KeyboardInterrupt):
             leader.handle([Intake(PeerBorn(at=4.0, peer="late")), Intake(JobKilled(at=4.0, job="count-1"))])
         leader.close()
     monkeypatch.undo()
-    assert log.read_checkpoint(tree) == log.last(tree) - 1
-    assert tree.read(layout.peer_state("late"))
-    assert decided_nodes(tree) != project(replay(log.read_log(tree), deployment=quick.deployment))
+    assert event_log.read_checkpoint(tree) == event_log.last(tree) - 1
+    assert tree.read(node_paths.peer_state("late"))
+    assert decided_nodes(tree) != project(replay(event_log.read_log(tree), deployment=quick.deployment))
     follows(quick)
     hold_together(tree, quick)
 
@@ -281,20 +282,20 @@ def test_what_is_behind_refused_effects_is_refused_too(
     """Effects of several transactions are under way at once. When one is refused, since somebody has edited the tree, the
     checkpoint stays in front of it, and the next leader repairs all of it.
     """
-    monkeypatch.setattr("coordinator.leader.PIECE", 2_000)
-    monkeypatch.setattr("coordinator.log.BATCH", 500)
-    monkeypatch.setattr("coordinator.log.PIECE", 1_000)
+    monkeypatch.setattr("coordinator.loop.leader.PIECE", 2_000)
+    monkeypatch.setattr("coordinator.loop.event_log.BATCH", 500)
+    monkeypatch.setattr("coordinator.loop.event_log.PIECE", 1_000)
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         leader.take_over()
-        tree.create(layout.peer_state("p100"), b"not from here")
+        tree.create(node_paths.peer_state("p100"), b"not from here")
         with pytest.raises(InternalError):
             leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(1, 301)])
         leader.close()
-    assert 0 < log.read_checkpoint(tree) < 100 < log.last(tree)
-    assert {f"p{n}" for n in range(1, log.read_checkpoint(tree) + 1)} == set(tree.children(layout.PEER_STATE)) - {
-        "p100"
-    }
+    assert 0 < event_log.read_checkpoint(tree) < 100 < event_log.last(tree)
+    assert {f"p{n}" for n in range(1, event_log.read_checkpoint(tree) + 1)} == set(
+        tree.children(node_paths.PEER_STATE)
+    ) - {"p100"}
     follows(quick)
     hold_together(tree, quick)
 
@@ -306,8 +307,8 @@ def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monk
     def begins(what: str) -> Callable[..., None]:
         return lambda *_: begun.append(f"{what} early" if leader._under_way else what)
 
-    monkeypatch.setattr("coordinator.fences.Fences.left", begins("fence"))
-    monkeypatch.setattr("coordinator.orphans.Orphans.sweep", begins("forget"))
+    monkeypatch.setattr("coordinator.loop.slot_fencing.Fences.left", begins("fence"))
+    monkeypatch.setattr("coordinator.loop.topic_gc.Orphans.sweep", begins("forget"))
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         facts = {link.name: LinkFacts(4) for link in graph_of(SPEC, "d", "count-1").links}
@@ -335,7 +336,7 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
 ) -> None:
     """Its claim stood before its job was gone, and its request came behind those that were read when that was decided."""
     swept: list[str] = []
-    monkeypatch.setattr("coordinator.orphans.Orphans.sweep", lambda _, jobs: swept.extend(jobs))
+    monkeypatch.setattr("coordinator.loop.topic_gc.Orphans.sweep", lambda _, jobs: swept.extend(jobs))
     letters = {"topic": f"{quick.deployment}.count-1.count.dead", "format": "letters"}
     redo = JobSpec(
         name="again",
@@ -345,8 +346,8 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
             TaskSpec(name="b", type="output", medium="blackhole"),
         ],
     )
-    claim = Create(f"{layout.REDO}/count-1.count", b"{}")
-    asks = Append(layout.inbox_prefix("submit", "0f1e"), encode_event(JobSubmitted(job="again", spec=redo)))
+    claim = Create(f"{node_paths.REDO}/count-1.count", b"{}")
+    asks = Append(node_paths.inbox_prefix("submit", "0f1e"), encode_event(JobSubmitted(job="again", spec=redo)))
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         leader.take_over()
@@ -362,7 +363,7 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
 
         def asked_before_it_is_gone(*given: Any) -> None:
             monkeypatch.setattr(leader, "_apply", applied)
-            tree.commit([Check(layout.job_status("count-1")), claim, asks])
+            tree.commit([Check(node_paths.job_status("count-1")), claim, asks])
             applied(*given)
 
         monkeypatch.setattr(leader, "_apply", asked_before_it_is_gone)
@@ -382,17 +383,17 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
 def test_what_happened_while_nobody_led(tree: Tree, quick: Settings) -> None:
     """Births, requests and deaths of the meantime are found by the next leader, and unfinished topics are made."""
     with coordinator(quick), peers(quick, "p1"):
-        until(lambda: tree.read(layout.peer_state("p1")), what="the birth")
+        until(lambda: tree.read(node_paths.peer_state("p1")), what="the birth")
     submit(tree, "count-1")
     with peers(quick, "p2"), coordinator(quick):
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        assert tree.read(layout.peer_state("p1")) is None
+        assert tree.read(node_paths.peer_state("p1")) is None
     hold_together(tree, quick)
 
 
 def test_a_leadership_that_breaks_is_said_and_begun_anew(tree: Tree, quick: Settings) -> None:
     """What should not be in the tree ends the leadership, with a traceback; the next one repairs it and goes on."""
-    tree.create(layout.job("count-1"), b"not from here")
+    tree.create(node_paths.job("count-1"), b"not from here")
     with capture_logs() as lines, coordinator(quick), peers(quick, "p1"):
         submit(tree, "count-1")
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
@@ -421,13 +422,13 @@ def test_the_standby_finishes_what_a_killed_leader_began(tree: Tree, settings: S
     """SIGKILL in the midst of a snapshot: nothing is lost, nothing is done twice, the job ends. (Other points: the histories.)"""
     timers = with_timers(settings, snapshot_every=8)
     with process(timers, "in-snapshot:1:kill") as leader:
-        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
         with coordinator(timers), peers(timers, "p1", "p2"):
             submit(tree, "count-1")
             until(lambda: leader.poll() is not None, what="the leader to die")
             assert leader.returncode == -signal.SIGKILL
             until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
-            until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+            until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
     hold_together(tree, timers)
 
 
@@ -436,24 +437,24 @@ def test_a_paused_leader_wakes_up_deposed(tree: Tree, settings: Settings, gate: 
     """SIGSTOP for longer than its session lives: another leads meanwhile, and the write it wakes up with is refused."""
     timers = with_timers(settings)
     with process(timers, f"{gate}:stop") as leader:
-        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
         with coordinator(timers) as standby, peers(timers, "p1", "p2"):
             submit(tree, "count-1")
             assert standby.leading.wait(30)
             until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
-            before = encode_state(replay(log.read_log(tree), deployment=timers.deployment))
+            before = encode_state(replay(event_log.read_log(tree), deployment=timers.deployment))
             leader.send_signal(signal.SIGCONT)
-            until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the first leader to stand again")
+            until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
             assert leader.poll() is None
-            assert encode_state(replay(log.read_log(tree), deployment=timers.deployment)) == before
+            assert encode_state(replay(event_log.read_log(tree), deployment=timers.deployment)) == before
             leader.kill()  # before the standby leaves: it would lead then, and die amid a decision
             leader.wait()
     hold_together(tree, timers)
 
 
 DAEMON = """
-from coordinator.service import main
-from sardonyx.config import load_settings
+from coordinator.daemon import main
+from sardonyx.runtime.settings import load_settings
 
 raise SystemExit(main(load_settings()))
 """
@@ -479,11 +480,11 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(tree: Tree, quick: 
                 waits = next(line for line in said if "waits for ZooKeeper" in line)
                 assert proxy.address in waits
                 proxy.accept_again()
-                until(lambda: tree.read(layout.EPOCH), what="it to lead")
+                until(lambda: tree.read(node_paths.EPOCH), what="it to lead")
                 daemon.send_signal(signal.SIGTERM)
                 daemon.stdout.read()
                 assert daemon.wait(20) == 0
-                assert tree.children(layout.ELECTION) == []
+                assert tree.children(node_paths.ELECTION) == []
             finally:
                 daemon.kill()
 
@@ -492,12 +493,12 @@ def test_a_deployment_of_another_version_is_refused(tree: Tree, quick: Settings)
     """A coordinator ends with an error that says so; it does not try again and again."""
     tree.commit(
         [
-            Create(layout.log_bucket(1)),
-            Create(layout.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
-            Set(layout.CHECKPOINT, b"1"),
+            Create(node_paths.log_bucket(1)),
+            Create(node_paths.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
+            Set(node_paths.CHECKPOINT, b"1"),
         ]
     )
     with pytest.raises(Exception, match="format 99") as caught, coordinator(quick) as running:  # noqa: PT012
-        until(lambda: not tree.children(layout.ELECTION) and tree.read(layout.EPOCH), what="it to give up")
+        until(lambda: not tree.children(node_paths.ELECTION) and tree.read(node_paths.EPOCH), what="it to give up")
         running.stop()
     assert caught.value.code == "SX-LOG-FORMAT"

@@ -17,13 +17,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from queues.media import output, split_input
-from queues.media.base import PositionsMoved
-from queues.media.database import Address
-from queues.positions import Position
-from sardonyx.config import Settings
-from sardonyx.errors import SardonyxError, SetupError
-from sardonyx.spec import TaskSpec
+from sardonyx.connectors.base import PositionsMoved
+from sardonyx.connectors.registry import output, split_input
+from sardonyx.connectors.sql.database import Address
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.positions import Position
+from sardonyx.core.spec import TaskSpec
+from sardonyx.runtime.settings import Settings
 from sardonyx.testing.conformance import ROWS, InputSuite, PositionedOutputSuite
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
 from tests.services.crew import Crew

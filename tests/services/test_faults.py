@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.tree import Tree
+from sardonyx.zookeeper.session import Tree
 from tests.faults.flow import Sight
 from tests.faults.harness import Broken, Options, Run, good, main, run
 from tests.faults.shapes import SHAPES, SOURCE

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.client import Client
-from sardonyx.config import Settings
+from sardonyx.client.client import Client
+from sardonyx.runtime.settings import Settings
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow

@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from coordinator import layout
-from coordinator.decide import replay
-from coordinator.events import Acked, JobNote, PeerDied
-from coordinator.log import read_log
-from coordinator.state import check, project
-from coordinator.tree import Tree
-from sardonyx.client import JobHandle
-from sardonyx.config import Settings
-from sardonyx.keeper import Keeper
-from sardonyx.views import JobView
+from coordinator.core.decide import replay
+from coordinator.core.state import check, project
+from coordinator.loop.event_log import read_log
+from sardonyx.client.client import JobHandle
+from sardonyx.client.views import JobView
+from sardonyx.core import node_paths
+from sardonyx.core.events import Acked, JobNote, PeerDied
+from sardonyx.runtime.child_process import Keeper
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests import flights_reference
 from tests.services.crew import Crew
 
@@ -118,15 +118,15 @@ class Flights:
             check(state)
             wanted = project(state)
             assert tree.read_many(wanted) == wanted
-            assert set(tree.children(layout.PEER_STATE)) == {
-                path.rpartition("/")[2] for path in wanted if path.startswith(layout.PEER_STATE + "/")
+            assert set(tree.children(node_paths.PEER_STATE)) == {
+                path.rpartition("/")[2] for path in wanted if path.startswith(node_paths.PEER_STATE + "/")
             }
-            assert tree.children(layout.INBOX) == []
-            assert tree.children(layout.SENTINEL) == []
+            assert tree.children(node_paths.INBOX) == []
+            assert tree.children(node_paths.SENTINEL) == []
 
     def note_of_links(self) -> str:
         with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
-            data = tree.read(layout.job_status(self.handle.id))
+            data = tree.read(node_paths.job_status(self.handle.id))
         assert data is not None
         return msgspec.json.decode(data, type=JobNote).links
 

@@ -8,19 +8,20 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from coordinator import layout, step
-from coordinator import log as journal
-from coordinator.events import JobKilled, JobPurged, JobSubmitted
-from coordinator.leadership import Leadership
-from coordinator.log import Intake
-from coordinator.tree import Tree
-from sardonyx import client as client_module
-from sardonyx import handle
-from sardonyx.client import Client
-from sardonyx.config import Settings
-from sardonyx.errors import Interrupted, SardonyxError
-from sardonyx.redo import redo_spec
-from sardonyx.views import JobView
+from coordinator.core import changeset
+from coordinator.loop import event_log as journal
+from coordinator.loop.election import Leadership
+from coordinator.loop.event_log import Intake
+from sardonyx.client import client as client_module
+from sardonyx.client import job_handle
+from sardonyx.client.client import Client
+from sardonyx.client.dead_letters import redo_spec
+from sardonyx.client.views import JobView
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.events import JobKilled, JobPurged, JobSubmitted
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import SPEC, FakeLinks, coordinator, peers, status, submit
 from tests.waiting import until
@@ -50,7 +51,7 @@ def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sard
         assert "SX-JOB-NOT-ENDED" in refused
         assert status(tree, "one-aaaaaa") is not None
         assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
-        assert tree.children(layout.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
+        assert tree.children(node_paths.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
         assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
         assert "SX-DLQ-TASK" in sardonyx("dlq", "redo", "three", "--task", "wrok", code=1).stderr
         assert sardonyx("dlq", "redo", "three").stdout == "no dead letters that were not redone\n"
@@ -70,7 +71,7 @@ def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
     """What a job that waits for peers is about to read goes when that has ended; what other jobs left goes at once, of every
     one of them, also of more than are remembered.
     """
-    monkeypatch.setattr(step, "REMEMBERED_PURGED", 1)
+    monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 1)
     outer = FakeLinks()
     jobs = [f"job{number}-aaaaaa" for number in range(4)]
     with coordinator(settings, outer), peers(settings, "peer-a"):
@@ -109,7 +110,7 @@ def test_a_purge_goes_on_past_jobs_that_others_purged(
             patched.setattr(Client, "jobs", and_then_one_goes)
             told = sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout
         assert json.loads(told) == {"purged": ["one-aaaaaa", "two-bbbbbb"]}
-        assert tree.children(layout.JOB) == []
+        assert tree.children(node_paths.JOB) == []
         submit(tree, "three-cccccc")
         completed(tree, "three-cccccc")
         purged = sardonyx("job", "purge", "three", "three-cccccc", "--json").stdout
@@ -126,7 +127,7 @@ def test_waiting_for_a_job_that_was_forgotten_ends(
         kept, fresh = client.job("one"), client.job("one")
         assert kept.status().ended
         client.job("one").purge()
-        monkeypatch.setattr(handle, "REREAD", 0.2)
+        monkeypatch.setattr(job_handle, "REREAD", 0.2)
         asked: list[Callable[[], object]] = [
             kept.status,
             kept.await_completion,
@@ -144,12 +145,12 @@ def test_waiting_for_a_submission_that_cannot_be_read_ends(
     settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nobody leads it may still come to something; a leader leaves it out, and then there is nothing to wait for."""
-    monkeypatch.setattr(handle, "REREAD", 0.2)
+    monkeypatch.setattr(job_handle, "REREAD", 0.2)
     with Client(settings=settings) as client:
-        waiting = handle.JobHandle(client, "bad-aaaaaa", SPEC)
-        tree.create(f"{layout.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
+        waiting = job_handle.JobHandle(client, "bad-aaaaaa", SPEC)
+        tree.create(f"{node_paths.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
         with coordinator(settings):
-            until(lambda: not tree.children(layout.INBOX), what="the submission to be left out")
+            until(lambda: not tree.children(node_paths.INBOX), what="the submission to be left out")
             assert code_of(waiting.await_completion) == "SX-JOB-GONE"
 
 
@@ -169,6 +170,6 @@ def test_waiting_for_a_node_leaves_one_watch(settings: Settings, monkeypatch: py
     with Client(settings=settings) as client:
         late = Interrupted("SX-JOB-PURGE-PENDING", "late")
         with pytest.raises(Interrupted):
-            client.await_node(layout.EPOCH, lambda _: False, "200 ms", late)
+            client.await_node(node_paths.EPOCH, lambda _: False, "200 ms", late)
         (watches,) = client._tree.client._data_watchers.values()
         assert len(watches) == 1

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sardonyx.client import Client
-from sardonyx.errors import Interrupted
-from sardonyx.loading import load
-from sardonyx.spec import encode_spec
+from sardonyx.client.client import Client
+from sardonyx.core.errors import Interrupted
+from sardonyx.core.spec import encode_spec
+from sardonyx.job.load import load
 from tests.services.house import House, called, told, written
 
 JOB = """

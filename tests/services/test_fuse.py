@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from coordinator.events import Counts
 from sardonyx import Job, files, generator
-from sardonyx.errors import FunctionError
-from sardonyx.spec import OnError, TaskSpec
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.events import Counts
+from sardonyx.core.spec import OnError, TaskSpec
 from sardonyx.testing import run_job
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import layout, log
-from coordinator.events import Evicted, JobSubmitted, PeerBorn, kind_of
-from coordinator.replay import Replay
-from coordinator.state import new_state
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
+from coordinator.core.state import new_state
+from coordinator.history.replay import Replay
+from coordinator.loop import event_log
+from sardonyx.core import node_paths
+from sardonyx.core.events import Evicted, JobSubmitted, PeerBorn, kind_of
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 from tests.core.scenario_runner import spec_of
 from tests.services import light
 from tests.services.coordination import completed, hold_together
@@ -72,7 +73,7 @@ class Play:
         """Coordinators, and a job whose links stand."""
         self.leader = self.coordinator(self._gate)
         self.tree.request(JobSubmitted(job=JOB, spec=spec_of("copy", job)))
-        until(lambda: self.tree.read(layout.EPOCH), what="the first leader")
+        until(lambda: self.tree.read(node_paths.EPOCH), what="the first leader")
         if self._gate:
             self.coordinator()
         self.tells(*BEGUN)
@@ -106,7 +107,7 @@ class Play:
         names = {actor.pid: actor.name for actor in self._actors}
         called: dict[str, str] = {}
         lines = []
-        for n, event in log.read_log(self.tree):
+        for n, event in event_log.read_log(self.tree):
             if isinstance(event, PeerBorn):
                 lives = list(called.values()).count(names[event.pid])
                 called[event.peer] = names[event.pid] if not lives else f"{names[event.pid]} again"
@@ -127,12 +128,12 @@ class Play:
     def ends(self) -> list[str]:
         """Wait for the job's end and hold tree and log together. Gives the whole story."""
         until(lambda: completed(self.tree, JOB), what="the job to be completed")
-        until(lambda: self.tree.children(layout.INBOX) == [], what="the inbox to be empty")
-        until(lambda: log.read_checkpoint(self.tree) == log.last(self.tree), what="all to be decided")
+        until(lambda: self.tree.children(node_paths.INBOX) == [], what="the inbox to be empty")
+        until(lambda: event_log.read_checkpoint(self.tree) == event_log.last(self.tree), what="all to be decided")
         if self._gate:
             assert self.leader.exit_code == -signal.SIGKILL, f"the leader outlived {self._gate}"
         hold_together(self.tree, self.settings(SAFE))
-        assert self.tree.children(layout.SENTINEL) == []
+        assert self.tree.children(node_paths.SENTINEL) == []
         assert self.sentinels()[-1].endswith(" write")
         return self.story()
 
@@ -243,7 +244,7 @@ def completes_when_dead(play: Play) -> None:
     play.begin(SEQUENTIAL)
     p1 = play.peer("P1", gate="complete:1:stop", session=SAFE)
     held_up(p1)
-    (told_as,) = play.tree.children(layout.PULSE)
+    (told_as,) = play.tree.children(node_paths.PULSE)
     play.tree.request(Evicted(peer=told_as))
     play.tells("P1 grace-ended", "P1 died, no change")
     play.peer("P2", "exhausted")
@@ -291,7 +292,7 @@ def completes_while_nobody_leads(play: Play) -> None:
     play.kill_coordinators()
     play.go("P1", "sealed")
     dead_at_its_gate(p1)
-    until(lambda: play.tree.children(layout.PULSE) == [], what="P1's session to end")
+    until(lambda: play.tree.children(node_paths.PULSE) == [], what="P1's session to end")
     play.coordinator()
     play.tells("P1 completed", "P1 died")
     play.peer("P2")
@@ -358,7 +359,7 @@ def next_peer_seals(play: Play) -> None:
     dead_at_its_gate(p1)
     until(lambda: play.sentinels() == ["P1 write", "P2 write"], what="P2's sentinel")
     # Whatever sentinel P2 met itself: the one that counts was elected when P1 met it.
-    assert play.tree.read(layout.sentinel(JOB, "read.write")) == b"met by P1"
+    assert play.tree.read(node_paths.sentinel(JOB, "read.write")) == b"met by P1"
     play.go("P2", "sealed")
     assert play.ends() == [
         *[*BEGUN, "P1 born", "P1 ack", "P2 born", "P1 exhausted", "P1 died"],

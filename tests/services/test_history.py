@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from coordinator import history, layout, snapshots
-from coordinator import log as journal
-from coordinator.events import Create, Delete, JobSubmitted, PeerBorn, Set
-from coordinator.leader import Leader
-from coordinator.leadership import Leadership, identity
-from coordinator.log import Intake
-from coordinator.state import encode_state, project
-from coordinator.tree import Tree
-from sardonyx import client as client_module
-from sardonyx.client import Client
-from sardonyx.config import MASK, Settings, load_settings
-from sardonyx.errors import SardonyxError
-from sardonyx.spec import JobSpec, TaskSpec
+from coordinator.core.state import encode_state, project
+from coordinator.history import reader
+from coordinator.loop import event_log as journal
+from coordinator.loop import snapshots
+from coordinator.loop.election import Leadership, identity
+from coordinator.loop.event_log import Intake
+from coordinator.loop.leader import Leader
+from sardonyx.client import client as client_module
+from sardonyx.client.client import Client
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import Create, Delete, JobSubmitted, PeerBorn, Set
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import MASK, Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import (
     FakeLinks,
@@ -56,7 +58,7 @@ def completed(tree: Tree, job: str) -> None:
 def lived(settings: Settings, tree: Tree) -> Iterator[None]:
     """Two jobs that two peers have completed, and a coordinator that still leads."""
     with coordinator(settings), peers(settings, "peer-a", "peer-b"):
-        until(lambda: len(tree.children(layout.PEER_STATE)) == 2, what="two peers")
+        until(lambda: len(tree.children(node_paths.PEER_STATE)) == 2, what="two peers")
         for job in ("one-aaaaaa", "two-bbbbbb"):
             submit(tree, job)
             completed(tree, job)
@@ -132,15 +134,15 @@ def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, tree: Tree) -> None:
 def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: Leadership, sardonyx: Sardonyx) -> None:
     """Whatever is kept can be shown, from the state that the log begins with; nothing before that."""
     tree = leader.tree
-    state = history.present(tree)
+    state = reader.present(tree)
     journal.append(leader, 1, [Intake(PeerBorn(at=float(n), peer=f"p{n}")) for n in range(1, 31)])
     for n in (10, 20, 30):
-        state = history.at(tree, n)
+        state = reader.at(tree, n)
         tree.commit([Create(path, data) for path, data in project(state).items() if tree.read(path) is None])
         snapshots.write(leader, n, encode_state(state))
-    tree.commit([Set(layout.CHECKPOINT, b"30"), Set(layout.LOG, b"21")])  # as a compaction begins
-    assert history.kept(tree) == (21, 30)
-    assert history.at(tree, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
+    tree.commit([Set(node_paths.CHECKPOINT, b"30"), Set(node_paths.LOG, b"21")])  # as a compaction begins
+    assert reader.kept(tree) == (21, 30)
+    assert reader.at(tree, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
     assert len(json.loads(sardonyx("log", "at", "20", "--json").stdout)["peers"]) == 20
     refused = sardonyx("log", "at", "19", code=1).stderr
     assert "entries 21 to 30" in refused
@@ -188,7 +190,7 @@ def test_a_snapshot_or_an_entry_that_was_edited_is_found(settings: Settings, tre
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert (verdict["ok"], verdict["snapshots"]) == (True, 2)
     latest = snapshots.complete(tree)[-1]
-    tree.commit([Set(layout.snapshot_part(latest, 0), b"{}")])
+    tree.commit([Set(node_paths.snapshot_part(latest, 0), b"{}")])
     verdict = json.loads(sardonyx("log", "verify", "--json", code=1).stdout)
     assert [(found["n"], found["kind"]) for found in verdict["findings"]] == [(latest, "snapshot")]
     batch = tree.children("/log/0000000")[2]
@@ -198,7 +200,9 @@ def test_a_snapshot_or_an_entry_that_was_edited_is_found(settings: Settings, tre
 
 def test_another_versions_log_is_refused(leader: Leadership, sardonyx: Sardonyx) -> None:
     """One clear error with its code, whatever is asked; never a guess."""
-    leader.tree.commit([Create(layout.log_bucket(1)), Create(layout.log_batch(1), b'{"format": 1, "entries": []}')])
+    leader.tree.commit(
+        [Create(node_paths.log_bucket(1)), Create(node_paths.log_batch(1), b'{"format": 1, "entries": []}')]
+    )
     for command in (("at", "1"), ("verify",), ("export",), ("show",), ("tail",)):
         refused = sardonyx("log", *command, code=1).stderr
         assert "SX-LOG-FORMAT" in refused
@@ -227,8 +231,8 @@ def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, tree: Tree)
         worker.start()
         verdicts = []
         while len(done) < 12 or len(verdicts) < 5:
-            verdicts.append(history.verify(tree))
-            lines = list(history.export(tree, "test"))
+            verdicts.append(reader.verify(tree))
+            lines = list(reader.export(tree, "test"))
             assert json.loads(lines[-1])["line"] == "end"
         stop.set()
         worker.join(60)
@@ -288,7 +292,7 @@ def test_a_peer_tells_its_life(sardonyx: Sardonyx) -> None:
 def test_a_peer_is_evicted_and_its_task_accounted_for(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
     """One at work is revoked, and it is told who has its task now; an idle one goes; since when each is what it is is shown."""
     with coordinator(settings), peers(settings, "mute-a", "mute-b", answers=False):
-        until(lambda: len(tree.children(layout.PEER_STATE)) == 2, what="two peers")
+        until(lambda: len(tree.children(node_paths.PEER_STATE)) == 2, what="two peers")
         submit(tree, "one-aaaaaa")
         until(lambda: (note := status(tree, "one-aaaaaa")) and note.status == "running", what="the job to run")
         listed = json.loads(sardonyx("peers", "list", "--json").stdout)
@@ -357,10 +361,10 @@ def test_who_looks_at_deployments_leaves_nothing_in_them(settings: Settings, tre
 
 def test_a_damaged_deployment_hides_no_other(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
     """It is listed with that its nodes cannot be read."""
-    tree.client.set(tree.path(layout.EPOCH), b"not json")
+    tree.client.set(tree.path(node_paths.EPOCH), b"not json")
     notes = {view["name"]: view["note"] for view in json.loads(sardonyx("deployments", "--json").stdout)}
     assert "cannot be read" in notes[settings.deployment]
-    tree.client.set(tree.path(layout.EPOCH), b"")
+    tree.client.set(tree.path(node_paths.EPOCH), b"")
 
 
 def test_what_nobody_carries_out_is_said(settings: Settings, tree: Tree) -> None:
@@ -373,7 +377,7 @@ def test_what_nobody_carries_out_is_said(settings: Settings, tree: Tree) -> None
             client.job("one").purge("50 ms")
         assert caught.value.code == "SX-JOB-PURGE-PENDING"
         assert "no coordinator leads" in caught.value.cause
-        tree.create(layout.peer_state("old"), b'{"state":"idle","n":1}')
+        tree.create(node_paths.peer_state("old"), b'{"state":"idle","n":1}')
         with pytest.raises(SardonyxError) as caught:
             client.evict("old", "50 ms")
         assert caught.value.code == "SX-PEER-EVICT-PENDING"
@@ -393,7 +397,7 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
             client.job("same").kill()
         until(lambda: (note := status(there, "same-aaaaaa")) and note.links == "gone", what="the other to be killed")
         with peers(other, "peer-a"):
-            until(lambda: there.children(layout.PEER_STATE) == ["peer-a"], what="its peer")
+            until(lambda: there.children(node_paths.PEER_STATE) == ["peer-a"], what="its peer")
             found = json.loads(sardonyx("deployments", "--json").stdout)
             mine = {view["name"]: view for view in found if view["name"].startswith(settings.deployment)}
             assert {(view["jobs"], view["running"], view["peers"], view["epoch"]) for view in mine.values()} == {
@@ -403,7 +407,7 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
     assert [note.status for tree in (here, there) if (note := status(tree, "same-aaaaaa"))] == ["completed", "killed"]
     assert links.asked == other_links.asked == [("create", "same-aaaaaa"), ("delete", "same-aaaaaa")]
     for each in (here, there):
-        assert history.verify(each).ok
+        assert reader.verify(each).ok
         each.close()
     assert settings.deployment in sardonyx("deployments").stdout
 
@@ -416,10 +420,10 @@ def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Set
     leading.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
     leading.settle()
     journal.append(leader, 6, [Intake(PeerBorn(at=2.0, peer="late")), Intake(PeerBorn(at=2.0, peer="later"))])
-    assert history.verify(tree).ok
-    tree.commit([Create(layout.peer_state("late"), project(history.at(tree, 6))[layout.peer_state("late")])])
-    verdict = history.verify(tree)
+    assert reader.verify(tree).ok
+    tree.commit([Create(node_paths.peer_state("late"), project(reader.at(tree, 6))[node_paths.peer_state("late")])])
+    verdict = reader.verify(tree)
     assert (verdict.ok, verdict.last, verdict.moving) == (True, 7, 2)
-    tree.commit([Set(layout.peer_state("late"), b"{}")])
-    assert not history.verify(tree).ok
+    tree.commit([Set(node_paths.peer_state("late"), b"{}")])
+    assert not reader.verify(tree).ok
     leading.close()

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from sardonyx.config import Settings
+from sardonyx.runtime.settings import Settings
 from tests.services.crew import Crew
 
 BENCH = Path(__file__).parents[2] / "bench"

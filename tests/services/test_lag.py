@@ -12,9 +12,9 @@ from typing import Any, TextIO
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from queues import lag, links
-from queues.positions import Partition, Position
-from sardonyx.client import JobHandle
+from queues import admin, lag
+from sardonyx.client.client import JobHandle
+from sardonyx.core.positions import Partition, Position
 from tests.services.house import House, called, told
 from tests.waiting import until
 
@@ -137,10 +137,10 @@ def test_positions_are_told_while_a_transaction_is_open(house: House) -> None:
     producer.begin_transaction()
     producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 30)
     began = time.monotonic()
-    assert links.positions(house.settings, group, [place], stable=False) == {Partition(topic, 0): None}
+    assert admin.positions(house.settings, group, [place], stable=False) == {Partition(topic, 0): None}
     assert time.monotonic() - began < 15
     producer.commit_transaction(30)
-    assert links.positions(house.settings, group, [place]) == {Partition(topic, 0): Position(5)}
+    assert admin.positions(house.settings, group, [place]) == {Partition(topic, 0): Position(5)}
     consumer.close()
 
 

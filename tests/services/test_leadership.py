@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from coordinator import layout
-from coordinator.events import Create, Set
-from coordinator.leadership import Candidacy, EpochNote, LeadershipEnded, identity
-from coordinator.outcomes import Deposed, SessionLost
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
+from coordinator.loop.election import Candidacy, EpochNote, LeadershipEnded, identity
+from sardonyx.core import node_paths
+from sardonyx.core.events import Create, Set
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.errors import Deposed, SessionLost
+from sardonyx.zookeeper.session import Tree
 from tests.proxy import Proxy
 from tests.services.coordination import leadership
 from tests.waiting import until
@@ -53,9 +53,9 @@ def test_a_standby_stops_when_told(settings: Settings) -> None:
 def test_the_epoch_says_who_leads(settings: Settings) -> None:
     """Number and owner of the leadership stand in the tree."""
     with leadership(settings) as won:
-        note = msgspec.json.decode(won.tree.read(layout.EPOCH) or b"", type=EpochNote)
+        note = msgspec.json.decode(won.tree.read(node_paths.EPOCH) or b"", type=EpochNote)
         assert (note.epoch, note.leader) == (1, identity())
-        won.commit([Set(layout.CHECKPOINT, b"0")])
+        won.commit([Set(node_paths.CHECKPOINT, b"0")])
         won.renew()
 
 
@@ -63,19 +63,21 @@ def test_who_lost_its_place_cannot_take_the_epoch(settings: Settings) -> None:
     """The epoch is raised only together with the proof that the election node still stands."""
     tree, candidacy, _ = candidate(settings)
     assert candidacy.wait(threading.Event())
-    (node,) = tree.children(layout.ELECTION)
-    tree.delete(f"{layout.ELECTION}/{node}")
+    (node,) = tree.children(node_paths.ELECTION)
+    tree.delete(f"{node_paths.ELECTION}/{node}")
     with pytest.raises(SessionLost):
         candidacy.take()
-    assert tree.read(layout.EPOCH) == b""
+    assert tree.read(node_paths.EPOCH) == b""
     tree.close()
 
 
 def test_a_deposed_leader_cannot_write(settings: Settings) -> None:
     """After the next one took the epoch, the last one's writes and its renewal are refused."""
     with leadership(settings) as old:
-        (node,) = old.tree.children(layout.ELECTION)
-        old.tree.delete(f"{layout.ELECTION}/{node}")  # what an expired session does, but the old one has not noticed
+        (node,) = old.tree.children(node_paths.ELECTION)
+        old.tree.delete(
+            f"{node_paths.ELECTION}/{node}"
+        )  # what an expired session does, but the old one has not noticed
         with leadership(settings) as new:
             for act in (lambda: old.commit([Create("/job/x")]), old.renew):
                 with pytest.raises(Deposed):
@@ -100,7 +102,7 @@ def test_a_lost_reply_to_taking_the_epoch_is_cleared_up(settings: Settings, prox
 
         tree.commit = commit_unheard
         taking = pool.submit(candidacy.take)
-        until(lambda: near.read(layout.EPOCH), what="the epoch to be taken")
+        until(lambda: near.read(node_paths.EPOCH), what="the epoch to be taken")
         proxy.cut()
         won = taking.result(30)
     tree.commit = commit
@@ -132,7 +134,7 @@ def test_a_leader_that_was_busy_asks_before_it_goes_on(settings: Settings) -> No
         won.tree.last_answer -= won.tree.session_timeout
         won.check()
         assert time.monotonic() < won.deadline
-        won.tree.commit([Set(layout.EPOCH, b"another's")])
+        won.tree.commit([Set(node_paths.EPOCH, b"another's")])
         won.check()  # in time: the next write would tell
         won.tree.last_answer -= won.tree.session_timeout
         with pytest.raises(Deposed):

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from coordinator import layout
-from coordinator.tree import Tree
 from sardonyx import Interrupted, Job, JobFailed, files, generator, kafka
 from sardonyx.cli.story import incident_line
-from sardonyx.redo import DeadLetters
+from sardonyx.client.dead_letters import DeadLetters
+from sardonyx.core import node_paths
 from sardonyx.testing import Cluster, kill_at
+from sardonyx.zookeeper.session import Tree
 from tests.services.house import called
 from tests.waiting import until
 
@@ -139,9 +139,13 @@ def _nothing_is_there(cluster: Cluster, admin: AdminClient, own: set[str], proce
     for topic in own:
         assert _end(admin, topic, IsolationLevel.READ_COMMITTED) == _end(admin, topic, IsolationLevel.READ_UNCOMMITTED)
     with _tree(cluster) as tree:
-        standing = {top: tree.children(top) for top in layout.TOP}
+        standing = {top: tree.children(top) for top in node_paths.TOP}
     # The log and its snapshots are the deployment's; code is kept for an hour, and then swept (test_sweep.py).
-    assert {top for top, children in standing.items() if children} <= {layout.LOG, layout.SNAPSHOT, layout.CODE}
+    assert {top for top, children in standing.items() if children} <= {
+        node_paths.LOG,
+        node_paths.SNAPSHOT,
+        node_paths.CODE,
+    }
     until(lambda: not [p for p in processes if p.is_running()], what="the processes to be gone", timeout=10)
     assert sorted(path.name for path in cluster.temporary.iterdir()) == []
     for topic in own:

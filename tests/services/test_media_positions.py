@@ -13,20 +13,20 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.events import Counts
-from queues import links
-from queues.media.base import PositionsMoved
-from queues.media.jdbc_output import JdbcOutput
+from peer.positioned import PositionedOutlet
+from queues import admin
 from queues.messages import Outgoing
 from queues.pieces import Batch
-from queues.positioned import PositionedOutlet
-from queues.positions import Partition, Position, add
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
-from sardonyx.config import Settings
-from sardonyx.errors import InputError, OutputError
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.connectors.base import PositionsMoved
+from sardonyx.connectors.sql.output import JdbcOutput
+from sardonyx.core.errors import InputError, OutputError
+from sardonyx.core.events import Counts
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition, Position, add
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings
 from tests.waiting import until
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ class Way:
         )
         graph = graph_of(spec, settings.deployment, "w-1")
         self.stage = graph.stage("b")
-        self.facts = links.create_links(settings, graph, spec)
+        self.facts = admin.create_links(settings, graph, spec)
         self.readers: list[Reader] = []
 
     def peer(self, slot: int = 0) -> Peer:
@@ -79,7 +79,7 @@ class Way:
 
     def said(self, topic: str) -> list[bytes]:
         """What is committed in a topic's first partition."""
-        return links.read_all(self.settings, topic)
+        return admin.read_all(self.settings, topic)
 
 
 class Peer:

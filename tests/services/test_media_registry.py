@@ -14,8 +14,8 @@ from threading import Thread
 import pyarrow as pa
 import pytest
 
-from queues.media import topic_format
-from sardonyx.errors import OutputError, SardonyxError, SetupError
+from sardonyx.connectors.registry import topic_format
+from sardonyx.core.errors import OutputError, SardonyxError, SetupError
 from tests.proxy import Proxy
 from tests.registry import schema_registry
 

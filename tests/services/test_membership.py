@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import ConsumerGroupState
 
+from queues.admin import described
 from queues.committed import ReaderLost
-from queues.links import described
 from queues.membership import dismiss
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionAborted
-from sardonyx.config import Settings
+from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until
 

@@ -8,13 +8,13 @@ import pytest
 from kazoo.exceptions import ConnectionClosedError, NoAuthError, NoNodeError
 from kazoo.security import make_digest_acl
 
-from coordinator import multiread
-from coordinator.events import Create
-from coordinator.multiread import Chunks, MultiRead
-from coordinator.outcomes import SessionLost, ZooKeeperAway
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
+from sardonyx.core.events import Create
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper import multiread
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.multiread import Chunks, MultiRead
+from sardonyx.zookeeper.session import Tree
 from tests.proxy import Proxy
 from tests.waiting import until
 

@@ -11,12 +11,12 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from coordinator import layout
-from coordinator.events import PeerNote
-from coordinator.state import encode_note
-from coordinator.tree import Tree
-from peer.service import PeerDaemon
-from sardonyx.config import Settings
+from coordinator.core.state import encode_note
+from peer.daemon import PeerDaemon
+from sardonyx.core import node_paths
+from sardonyx.core.events import PeerNote
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.proxy import Proxy
 from tests.sessions import end_session
 from tests.waiting import until
@@ -56,7 +56,7 @@ def look(settings: Settings) -> Iterator[Tree]:
 
 
 def pulses(look: Tree) -> list[str]:
-    return look.children(layout.PULSE)
+    return look.children(node_paths.PULSE)
 
 
 def registered(look: Tree) -> list[str]:
@@ -101,7 +101,7 @@ def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings
         until(lambda: daemon.trees[0].connected, what="the connection to be back")
         assert pulses(look) == before
         for peer in before:  # they act on what they are told: revoked, each comes back under a new id
-            look.create(layout.peer_state(peer), encode_note(PeerNote("revoked", 1)))
+            look.create(node_paths.peer_state(peer), encode_note(PeerNote("revoked", 1)))
         until(lambda: set(pulses(look)).isdisjoint(before) and len(pulses(look)) == PEERS, what="their next lives")
         assert len(daemon.trees) == 1
         daemon.stop()
@@ -111,6 +111,6 @@ def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: S
     """A peer that never had a state node and has no pulse any more is reborn instead of waiting for ever."""
     daemon = Daemon(settings)
     before = registered(look)
-    look.delete(layout.pulse(before[0]))
+    look.delete(node_paths.pulse(before[0]))
     until(lambda: len(set(pulses(look)) - set(before)) == 1, what="a new pulse")
     daemon.stop()

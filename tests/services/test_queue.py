@@ -13,14 +13,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.events import Counts
-from coordinator.outer import KafkaLinks
-from queues import links
+from coordinator.loop.side_effects import KafkaLinks
+from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction import ProducerLost, TransactionAborted
-from sardonyx.config import Settings
-from sardonyx.errors import InputError, OutputError, SardonyxError
+from sardonyx.core.errors import InputError, OutputError, SardonyxError
+from sardonyx.core.events import Counts
+from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until
 
@@ -52,8 +52,8 @@ def test_every_record_once_and_counted(task: Task):
     values = work_off(task, reader, writer, size=7)
     assert sorted(map(int, values)) == list(range(100))
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
-    assert links.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
-    assert links.read_all(task.settings, task.stage.egress[0].topic) == values
+    assert admin.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
+    assert admin.read_all(task.settings, task.stage.egress[0].topic) == values
 
 
 def test_a_successor_goes_on_where_the_commits_ended(task: Task):
@@ -72,7 +72,7 @@ def test_a_successor_goes_on_where_the_commits_ended(task: Task):
     second.close()
     third = task.reader(10)
     assert work_off(task, third, task.writer(), 10) == []
-    assert links.counts(task.settings, task.graph, JOB)["b"].rows_in == 30
+    assert admin.counts(task.settings, task.graph, JOB)["b"].rows_in == 30
 
 
 def test_rewind_reads_the_same_again(task: Task):
@@ -98,7 +98,7 @@ def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
         commit(zombie, reader, batch, [Outgoing(out, b"zombie", 0)])
     reader.rewind()
     commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
-    assert links.read_all(task.settings, out) == [b"rival"]
+    assert admin.read_all(task.settings, out) == [b"rival"]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one message", "many records"])
@@ -135,7 +135,7 @@ def test_a_member_of_an_older_generation_cannot_commit(task: Task):
     out = task.stage.egress[0].topic
     with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
         writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
-    assert links.read_all(task.settings, out) == []
+    assert admin.read_all(task.settings, out) == []
 
 
 def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
@@ -230,9 +230,9 @@ def test_a_record_that_kafka_refuses_is_a_clear_error_and_nothing_is_written(tas
     with pytest.raises(OutputError) as caught:
         commit(writer, reader, batch, [Outgoing(out, b"small", 0), Outgoing(out, b"x" * 2_000_000, 0)])
     assert caught.value.code == "SX-RECORD-TOO-LARGE"
-    assert links.read_all(task.settings, out) == []
+    assert admin.read_all(task.settings, out) == []
     commit(writer, reader, batch, [Outgoing(out, b"small", 0)])
-    assert links.read_all(task.settings, out) == [b"small"]
+    assert admin.read_all(task.settings, out) == [b"small"]
 
 
 def test_reading_all_waits_for_what_hangs(task: Task):
@@ -253,7 +253,7 @@ def test_reading_all_waits_for_what_hangs(task: Task):
     task.feed(1)
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, next_batch(reader), [Outgoing(out, b"committed", 0)])
-    assert links.read_all(task.settings, out) == [b"committed"]
+    assert admin.read_all(task.settings, out) == [b"committed"]
 
 
 def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
@@ -296,7 +296,7 @@ def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task
         return dict.fromkeys(given[0], refused)
 
     monkeypatch.setattr(AdminClient, "list_offsets", refuse_twice)
-    assert links.read_all(task.settings, task.topic) == []
+    assert admin.read_all(task.settings, task.topic) == []
     assert len(asked) > 2
 
 
@@ -307,11 +307,11 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch:
     task.feed(4, sentinel="s")
     reader = task.reader()
     work_off(task, reader, task.writer())
-    assert links.create_links(task.settings, task.graph, task.spec) == task.facts
+    assert admin.create_links(task.settings, task.graph, task.spec) == task.facts
     reader.close()
     outer = KafkaLinks(task.settings)
     with monkeypatch.context() as broken:
-        broken.setattr(links, "gate", lambda point: 1 // 0)  # between groups and topics
+        broken.setattr(admin, "gate", lambda point: 1 // 0)  # between groups and topics
         with pytest.raises(ZeroDivisionError):
             outer.delete_links(JOB, task.spec)
     assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == {}
@@ -352,7 +352,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
         second.write(heard_of_in_between(), counted(batch), reader.group_metadata)
     assert in_between.value.code == "SX-RECORD-TOO-LARGE"
     commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
-    assert links.read_all(task.settings, topic) == [b"small", None]
+    assert admin.read_all(task.settings, topic) == [b"small", None]
 
 
 def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
@@ -368,4 +368,4 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
         commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
     assert not refused.value.passing
     assert refused.value.error.code() == KafkaError.INVALID_RECORD
-    assert links.read_all(task.settings, topic) == []
+    assert admin.read_all(task.settings, topic) == []

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from coordinator import layout
-from coordinator.tree import Tree
-from sardonyx.client import JobHandle
-from sardonyx.errors import JobFailed
-from sardonyx.keeper import start_child
-from sardonyx.redo import DeadLetters
+from sardonyx.client.client import JobHandle
+from sardonyx.client.dead_letters import DeadLetters
+from sardonyx.core import node_paths
+from sardonyx.core.errors import JobFailed
+from sardonyx.runtime.child_process import start_child
+from sardonyx.zookeeper.session import Tree
 from tests.services.house import House, told, written
 from tests.waiting import until
 
@@ -194,7 +194,9 @@ def test_letters_go_with_their_job_and_take_nobody_elses_topic(ran: Ran) -> None
     house.call("job", "purge", job)
     house.crew.until(lambda: not topics(house) & standing, "the dead letters to go")
     with closing(Tree.connect(house.settings)) as tree:
-        until(lambda: not [n for n in tree.children(layout.REDO) if n.startswith(f"{job}.")], what="the claims to go")
+        until(
+            lambda: not [n for n in tree.children(node_paths.REDO) if n.startswith(f"{job}.")], what="the claims to go"
+        )
     assert topics(house) >= {*alike, ran.topic, ran.out}
 
 

@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator import layout, log, snapshots
-from coordinator.events import Create, Delete, Set
-from coordinator.leadership import Leadership
-from coordinator.tree import Tree
-from sardonyx.config import Settings
-from sardonyx.errors import SardonyxError
+from coordinator.loop import event_log, snapshots
+from coordinator.loop.election import Leadership
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import Create, Delete, Set
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.entries import Broke, batches, breaking, events, numbers
 
 
@@ -35,7 +36,7 @@ def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, tree: T
     for _ in range(20):
         next(writing)
         assert snapshots.latest(tree) == (3, b"before")
-    assert len(tree.children(layout.snapshot(7))) == 6
+    assert len(tree.children(node_paths.snapshot(7))) == 6
     stands = True
     for _ in writing:
         pass
@@ -44,10 +45,10 @@ def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, tree: T
 
 def test_the_last_two_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
     """Older ones go, and so does what an earlier leader left half-written."""
-    tree.commit([Create(layout.snapshot(15)), Create(layout.snapshot_part(15, 0), b"half")])
+    tree.commit([Create(node_paths.snapshot(15)), Create(node_paths.snapshot_part(15, 0), b"half")])
     for n in (10, 20, 30):
         snapshots.write(leader, n, str(n).encode())
-    assert tree.children(layout.SNAPSHOT) == ["0000000020", "0000000030"]
+    assert tree.children(node_paths.SNAPSHOT) == ["0000000020", "0000000030"]
     assert snapshots.latest(tree) == (30, b"30")
 
 
@@ -81,7 +82,7 @@ def test_a_snapshot_that_breaks_off_anywhere(settings: Settings) -> None:
             assert snapshots.base(whole.tree, 29) == (20, b"20")
             snapshots.write(whole, 30, new)
             snapshots.write(whole, 40, b"40")
-            assert whole.tree.children(layout.SNAPSHOT) == ["0000000030", "0000000040"]
+            assert whole.tree.children(node_paths.SNAPSHOT) == ["0000000030", "0000000040"]
             assert snapshots.base(whole.tree, 39) == (30, new)
         after += 1
     assert after > 5
@@ -91,9 +92,9 @@ def test_a_damaged_snapshot_is_not_taken(leader: Leadership, tree: Tree) -> None
     """Parts that do not hash to what was noted, or are missing, are passed over for the snapshot before."""
     snapshots.write(leader, 10, b"ten")
     snapshots.write(leader, 20, b"twenty")
-    tree.commit([Set(layout.snapshot_part(20, 0), b"twelve")])
+    tree.commit([Set(node_paths.snapshot_part(20, 0), b"twelve")])
     assert snapshots.latest(tree) == (10, b"ten")
-    tree.commit([Delete(layout.snapshot_part(20, 0))])
+    tree.commit([Delete(node_paths.snapshot_part(20, 0))])
     assert snapshots.latest(tree) == (10, b"ten")
 
 
@@ -103,7 +104,7 @@ def test_a_snapshot_that_goes_while_it_is_read(leader: Leadership, tree: Tree, m
     read, replaced = tree.read, threading.Event()
 
     def reading(path: str, watch: object = None) -> bytes | None:
-        if path == layout.snapshot(10) and not replaced.is_set():
+        if path == node_paths.snapshot(10) and not replaced.is_set():
             replaced.set()
             for n in (20, 30):
                 snapshots.write(leader, n, str(n).encode())
@@ -119,33 +120,33 @@ def test_a_snapshot_that_goes_while_it_is_read(leader: Leadership, tree: Tree, m
 def test_compaction_keeps_what_is_needed(leader: Leadership, tree: Tree) -> None:
     """It goes up to a sparse snapshot that is behind the latest but one by as much as asked, and no further."""
     for first in range(1, 45_001, 1500):  # as the loop does: a snapshot stands at the end of a batch
-        log.append(leader, first, events(first, first + 1499))
+        event_log.append(leader, first, events(first, first + 1499))
         snapshots.write(leader, first + 1499, str(first + 1499).encode())
     assert snapshots.complete(tree) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
     assert snapshots.compact(leader, keep=33_001) == 0
-    assert log.begins(tree) == 1
+    assert event_log.begins(tree) == 1
     assert snapshots.compact(leader, keep=33_000) == 10_500
     assert numbers(tree) == list(range(10_501, 45_001))
     assert numbers(tree, 44_000) == list(range(44_000, 45_001))
     assert snapshots.compact(leader, keep=10_000) == 19_500
     assert numbers(tree) == list(range(30_001, 45_001))
     assert snapshots.complete(tree) == [30_000, 40_500, 43_500, 45_000]
-    assert tree.children(layout.LOG)[0] == "0000030"
+    assert tree.children(node_paths.LOG)[0] == "0000030"
     assert snapshots.base(tree, 30_000) == (30_000, b"30000")
     assert snapshots.compact(leader, keep=10_000) == 0
     for read in (lambda: snapshots.base(tree, 29_999), lambda: snapshots.base(tree, 3)):
         with pytest.raises(SardonyxError, match="it begins at 30001") as caught:
             read()
         assert caught.value.code == "SX-LOG-COMPACTED"
-    log.append(leader, 45_001, events(45_001, 45_002))
-    assert log.last(tree) == 45_002
+    event_log.append(leader, 45_001, events(45_001, 45_002))
+    assert event_log.last(tree) == 45_002
 
 
 @pytest.mark.usefixtures("small_log")
 def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadership, tree: Tree) -> None:
     """The one before it is taken instead."""
     fill(leader)
-    tree.commit([Set(layout.snapshot_part(60, 0), b"damaged")])
+    tree.commit([Set(node_paths.snapshot_part(60, 0), b"damaged")])
     snapshots.compact(leader, keep=0)
     assert numbers(tree) == list(range(31, 91))
     assert snapshots.base(tree, 70) == (31 - 1, b"30")
@@ -154,7 +155,7 @@ def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadershi
 def fill(leader: Leadership) -> None:
     """90 entries, with snapshots at 30, 60, 80 and 90."""
     for n in range(5, 95, 5):
-        log.append(leader, n - 4, events(n - 4, n))
+        event_log.append(leader, n - 4, events(n - 4, n))
         if n % 10 == 0:
             snapshots.write(leader, n, str(n).encode())
     assert snapshots.complete(leader.tree) == [30, 60, 80, 90]
@@ -162,7 +163,7 @@ def fill(leader: Leadership) -> None:
 
 def every_moment_can_be_shown(tree: Tree) -> None:
     """From the base of each moment that is kept the log leads to it; of others it is said that they are not kept."""
-    first = log.begins(tree)
+    first = event_log.begins(tree)
     for n in range(1, 91):
         if n < first - 1:
             with pytest.raises(SardonyxError) as caught:
@@ -192,16 +193,16 @@ def test_a_compaction_that_breaks_off_anywhere(settings: Settings, monkeypatch: 
                 broke = False
             except Broke:
                 pass
-            first = log.begins(whole.tree)
+            first = event_log.begins(whole.tree)
             assert first == (1 if after == 0 else 61)
             assert numbers(whole.tree) == list(range(first, 91))
-            assert log.last(whole.tree) == 90
+            assert event_log.last(whole.tree) == 90
             every_moment_can_be_shown(whole.tree)
             assert snapshots.latest(whole.tree) == (90, b"90")
             snapshots.compact(whole, keep=20)
-            assert log.begins(whole.tree) == next(iter(batches(whole.tree))) == 61
+            assert event_log.begins(whole.tree) == next(iter(batches(whole.tree))) == 61
             assert snapshots.complete(whole.tree) == [60, 80, 90]
-            assert whole.tree.children(layout.LOG) == [f"{n:07d}" for n in range(6, 10)]
+            assert whole.tree.children(node_paths.LOG) == [f"{n:07d}" for n in range(6, 10)]
         after += 1
     assert after > 10
 
@@ -215,7 +216,7 @@ def test_a_reader_while_the_log_is_compacted(settings: Settings, monkeypatch: py
     for after in range(1, 30, 4):
         with breaking(settings, after) as (whole, dying):
             fill(whole)
-            reader = log.read_log(whole.tree, 1)
+            reader = event_log.read_log(whole.tree, 1)
             found = [next(reader)[0] for _ in range(taken)]
             with suppress(Broke):
                 snapshots.compact(dying, keep=20)

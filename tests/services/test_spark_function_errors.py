@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
 from spark_tasks.apply import MOST_APART
 from tests.services.functions import Runner, ids
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sardonyx.spec import OnError, TaskSpec
+from sardonyx.core.spec import OnError, TaskSpec
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from tests.services.functions import Runner, bundled, ids

@@ -12,13 +12,13 @@ import msgspec
 import psutil
 import pytest
 
-from coordinator import layout
-from coordinator.events import TaskNote
-from coordinator.tree import Tree
-from peer.grant import CraftLost, Grant
-from peer.service import PeerDaemon
-from sardonyx.client import Client
-from sardonyx.config import Settings
+from peer.assignment import CraftLost, Grant
+from peer.daemon import PeerDaemon
+from sardonyx.client.client import Client
+from sardonyx.core import node_paths
+from sardonyx.core.events import TaskNote
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow
@@ -55,7 +55,7 @@ def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, tre
     with coordinator(settings):
         submit(tree, "count-1")
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        notes = [tree.read(layout.job_task("count-1", task.name)) for task in SPEC.catalog]
+        notes = [tree.read(node_paths.job_task("count-1", task.name)) for task in SPEC.catalog]
         daemon.stop()
         thread.join(30)
     assert len(sessions) == 2

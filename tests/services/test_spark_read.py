@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from queues.media import split_input
-from queues.media.base import Split, SplitInput
-from sardonyx.errors import InputError, InternalError
-from sardonyx.spec import TaskSpec
-from spark_tasks.read import joined_splits, read_splits
+from sardonyx.connectors.base import Split, SplitInput
+from sardonyx.connectors.registry import split_input
+from sardonyx.core.errors import InputError, InternalError
+from sardonyx.core.spec import TaskSpec
+from spark_tasks.read_splits import joined_splits, read_splits
 
 
 def numbers() -> SplitInput:

@@ -17,18 +17,18 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from sardonyx.config import SparkSettings
-from sardonyx.errors import InternalError, SetupError
-from sardonyx.scratch import scratch
-from spark_tasks import blocks, sharing
-from spark_tasks.blocks import on_workers
+from sardonyx.core.errors import InternalError, SetupError
+from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.temp_dirs import scratch
+from spark_tasks import shared_memory, worker_pool
 from spark_tasks.session import forget_sockets
+from spark_tasks.worker_pool import on_workers
 from tests.waiting import until
 
 _LIFE = """
 import sys, pathlib
-from sardonyx.config import SparkSettings
-from sardonyx.logs import configure_logging
+from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.logging import configure_logging
 from spark_tasks.session import jvm_pid, start_session, stop_session
 
 directory = pathlib.Path(sys.argv[1])
@@ -121,7 +121,7 @@ print(sorted(p.name for p in directory.iterdir()))
 def test_a_session_that_does_not_start_says_why(tmp_path: Path) -> None:
     """A master that Spark does not know is one clear error with Spark's own words, and nothing is left."""
     body = """
-from sardonyx.errors import SetupError
+from sardonyx.core.errors import SetupError
 try:
     start_session(SparkSettings(master="nonsense"), directory)
 except SetupError as error:
@@ -193,14 +193,14 @@ def test_where_memory_cannot_be_shared_batches_go_through_spark(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that forbids it loses speed, and nothing else; it is said once."""
-    monkeypatch.setattr(blocks, "_apart", weakref.WeakSet())
-    init = sharing.Memory.__init__
+    monkeypatch.setattr(worker_pool, "_apart", weakref.WeakSet())
+    init = shared_memory.Memory.__init__
 
-    def hidden(self: sharing.Memory) -> None:
+    def hidden(self: shared_memory.Memory) -> None:
         init(self)
-        self.place = sharing.Place("/proc/0/fd/0", 0, 0)
+        self.place = shared_memory.Place("/proc/0/fd/0", 0, 0)
 
-    monkeypatch.setattr(sharing.Memory, "__init__", hidden)
+    monkeypatch.setattr(shared_memory.Memory, "__init__", hidden)
     with capture_logs() as logged:
         for _ in range(2):
             assert on_workers(spark, "echo", operator.itemgetter(0), [[LARGE]]) == [LARGE]
@@ -213,6 +213,6 @@ def test_many_items_take_no_memory_of_their_own(spark: SparkSession, monkeypatch
     def none() -> None:
         raise AssertionError("made")
 
-    monkeypatch.setattr(sharing, "Memory", none)
+    monkeypatch.setattr(shared_memory, "Memory", none)
     items = [[bytes([n])] for n in range(100)]
     assert on_workers(spark, "echo", operator.itemgetter(0), items) == [item[0] for item in items]

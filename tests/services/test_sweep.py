@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import layout, sweep
-from coordinator.events import Set
-from coordinator.tree import Tree
-from sardonyx.config import Settings
+from coordinator.loop import node_gc
+from sardonyx.core import node_paths
+from sardonyx.core.events import Set
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.coordination import leadership
 
 
@@ -15,16 +16,16 @@ def test_only_old_code_that_nobody_uses_is_removed(settings: Settings, monkeypat
     """What a job names stays, and what was written within the hour: its job may be on its way."""
     with leadership(settings) as won:
         for name in ("used", "left"):
-            won.tree.create(layout.code(name), b"zip")
-        assert sweep.sweep_code(won, ["left", "used"], {"used"}) == 0
-        monkeypatch.setattr(sweep, "YOUNG", -60.0)  # as if an hour had passed
-        assert sweep.sweep_code(won, ["left", "used"], {"used"}) == 1
-        assert won.tree.children(layout.CODE) == ["used"]
+            won.tree.create(node_paths.code(name), b"zip")
+        assert node_gc.sweep_code(won, ["left", "used"], {"used"}) == 0
+        monkeypatch.setattr(node_gc, "YOUNG", -60.0)  # as if an hour had passed
+        assert node_gc.sweep_code(won, ["left", "used"], {"used"}) == 1
+        assert won.tree.children(node_paths.CODE) == ["used"]
 
 
 def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that writes it again between the look and the removal wins."""
-    monkeypatch.setattr(sweep, "YOUNG", -60.0)
+    monkeypatch.setattr(node_gc, "YOUNG", -60.0)
     looked = Tree.last_change
 
     def touched_right_after(tree: Tree, path: str) -> tuple[int, float] | None:
@@ -33,8 +34,8 @@ def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: p
         return found
 
     with leadership(settings) as won:
-        won.tree.create(layout.code("wanted"), b"zip")
+        won.tree.create(node_paths.code("wanted"), b"zip")
         with monkeypatch.context() as patch:
             patch.setattr(Tree, "last_change", touched_right_after)
-            assert sweep.sweep_code(won, ["wanted"], set()) == 0
-        assert won.tree.children(layout.CODE) == ["wanted"]
+            assert node_gc.sweep_code(won, ["wanted"], set()) == 0
+        assert won.tree.children(node_paths.CODE) == ["wanted"]

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from coordinator import layout, log
-from coordinator.events import JobKilled, LinksCreated, LinksDeleted
-from coordinator.leadership import DEADLINE
-from coordinator.tree import Tree
-from sardonyx.config import Settings
-from sardonyx.graph import graph_of
+from coordinator.loop import event_log
+from coordinator.loop.election import DEADLINE
+from sardonyx.core import node_paths
+from sardonyx.core.events import JobKilled, LinksCreated, LinksDeleted
+from sardonyx.core.graph import graph_of
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
 from tests.services.arena import KINDS, SESSION, Arena, Audit, Deposition
 from tests.services.coordination import SPEC, completed, coordinator, hold_together, peers, status, submit, with_timers
 from tests.services.light import Actor, coordinator_process
@@ -93,20 +94,20 @@ def test_only_the_epoch_stops_a_write_that_was_decided_on(
     lasting = settings.zookeeper.model_copy(update={"session_timeout": 30.0})
     settings = settings.model_copy(update={"zookeeper": lasting})
     with coordinator_process("first", tmp_path, settings, gate=gate, audit=audit) as first:
-        until(lambda: tree.read(layout.EPOCH), what="the first leader")
+        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
         with coordinator(settings) as second, peers(settings, "p1", "p2"):
             submit(tree, "count-1")
             until(lambda: first.stopped, what="the first leader to stop")
-            leader = min(tree.children(layout.ELECTION), key=lambda node: node[-10:])
-            tree.delete(f"{layout.ELECTION}/{leader}")
+            leader = min(tree.children(node_paths.ELECTION), key=lambda node: node[-10:])
+            tree.delete(f"{node_paths.ELECTION}/{leader}")
             assert second.leading.wait(30)
             until(lambda: completed(tree, "count-1"), what="the job to be completed")
             comes_to_hold(tree, settings)
-            before = list(log.read_entries(tree))
+            before = list(event_log.read_entries(tree))
             first.send(signal.SIGCONT)
-            until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the first leader to stand again")
+            until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
             assert Audit(tmp_path).writes()[-1].outcome == "deposed"
-            assert list(log.read_entries(tree)) == before
+            assert list(event_log.read_entries(tree)) == before
             comes_to_hold(tree, settings)
 
 
@@ -144,10 +145,10 @@ def tree(settings: Settings) -> Iterator[Tree]:
 def first_and_second(settings: Settings, tree: Tree, folder: Path, gate: str) -> Iterator[tuple[Actor, Actor]]:
     """Two coordinators on the real Kafka, the first of which leads and dies or stops at ``gate``."""
     first = coordinator_process("first", folder, settings, gate=gate, kafka=True)
-    until(lambda: tree.read(layout.EPOCH), what="the first leader")
+    until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
     second = coordinator_process("second", folder, settings, kafka=True)
     try:
-        until(lambda: len(tree.children(layout.ELECTION)) == 2, what="the standby")
+        until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the standby")
         yield first, second
     except AssertionError as error:
         raise AssertionError(f"{error}\n{first.said()}\n{second.said()}") from None
@@ -187,7 +188,7 @@ def test_the_successor_finishes_what_was_begun_on_kafka(
         assert first.exit_code == -signal.SIGKILL
         until(lambda: topics.stand() == set(), what="the topics to be gone")
         comes_to_hold(tree, quick)
-    kinds = Counter(type(event) for _, event in log.read_log(tree))
+    kinds = Counter(type(event) for _, event in event_log.read_log(tree))
     assert (kinds[LinksCreated], kinds[LinksDeleted]) == (1, 1)
 
 

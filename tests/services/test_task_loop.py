@@ -15,23 +15,23 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from coordinator import layout
-from coordinator.events import Assignment, Counts, LinksNote
-from coordinator.tree import Tree
 from peer import task_loop
-from peer.grant import Grant, GrantGone
+from peer.assignment import Grant, GrantGone
 from peer.task_loop import TaskLoop
-from peer.work import prepare
-from queues import block, links
-from queues.media.base import Split
+from peer.task_runner import prepare
+from queues import admin, block
 from queues.messages import DUE_HEADER
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx import Job, blackhole, generator
-from sardonyx.config import Settings, load_settings
-from sardonyx.embedded import embedded_services
-from sardonyx.graph import graph_of
-from sardonyx.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.connectors.base import Split
+from sardonyx.core import node_paths
+from sardonyx.core.events import Assignment, Counts, LinksNote
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.dev.services import embedded_services
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 from tests import waiting
 from tests.proxy import Proxy
 from tests.services.crew import Crew
@@ -101,11 +101,11 @@ class Stand:
         )
         self.graph = graph_of(spec, settings.deployment, JOB)
         self.tree = Tree.connect(settings)
-        facts = links.create_links(settings, self.graph, spec)
-        self.tree.create(layout.job(JOB))
-        self.tree.create(layout.sentinels(JOB))
-        self.tree.create(layout.job_spec(JOB), encode_spec(spec))
-        self.tree.create(layout.job_links(JOB), msgspec.json.encode(LinksNote(facts)))
+        facts = admin.create_links(settings, self.graph, spec)
+        self.tree.create(node_paths.job(JOB))
+        self.tree.create(node_paths.sentinels(JOB))
+        self.tree.create(node_paths.job_spec(JOB), encode_spec(spec))
+        self.tree.create(node_paths.job_links(JOB), msgspec.json.encode(LinksNote(facts)))
         self.trees = [self.tree]
         self.peers: list[Peer] = []
 
@@ -123,8 +123,8 @@ class Stand:
 
     def told(self, kind: str, peer: Peer) -> int:
         """How often the coordinator was told that by this peer."""
-        names = self.tree.children(layout.INBOX)
-        found = self.tree.read_many(f"{layout.INBOX}/{name}" for name in names if name.startswith(kind))
+        names = self.tree.children(node_paths.INBOX)
+        found = self.tree.read_many(f"{node_paths.INBOX}/{name}" for name in names if name.startswith(kind))
         return sum(f'"{peer.work.peer}"'.encode() in data for data in found.values())
 
     def made(self) -> None:
@@ -161,7 +161,7 @@ class Stand:
         return sorted(block.decode(values)["id"].to_pylist()) if values else []
 
     def counted(self, task: str) -> Counts:
-        return links.counts(self.settings, self.graph, JOB)[task]
+        return admin.counts(self.settings, self.graph, JOB)[task]
 
     def close(self) -> None:
         DOORS.open.set()

@@ -13,15 +13,15 @@ from kazoo.protocol.serialization import Create as CreateNode
 from kazoo.protocol.serialization import Delete as DeleteNode
 from kazoo.protocol.serialization import Transaction as KazooTransaction
 
-from coordinator import layout
-from coordinator.bulk import Transaction
-from coordinator.events import Create, Delete, Evicted, JobSubmitted, Set, decode_request
-from coordinator.operations import Check, SetIf
-from coordinator.outcomes import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
-from coordinator.tree import Tree
-from sardonyx.config import Settings, load_settings
-from sardonyx.errors import InternalError, SardonyxError, SetupError
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core import node_paths
+from sardonyx.core.errors import InternalError, SardonyxError, SetupError
+from sardonyx.core.events import Create, Delete, Evicted, JobSubmitted, Set, decode_request
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.bulk import Transaction
+from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
+from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.transactions import Check, SetIf
 from tests.proxy import Proxy
 from tests.sessions import end_session
 from tests.waiting import until
@@ -43,7 +43,7 @@ def through(settings: Settings, proxy: Proxy, **zookeeper: object) -> Settings:
 
 def test_top_nodes_stand_after_the_first_connection(tree: Tree) -> None:
     """Whoever connects first makes the top nodes, and nothing else."""
-    assert [f"/{name}" for name in tree.children("")] == sorted(layout.TOP)
+    assert [f"/{name}" for name in tree.children("")] == sorted(node_paths.TOP)
 
 
 def test_the_session_timeout_is_the_negotiated_one(settings: Settings) -> None:
@@ -130,11 +130,14 @@ def test_a_request_whose_reply_is_lost_is_put_in_once(tree: Tree, far_tree: Tree
     for n in range(5):
         event = Evicted(peer=f"p{n}")
         lose_reply(
-            far_tree, proxy, lambda n=n: len(tree.children(layout.INBOX)) == n + 1, lambda e=event: far_tree.request(e)
+            far_tree,
+            proxy,
+            lambda n=n: len(tree.children(node_paths.INBOX)) == n + 1,
+            lambda e=event: far_tree.request(e),
         )
-    names = tree.children(layout.INBOX)
+    names = tree.children(node_paths.INBOX)
     found = [
-        decode_request(tree.read(f"{layout.INBOX}/{name}") or b"") for name in sorted(names, key=lambda n: n[-10:])
+        decode_request(tree.read(f"{node_paths.INBOX}/{name}") or b"") for name in sorted(names, key=lambda n: n[-10:])
     ]
     assert found == [Evicted(peer=f"p{n}") for n in range(5)]
     assert proxy.lost > 0
@@ -148,7 +151,7 @@ def test_a_request_that_never_arrived_is_sent_again(tree: Tree, far_tree: Tree, 
         running = pool.submit(far_tree.request, Evicted(peer="p"))
         proxy.accept_again()
         running.result(30)
-    assert len(tree.children(layout.INBOX)) == 1
+    assert len(tree.children(node_paths.INBOX)) == 1
 
 
 @pytest.mark.parametrize("ephemeral", [True, False])
@@ -210,7 +213,7 @@ def test_a_client_goes_on_after_its_session_ended(settings: Settings) -> None:
     end_session(tree.hosts, tree.client.client_id)
     assert lost.wait(20)
     tree.request(Evicted(peer="p"))
-    assert len(tree.children(layout.INBOX)) == 1
+    assert len(tree.children(node_paths.INBOX)) == 1
     tree.close()
 
 
@@ -308,7 +311,7 @@ def test_a_chroot_in_the_address(settings: Settings) -> None:
     assert caught.value.code == "SX-ZOOKEEPER-CHROOT"
     tree = Tree.connect(load_settings(deployment="d", zookeeper={"hosts": below}))
     tree.request(Evicted(peer="p"))
-    assert len(tree.children(layout.INBOX)) == 1
+    assert len(tree.children(node_paths.INBOX)) == 1
     tree.close()
 
 
@@ -322,7 +325,7 @@ def test_with_credentials_the_tree_is_its_creators_only(settings: Settings) -> N
     owner = Tree.connect(load_settings(deployment="d", zookeeper={"hosts": hosts, "auth": key}))
     owner.request(Evicted(peer="p"))
     owner.commit([Set("/checkpoint", b"1"), Create("/job/x", b"1")], epoch_version=0)
-    assert len(owner.children(layout.INBOX)) == 1
+    assert len(owner.children(node_paths.INBOX)) == 1
     with pytest.raises(SetupError) as caught:
         Tree.connect(load_settings(deployment="d", zookeeper={"hosts": hosts}))
     assert caught.value.code == "SX-ZOOKEEPER-DENIED"

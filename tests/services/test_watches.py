@@ -6,17 +6,18 @@ import threading
 
 import pytest
 
-from coordinator import layout, log
-from coordinator.decide import replay
-from coordinator.events import Left, PeerBorn, PeerDied
-from coordinator.leadership import Leadership
-from coordinator.state import State, new_state
-from coordinator.tree import Tree
-from coordinator.watches import Watches, _numbered
+from coordinator.core.decide import replay
+from coordinator.core.state import State, new_state
+from coordinator.loop import event_log
+from coordinator.loop.election import Leadership
+from coordinator.loop.intake import Watches, _numbered
+from sardonyx.core import node_paths
+from sardonyx.core.events import Left, PeerBorn, PeerDied
+from sardonyx.zookeeper.session import Tree
 from tests.waiting import until
 
 
-def collected(watches: Watches, state: State, at: float) -> list[log.Intake]:
+def collected(watches: Watches, state: State, at: float) -> list[event_log.Intake]:
     """All portions of what happened."""
     return [intake for portion in watches.collect(state, at) for intake in portion]
 
@@ -25,10 +26,10 @@ def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tre
     """Numbers that others write shorter than we do must not end one leadership after the other."""
     numbers = b",".join([b"1e15"] * 12_000)
     spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
-    tree.create_sequential(f"{layout.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
+    tree.create_sequential(f"{node_paths.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
     watches = Watches(leader, wake=lambda: None)
     assert collected(watches, new_state(), 1.0) == []
-    assert tree.children(layout.INBOX) == []
+    assert tree.children(node_paths.INBOX) == []
 
 
 def test_a_long_list_of_pulses_is_left_alone_for_a_while(
@@ -37,24 +38,24 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     """However often peers come and go; but a peer is born before what it asks for, and in the end all is seen."""
     woken = threading.Event()
     watches = Watches(leader, wake=woken.set)
-    monkeypatch.setattr("coordinator.watches.REST", 1e6)
-    monkeypatch.setattr("coordinator.watches.LONGEST_REST", 1e6)
-    tree.create(layout.pulse("a"), b"{}")
+    monkeypatch.setattr("coordinator.loop.intake.REST", 1e6)
+    monkeypatch.setattr("coordinator.loop.intake.LONGEST_REST", 1e6)
+    tree.create(node_paths.pulse("a"), b"{}")
     assert [intake.event for intake in collected(watches, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
     assert watches.due() is None
     state = replay([(1, PeerBorn(at=1.0, peer="a"))])
-    tree.delete(layout.pulse("a"))
+    tree.delete(node_paths.pulse("a"))
     assert woken.wait(10)
     assert collected(watches, state, 2.0) == []
     assert watches.due() > tree.clockwork.now()
     woken.clear()
-    tree.create(layout.pulse("b"), b"{}")
+    tree.create(node_paths.pulse("b"), b"{}")
     tree.request(Left(peer="b"))
     assert woken.wait(10)
     found = collected(watches, state, 3.0)
     assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
     watches._pulses_rest = 0.0  # it is over
-    log.append(leader, 1, found)
+    event_log.append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
     died = until(lambda: collected(watches, state, 4.0), what="the death to be looked for")
     assert [intake.event for intake in died] == [PeerDied(at=4.0, peer="a")]
@@ -63,16 +64,16 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
 def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, tree: Tree) -> None:
     """Somebody has said in a peer's name that it leaves: its pulse goes, though nothing in the list has changed."""
     watches = Watches(leader, wake=lambda: None)
-    tree.create(layout.pulse("a"), b"{}")
+    tree.create(node_paths.pulse("a"), b"{}")
     (born,) = collected(watches, new_state(), 1.0)
     state = replay([(1, born.event), (2, Left(at=2.0, peer="a"))])
     assert collected(watches, state, 2.0) == []
-    assert tree.children(layout.PULSE) == ["a"]
+    assert tree.children(node_paths.PULSE) == ["a"]
     soon = tree.clockwork.now() + 0.1
     watches.look_by(soon + 10)
     watches.look_by(soon)
     assert watches.due() == soon
-    until(lambda: collected(watches, state, 3.0) == [] and not tree.children(layout.PULSE), what="the pulse to go")
+    until(lambda: collected(watches, state, 3.0) == [] and not tree.children(node_paths.PULSE), what="the pulse to go")
     assert watches.due() is None or watches.due() < soon + 10
 
 

@@ -11,12 +11,13 @@ from typing import ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import layout, log
-from coordinator.events import Evicted, Left, PeerBorn, TaskFailed
-from coordinator.tree import Tree
-from peer.grant import Grant
-from peer.service import PeerDaemon
-from sardonyx.config import Settings, load_settings
+from coordinator.loop import event_log
+from peer.assignment import Grant
+from peer.daemon import PeerDaemon
+from sardonyx.core import node_paths
+from sardonyx.core.events import Evicted, Left, PeerBorn, TaskFailed
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import Tree
 from tests.proxy import Proxy
 from tests.services import light
 from tests.services.arena import Noting
@@ -60,12 +61,12 @@ def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: 
                     cut_off(number, led=part % 2 == 0)
         with coordinator(settings):
             until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-            until(lambda: tree.children(layout.INBOX) == [], what="every request to be taken")
+            until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
     far.close()
     said = Counter(line["event"] for line in lines)
     assert said["node created in spite of a lost connection"] == REQUESTS == len(sent.made)
     assert said["request came a second time and is left out"] == REQUESTS // 2
-    entries = [entry for _, entry in log.read_entries(tree)]
+    entries = [entry for _, entry in event_log.read_entries(tree)]
     assert sorted(entry.request for entry in entries) == sorted(sent.made)
     assert len({entry.event.peer for entry in entries}) == REQUESTS
 
@@ -73,9 +74,9 @@ def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: 
 def arrived(tree: Tree, uuids: list[str], *, logged: bool) -> set[str]:
     """Which of these requests stand in the log, or else in the inbox."""
     if logged:
-        first = max(log.last(tree) - 2 * AT_A_TIME, log.FIRST)
-        return {entry.request for _, entry in log.read_entries(tree, first)} & set(uuids)
-    return {name.rpartition("-")[0].rpartition("-")[2] for name in tree.children(layout.INBOX)} & set(uuids)
+        first = max(event_log.last(tree) - 2 * AT_A_TIME, event_log.FIRST)
+        return {entry.request for _, entry in event_log.read_entries(tree, first)} & set(uuids)
+    return {name.rpartition("-")[0].rpartition("-")[2] for name in tree.children(node_paths.INBOX)} & set(uuids)
 
 
 class Daemon:
@@ -127,7 +128,7 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(settings: Settings, t
         daemon.stop()
         until(lambda: hold_together(tree, settings) is None, what="all to be decided")
     assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
-    assert len([event for _, event in log.read_log(tree) if isinstance(event, PeerBorn)]) == 1
+    assert len([event for _, event in event_log.read_log(tree) if isinstance(event, PeerBorn)]) == 1
 
 
 def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Settings, tree: Tree) -> None:
@@ -138,9 +139,9 @@ def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Setting
         submit(tree, "count-1")
         until(lambda: daemon.craft.grants, what="the task to be taken")
         daemon.stop()
-        until(lambda: tree.children(layout.INBOX) == [], what="its goodbye to be taken")
+        until(lambda: tree.children(node_paths.INBOX) == [], what="its goodbye to be taken")
         until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-    events = [event for _, event in log.read_log(tree)]
+    events = [event for _, event in event_log.read_log(tree)]
     assert [event.peer for event in events if isinstance(event, Left)] == [
         event.peer for event in events if isinstance(event, PeerBorn)
     ]
@@ -154,14 +155,14 @@ def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy)
         daemon = Daemon(through(settings, proxy, 2), "exhausted")
         submit(tree, "count-1")
         (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
-        (before,) = tree.children(layout.PULSE)
+        (before,) = tree.children(node_paths.PULSE)
         proxy.refuse()
-        until(lambda: tree.children(layout.PULSE) == [], what="its session to end")
+        until(lambda: tree.children(node_paths.PULSE) == [], what="its session to end")
         light.go(tree, "P1", "exhausted")
         assert not grant.usable
         proxy.accept_again()
         until(lambda: grant.gone, what="the grant to be gone")
-        (after,) = until(lambda: tree.children(layout.PULSE), what="its next life")
+        (after,) = until(lambda: tree.children(node_paths.PULSE), what="its next life")
         assert after != before
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
         daemon.stop()
@@ -195,4 +196,4 @@ def test_a_peer_whose_loop_breaks_begins_afresh(
         until(lambda: completed(tree, "count-1"), what="the job to be completed")
         daemon.stop()
     assert daemon.craft.grants[0].gone
-    assert len({event.peer for _, event in log.read_log(tree) if isinstance(event, PeerBorn)}) == 2
+    assert len({event.peer for _, event in event_log.read_log(tree) if isinstance(event, PeerBorn)}) == 2

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from coordinator.events import Assignment
 from peer.task_loop import TaskLoop
-from peer.work import StepClock, Work, assemble
+from peer.task_runner import StepClock, Work, assemble
 from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.pieces import Batch
 from sardonyx import Job, blackhole, kafka
-from sardonyx.config import Settings
-from sardonyx.errors import Failure, SetupError
-from sardonyx.graph import graph_of
+from sardonyx.core.errors import Failure, SetupError
+from sardonyx.core.events import Assignment
+from sardonyx.core.graph import graph_of
+from sardonyx.runtime.settings import Settings
 
 CALLS: list[tuple[str, int]] = []
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from coordinator import layout
-from coordinator.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
-from coordinator.fences import Slot
-from coordinator.outcomes import SessionLost, ZooKeeperAway
-from coordinator.tree import Tree
-from peer.grant import Grant, GrantGone
-from sardonyx.errors import Failure, SardonyxError, SetupError
-from sardonyx.graph import Graph, Link, Stage, graph_of
-from sardonyx.spec import JobSpec, decode_spec
-from sentinel.vote import Votes, VotesGone
+from coordinator.loop.slot_fencing import Slot
+from peer.assignment import Grant, GrantGone
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure, SardonyxError, SetupError
+from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.session import Tree
+from sentinel.election import Votes, VotesGone
 from tests.simulation.engine import Process, SimClockwork, Simulation
 
 GROUP_TIMEOUT = 6.0
@@ -184,7 +184,7 @@ def _topic(partitions: int, records: int = 0, *, end: bool = False) -> Topic:
 
 @dataclass
 class SimLinks:
-    """A coordinator's hands on Kafka: stands in for ``coordinator.outer.KafkaLinks``."""
+    """A coordinator's hands on Kafka: stands in for ``coordinator.loop.side_effects.KafkaLinks``."""
 
     kafka: SimKafka
     clockwork: SimClockwork
@@ -215,7 +215,7 @@ class Prepared:
 
 @dataclass
 class SimCraft:
-    """A peer's work: stands in for ``peer.service.SparkCraft``. The steps are those of ``peer.task_loop``."""
+    """A peer's work: stands in for ``peer.daemon.SparkCraft``. The steps are those of ``peer.task_loop``."""
 
     kafka: SimKafka
     clockwork: SimClockwork
@@ -225,8 +225,8 @@ class SimCraft:
     def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Prepared:
         self.trouble.pass_point(self.clockwork.process, "offered")
         self.clockwork.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
-        spec = tree.read(layout.job_spec(assignment.job))
-        links = tree.read(layout.job_links(assignment.job))
+        spec = tree.read(node_paths.job_spec(assignment.job))
+        links = tree.read(node_paths.job_links(assignment.job))
         if self.kafka.sim.rng.random() < self.trouble.declines:
             raise SardonyxError("SX-SIMULATED", "its code does not import")
         if spec is None or links is None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from coordinator.events import (
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
     Acked,
     Completed,
     Declined,
@@ -19,7 +20,6 @@ from coordinator.events import (
     Request,
     TaskFailed,
 )
-from sardonyx.errors import Failure
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kazoo.exceptions import BadVersionError
 
-from coordinator import layout
-from coordinator import log as journal
-from coordinator.decide import decide
-from coordinator.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
-from coordinator.snapshots import SnapshotNote
-from coordinator.state import State, decode_state, encode_state, new_state, project
-from sardonyx.graph import Graph
+from coordinator.core.decide import decide
+from coordinator.core.state import State, decode_state, encode_state, new_state, project
+from coordinator.loop import event_log as journal
+from coordinator.loop.snapshots import SnapshotNote
+from sardonyx.core import node_paths
+from sardonyx.core.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
+from sardonyx.core.graph import Graph
 from tests.simulation.client import SimClient
 from tests.simulation.kafka import SimKafka
 from tests.simulation.zookeeper import SimZooKeeper
@@ -115,13 +115,13 @@ class Oracle:
             self.refused += 1
         elif client is self.leader:
             # What was sent behind a write that does not stand is refused; nothing else is.
-            checkpoint = operations[at][1] == f"{ROOT}{layout.CHECKPOINT}" and isinstance(error, BadVersionError)
-            entry = operations[at][0] == "check" and operations[at][1].startswith(f"{ROOT}{layout.LOG}/")
+            checkpoint = operations[at][1] == f"{ROOT}{node_paths.CHECKPOINT}" and isinstance(error, BadVersionError)
+            entry = operations[at][0] == "check" and operations[at][1].startswith(f"{ROOT}{node_paths.LOG}/")
             assert client.dropped or client is self.broken or not (checkpoint or entry), (
                 "refused, with nothing lost before"
             )
             if any(
-                path == f"{ROOT}{layout.CHECKPOINT}" or path.startswith(f"{ROOT}{layout.LOG}/")
+                path == f"{ROOT}{node_paths.CHECKPOINT}" or path.startswith(f"{ROOT}{node_paths.LOG}/")
                 for _, path, *_ in operations
             ):
                 self.broken = client
@@ -141,9 +141,9 @@ class Oracle:
 
     def usurp(self) -> None:
         """Somebody removes the first place in the election, by hand."""
-        line = sorted(self.children(layout.ELECTION), key=lambda name: int(name.rpartition("-")[2]))
+        line = sorted(self.children(node_paths.ELECTION), key=lambda name: int(name.rpartition("-")[2]))
         if line:
-            path = f"{ROOT}{layout.ELECTION}/{line[0]}"
+            path = f"{ROOT}{node_paths.ELECTION}/{line[0]}"
             self.zookeeper._commit(None, [self.zookeeper._do("-", path, b"", 0)], [])
 
     def quiet(self, world: World) -> bool:
@@ -151,30 +151,30 @@ class Oracle:
         return not self.unfinished(world)
 
     def unfinished(self, world: World) -> list[str]:
-        found = [f"request {name} lies in the inbox" for name in self.children(layout.INBOX)]
-        known = set(self.children(layout.JOB))
+        found = [f"request {name} lies in the inbox" for name in self.children(node_paths.INBOX)]
+        known = set(self.children(node_paths.JOB))
         known_or_gone = known | self.state.purged.keys()
         found += [f"{one.job} was never taken in" for one in world.plan.jobs if one.job not in known_or_gone]
         for job in sorted(known):
-            note = msgspec.json.decode(self.read(layout.job_status(job)) or b"", type=JobNote)
+            note = msgspec.json.decode(self.read(node_paths.job_status(job)) or b"", type=JobNote)
             if note.status not in ENDED:
                 found.append(f"{job} is {note.status}, waits for {note.waits_for}")
-            elif note.links != "gone" and self.children(layout.job_tasks(job)):
+            elif note.links != "gone" and self.children(node_paths.job_tasks(job)):
                 found.append(f"the topics of {job} stand")
         # Somebody who woke up a moment ago may still be making topics; he must remove them, or this never ends.
         found += [f"topics of {job} stand" for job in self.kafka.topics]
         wanted = sum(world.plan.daemons)
-        states = [self.note(peer) for peer in self.children(layout.PEER_STATE)]
+        states = [self.note(peer) for peer in self.children(node_paths.PEER_STATE)]
         if [note.state for note in states] != ["idle"] * wanted:
             found.append(f"{wanted} idle peers are wanted, there are {[note.state for note in states]}")
-        if len(self.children(layout.PULSE)) != wanted:
+        if len(self.children(node_paths.PULSE)) != wanted:
             found.append(f"{wanted} pulses are wanted")
-        if int(self.read(layout.CHECKPOINT) or 0) != self.state.n:
+        if int(self.read(node_paths.CHECKPOINT) or 0) != self.state.n:
             found.append("the log has entries behind the checkpoint")
         return found
 
     def note(self, peer: str) -> PeerNote:
-        return msgspec.json.decode(self.read(layout.peer_state(peer)) or b"", type=PeerNote)
+        return msgspec.json.decode(self.read(node_paths.peer_state(peer)) or b"", type=PeerNote)
 
     # In the end
 
@@ -210,7 +210,7 @@ class Oracle:
                 decide(state, n, entries[n].event)
             if n in whole:
                 note = msgspec.json.decode(whole[n], type=SnapshotNote)
-                data = b"".join(stands[layout.snapshot_part(n, part)] for part in range(note.parts))
+                data = b"".join(stands[node_paths.snapshot_part(n, part)] for part in range(note.parts))
                 if state is None:
                     state = decode_state(data)
                 assert encode_state(state) == data, f"snapshot {n} is not what the log makes"
@@ -234,10 +234,10 @@ class Oracle:
 
     def picture(self) -> str:
         """How things stand, in a line."""
-        peers = {peer: self.note(peer).state for peer in self.children(layout.PEER_STATE)}
+        peers = {peer: self.note(peer).state for peer in self.children(node_paths.PEER_STATE)}
         jobs = {
             name: f"{job.status} { ({t: (x.state, x.peers) for t, x in job.tasks.items()}) }"
             for name, job in self.state.jobs.items()
         }
         leader = self.leader.process.name if self.leader else "nobody"
-        return f"n={self.state.n}, leader {leader}, peers {peers}, jobs {jobs}, inbox {self.children(layout.INBOX)}"
+        return f"n={self.state.n}, leader {leader}, peers {peers}, jobs {jobs}, inbox {self.children(node_paths.INBOX)}"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from sardonyx.spec import JobSpec
+from sardonyx.core.spec import JobSpec
 
 Kind = Literal[
     "kill",

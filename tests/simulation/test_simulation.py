@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import coordinator.decide
-import coordinator.leader
-import coordinator.log
-import coordinator.tree
-import coordinator.watches
-import peer.service
+import coordinator.core.decide
+import coordinator.loop.event_log
+import coordinator.loop.intake
+import coordinator.loop.leader
+import peer.daemon
 import peer.virtual_peer
+import sardonyx.zookeeper.session
 from tests.simulation.plan import Plan
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
@@ -73,40 +73,40 @@ def test_a_seed_gives_the_same_history_every_time() -> None:
 
 
 def _unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = coordinator.tree.Tree.begin
+    begin = sardonyx.zookeeper.session.Tree.begin
     monkeypatch.setattr(
-        coordinator.tree.Tree,
+        sardonyx.zookeeper.session.Tree,
         "begin",
         lambda tree, wanted, *, epoch_version=None: begin(tree, wanted, epoch_version=None),
     )
 
 
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.watches.Watches, "remember", lambda self, request: None)
+    monkeypatch.setattr(coordinator.loop.intake.Watches, "remember", lambda self, request: None)
 
 
 def _unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.leader.Leader, "_repair", lambda self, touched: 0)
+    monkeypatch.setattr(coordinator.loop.leader.Leader, "_repair", lambda self, touched: 0)
 
 
 def _unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.leader, "unfinished", lambda state: [])
+    monkeypatch.setattr(coordinator.loop.leader, "unfinished", lambda state: [])
 
 
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is exhausted seals, whatever the others do."""
 
     def exhausted(step: Any, event: Any) -> None:
-        peer = coordinator.decide._held(step, event)
+        peer = coordinator.core.decide._held(step, event)
         if peer is not None and peer.state == "active":
             step.move(event.peer, "seal")
 
-    monkeypatch.setitem(coordinator.decide._HANDLERS, coordinator.decide.Exhausted, exhausted)
+    monkeypatch.setitem(coordinator.core.decide._HANDLERS, coordinator.core.decide.Exhausted, exhausted)
 
 
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task is complete when one says so, though somebody has joined meanwhile."""
-    monkeypatch.setattr(coordinator.decide, "WORKING", frozenset())
+    monkeypatch.setattr(coordinator.core.decide, "WORKING", frozenset())
 
 
 def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +117,17 @@ def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader looks at its lists once and never again."""
-    monkeypatch.setattr(coordinator.watches.Watches, "_on_request", lambda self, event: None)
+    monkeypatch.setattr(coordinator.loop.intake.Watches, "_on_request", lambda self, event: None)
 
 
 def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A create whose reply was lost is sent again without a search, and nobody knows the first by its name."""
     _forgetful(monkeypatch)
-    ask = coordinator.tree.Tree._ask
+    ask = sardonyx.zookeeper.session.Tree._ask
     monkeypatch.setattr(
-        coordinator.tree.Tree, "_ask", lambda self, call, *, first=None, instead=None: ask(self, call, first=first)
+        sardonyx.zookeeper.session.Tree,
+        "_ask",
+        lambda self, call, *, first=None, instead=None: ask(self, call, first=first),
     )
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from coordinator.events import kind_of
-from sardonyx.spec import JobSpec, TaskSpec
+from sardonyx.core.events import kind_of
+from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.simulation.plan import Cue, Fault, Plan, Submission
 from tests.simulation.world import World
 

@@ -19,19 +19,20 @@ from typing import Any
 import msgspec
 import structlog
 
-import coordinator.leader
-import coordinator.snapshots
-import coordinator.step
-from coordinator import layout, scheduling
-from coordinator.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
-from coordinator.outcomes import SessionLost, ZooKeeperAway
-from coordinator.service import Coordinator
-from coordinator.state import State, check
-from coordinator.tree import Tree
-from peer.service import PeerDaemon
-from sardonyx.config import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
-from sardonyx.errors import SetupError
-from sardonyx.graph import is_bounded
+import coordinator.core.changeset
+import coordinator.loop.leader
+import coordinator.loop.snapshots
+from coordinator.core import scheduling
+from coordinator.core.state import State, check
+from coordinator.daemon import Coordinator
+from peer.daemon import PeerDaemon
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SetupError
+from sardonyx.core.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
+from sardonyx.core.graph import is_bounded
+from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.session import Tree
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
 from tests.simulation.kafka import SimCraft, SimKafka, SimLinks
@@ -55,7 +56,7 @@ class SimTree(Tree):
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         made = super().create_sequential(prefix, data, ephemeral=ephemeral)
         uuid = prefix.rstrip("-").rpartition("-")[2]
-        if prefix.startswith(layout.INBOX) and len(uuid) == 32:
+        if prefix.startswith(node_paths.INBOX) and len(uuid) == 32:
             self.oracle.confirmed.add(uuid)
         return made
 
@@ -291,7 +292,7 @@ class World:
         self.oracle.usurp()
 
     def _evict(self, fault: Fault) -> None:
-        peers = self.oracle.children(layout.PEER_STATE)
+        peers = self.oracle.children(node_paths.PEER_STATE)
         if peers:
             self._ask(Evicted(peer=peers[fault.count % len(peers)]))
 
@@ -307,7 +308,7 @@ class World:
         del fault
         said = nonsense(self)
         if isinstance(said, bytes):
-            self._put(lambda tree: tree.create_sequential(f"{layout.INBOX}/{self.sim.rng.random()}-", said))
+            self._put(lambda tree: tree.create_sequential(f"{node_paths.INBOX}/{self.sim.rng.random()}-", said))
         else:
             self._ask(said)
 
@@ -381,25 +382,26 @@ class instrumented:  # noqa: N801 - reads as a word
     def __enter__(self) -> None:
         self._names = os.getpid, socket.gethostname
         os.getpid, socket.gethostname = lambda: 1, lambda: "sim"  # what is written must be the same in every process
-        self._decide = coordinator.leader.decide
-        coordinator.leader.decide = self._checked  # type: ignore[assignment]
+        self._decide = coordinator.loop.leader.decide
+        coordinator.loop.leader.decide = self._checked  # type: ignore[assignment]
         self._limits = {
-            name: getattr(coordinator.step, name) for name in ("REMEMBERED_DEAD", "REMEMBERED_PURGED", "FORGIVEN")
+            name: getattr(coordinator.core.changeset, name)
+            for name in ("REMEMBERED_DEAD", "REMEMBERED_PURGED", "FORGIVEN")
         }
         plan = self._world.plan
         for name, limit in zip(self._limits, (plan.memory, plan.memory, plan.forgiven), strict=True):
-            setattr(coordinator.step, name, limit)
-        self._part = coordinator.snapshots.PART
-        coordinator.snapshots.PART = PARTS.get(plan.snapshot_every, self._part)
+            setattr(coordinator.core.changeset, name, limit)
+        self._part = coordinator.loop.snapshots.PART
+        coordinator.loop.snapshots.PART = PARTS.get(plan.snapshot_every, self._part)
         self._log = structlog.get_config()
         structlog.configure(processors=[self._heard], wrapper_class=structlog.make_filtering_bound_logger(VERBOSITY))
 
     def __exit__(self, *exc: object) -> None:
         os.getpid, socket.gethostname = self._names
-        coordinator.leader.decide = self._decide
+        coordinator.loop.leader.decide = self._decide
         for name, limit in self._limits.items():
-            setattr(coordinator.step, name, limit)
-        coordinator.snapshots.PART = self._part
+            setattr(coordinator.core.changeset, name, limit)
+        coordinator.loop.snapshots.PART = self._part
         structlog.configure(**self._log)
 
     def _checked(self, state: State, n: int, event: Any) -> Any:

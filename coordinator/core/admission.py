@@ -1,0 +1,77 @@
+"""Whether a job that was handed in can be planned at all: the coordinator's own short look at its structure. Pure.
+
+The client has validated the job in full (:mod:`sardonyx.job.validate`). Here only that is asked again without which the
+coordinator itself could not go on, since a request in the inbox may come from anybody.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections.abc import Iterator
+
+from sardonyx.core.errors import Failure
+from sardonyx.core.graph import order_of
+from sardonyx.core.spec import JobSpec, TaskSpec
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
+"""Names of jobs and tasks; they become parts of paths and topics."""
+JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
+"""A job's id: its name and what the client made to tell it from others of that name."""
+
+
+def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
+    """Why a job is not taken in, or None. ``taken_by``: the job that holds its name and has not ended."""
+    if taken_by is not None:
+        return Failure(
+            "SX-JOB-NAME-TAKEN",
+            f"a job named {spec.name} has not ended yet",
+            cause=f"it is {taken_by}; names of topics are made of job ids, and names tell jobs apart for people",
+            fix=f"wait for it, end it with `sardonyx job kill {taken_by}`, or give this job another name",
+            where={"job": job, "name": spec.name, "taken_by": taken_by},
+        )
+    problem = next(_problems(spec), None)
+    if problem is None:
+        return None
+    code, message = problem
+    return Failure(
+        code,
+        message,
+        cause="the job was handed in without the client's validation, or by another version of it",
+        fix="run `sardonyx check` on the job; it names every problem and what to do about it",
+        where={"job": job, "name": spec.name},
+    )
+
+
+def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    names = [task.name for task in spec.catalog]
+    known = set(names)
+    for name in [spec.name, *names]:
+        if not NAME.fullmatch(name):
+            yield "SX-JOB-STRUCTURE", f"{name[:80]!r} cannot be a name"
+    if len(known) < len(names):
+        yield "SX-JOB-STRUCTURE", "two tasks have the same name"
+    if len(set(spec.workflow)) < len(spec.workflow):
+        yield "SX-JOB-STRUCTURE", "the workflow names an edge twice"
+    for edge in spec.workflow:
+        for name in edge:
+            if name not in known:
+                yield "SX-JOB-STRUCTURE", f"the workflow names a task that the catalog does not have: {name[:80]!r}"
+    try:
+        order_of(spec)
+    except graphlib.CycleError as error:
+        yield "SX-JOB-CYCLE", f"the workflow has a cycle: {' -> '.join(error.args[1])}"
+    if not spec.catalog:
+        yield "SX-JOB-STRUCTURE", "the job has no tasks"
+    sources, targets = {edge[0] for edge in spec.workflow}, {edge[1] for edge in spec.workflow}
+    for task in spec.catalog:
+        yield from _task_problems(task, has_in=task.name in targets, has_out=task.name in sources)
+
+
+def _task_problems(task: TaskSpec, *, has_in: bool, has_out: bool) -> Iterator[tuple[str, str]]:
+    if has_in == (task.type == "input"):
+        yield "SX-JOB-STRUCTURE", f"{task.name} is of type {task.type} and has {'a' if has_in else 'no'} task before it"
+    if has_out == (task.type == "output"):
+        yield "SX-JOB-STRUCTURE", f"{task.name} is of type {task.type} and has {'a' if has_out else 'no'} task after it"
+    if task.medium == "kafka" and not isinstance(task.options.get("topic"), str):
+        yield "SX-JOB-STRUCTURE", f"{task.name} names no topic"

@@ -1,0 +1,309 @@
+"""One decision in the making: the moves out of which :mod:`coordinator.core.decide` puts a decision together. Pure.
+
+Every change of a state goes through a :class:`Step`. It looks at each node of the tree before its first change, and in the
+end gives as effects exactly what differs: computed from what was touched, never from the whole state.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import force_setattr
+
+from coordinator.core import peer_states
+from coordinator.core.peer_states import Trigger
+from coordinator.core.scheduling import Offer
+from coordinator.core.state import (
+    REMEMBERED_DEAD,
+    REMEMBERED_PURGED,
+    Job,
+    Peer,
+    Plan,
+    State,
+    Task,
+    encode_note,
+    free_slots,
+    job_nodes,
+    plan_of,
+)
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
+    Assignment,
+    Counts,
+    Create,
+    CreateLinks,
+    Delete,
+    DeleteLinks,
+    DeletePulse,
+    Effect,
+    JobNote,
+    JobStatus,
+    LinkFacts,
+    LinksNote,
+    OuterEffect,
+    PeerNote,
+    Set,
+    TaskNote,
+    TaskState,
+    TreeEffect,
+)
+from sardonyx.core.spec import JobSpec, encode_spec
+
+FORGIVEN = 600.0
+"""Seconds after which a failure no longer counts when the next one comes: a job that runs for months will see many."""
+
+
+class Step:
+    """The changes that one event makes.
+
+    Args:
+        state: changed in place.
+        n: number of the event.
+        at: its wall clock, seconds since 1970.
+    """
+
+    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "n", "state")
+
+    def __init__(self, state: State, n: int, at: float) -> None:
+        self.state = state
+        self.n = n
+        self.at = at
+        self.jobs: dict[str, None] = {}
+        """Jobs of which something has changed, in order."""
+        self._touched: dict[str, tuple[Peer | Job | Task, PeerNote | JobNote | TaskNote | None]] = {}
+        self._made: list[TreeEffect] = []
+        self._removed: list[TreeEffect] = []
+        self._outer: list[OuterEffect] = []
+        self._free = state.free
+
+    @property
+    def free_changed(self) -> bool:
+        """Whether more or fewer peers are idle than before the event."""
+        return self.state.free != self._free
+
+    def effects(self) -> list[Effect]:
+        """What is to be done: the tree's changes, parents before children; removals, children before parents; then what
+        lies outside the tree.
+        """
+        changes: list[TreeEffect] = list(self._made)
+        for path, (entity, before) in self._touched.items():
+            after = entity.note()
+            if after == before:
+                continue
+            entity.n = self.n
+            if after is None:
+                changes.append(Delete(path))
+                continue
+            force_setattr(after, "n", self.n)  # nobody else has seen it yet
+            changes.append((Create if before is None else Set)(path, encode_note(after)))
+        return [*changes, *self._removed, *self._outer]
+
+    # Peers
+
+    def birth(self, name: str, *, daemon: str, host: str, pid: int) -> None:
+        """A peer that is idle."""
+        peer = Peer("idle", self.n, self.at, self._rank(), daemon=daemon, host=host, pid=pid)
+        self.state.peers[name] = peer
+        self.state.by_state["idle"][name] = None
+        self._touched[node_paths.peer_state(name)] = (peer, None)
+
+    def move(self, name: str, trigger: Trigger) -> None:
+        """A peer's transition; its place on a task is not touched."""
+        state, peer = self.state, self._peer(name)
+        del state.by_state[peer.state][name]
+        peer.state = peer_states.after(peer.state, trigger)
+        peer.since, peer.order = self.at, state.order
+        state.order += 1
+        state.by_state[peer.state][name] = None
+        if peer.state == "dead":
+            dead = state.by_state["dead"]
+            while len(dead) > REMEMBERED_DEAD:
+                del state.peers[dead.popitem(last=False)[0]]
+
+    def leave(self, name: str, trigger: Trigger) -> None:
+        """A peer's transition out of its task, if it has one. If all that remain on it are waiting, they become idle."""
+        peer = self._peer(name)
+        place, peer.assignment = peer.assignment, None
+        self.move(name, trigger)
+        if place is None:
+            return
+        task = self._task(place.job, place.task)
+        del task.peers[name]
+        if all(self.state.peers[other].state == "waiting" for other in task.peers):
+            for other in self.state.on_task(task):
+                self._peer(other).assignment = None
+                del task.peers[other]
+                self.move(other, "release")
+
+    def take_pulse(self, name: str) -> None:
+        """A dead peer's pulse is to be removed."""
+        self.state.peers[name].pulse_due = True
+        self._outer.append(DeletePulse(name))
+
+    def offer(self, offer: Offer) -> None:
+        """A task to the peers that have been idle longest, each with the smallest slot that is free."""
+        job = self.state.jobs[offer.job]
+        task = self._task(offer.job, offer.task)
+        for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
+            name = next(iter(self.state.by_state["idle"]))
+            self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
+            task.peers[name] = slot
+            self.move(name, "offer")
+        self.state.turn = job.number
+
+    # Jobs
+
+    def admit(self, name: str, spec: JobSpec) -> None:
+        """A job that is taken in: planning, and its topics are to be made."""
+        job = Job(self.n, self.n, spec, self.at)
+        self._record(name, job)
+        job.tasks = {task.name: Task(self.n) for task in spec.catalog}
+        self.state.names[spec.name] = name
+        self.state.plans[name] = plan_of(self.state, name)
+        for task_name, task in job.tasks.items():
+            self._touched[node_paths.job_task(name, task_name)] = (task, None)
+        self._outer.append(CreateLinks(name))
+
+    def refuse(self, name: str, spec: JobSpec, error: Failure) -> None:
+        """A job that is not taken in: it is recorded, failed, and has no tasks."""
+        self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error))
+        self.state.purgeable[name] = None
+
+    def start(self, name: str, facts: dict[str, LinkFacts]) -> None:
+        """The job's links stand: it runs."""
+        job = self.job(name)
+        job.status, job.links, job.facts = "running", "made", facts
+        self.state.plans[name] = Plan(self.state.plans[name].graph, facts)
+        self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
+        self.state.hungry.add(name)
+
+    def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
+        """The job is over: its peers are idle, none of its tasks rests, its topics are to be removed."""
+        self.waits_for(name, 0)
+        job = self.job(name)
+        job.status, job.ended_at, job.error = status, self.at, error
+        for task_name, task in job.tasks.items():
+            self.rest(name, task_name, resting=False)
+            for peer in self.state.on_task(task):
+                if peer in task.peers:  # the leaving of another may have freed it
+                    self.leave(peer, "release")
+        del self.state.plans[name], self.state.names[job.spec.name]
+        self.state.hungry.discard(name)
+        self._outer.append(DeleteLinks(name))
+
+    def links_came_late(self, name: str) -> None:
+        """Topics may have been made after those of the ended job were removed: remove them again."""
+        self.job(name).links = "made"
+        self.state.purgeable.pop(name, None)
+        self._outer.append(DeleteLinks(name))
+
+    def links_gone(self, name: str, counts: dict[str, Counts]) -> None:
+        """The topics are removed; with them went the positions from which open counts could be read."""
+        job = self.job(name)
+        job.links = "gone"
+        for task_name in job.tasks:
+            if job.tasks[task_name].counts is None and task_name in counts:
+                self._task(name, task_name).counts = counts[task_name]
+        if job.purge:
+            self.forget(name)
+        else:
+            self.state.purgeable[name] = None
+
+    def forget(self, name: str) -> None:
+        """An ended job is gone from state and tree; only its id is remembered for a while."""
+        job = self.state.jobs.pop(name)
+        self.state.purgeable.pop(name, None)
+        self.jobs.pop(name, None)
+        for path in reversed(job_nodes(name, job)):
+            self._touched.pop(path, None)
+            self._removed.append(Delete(path))
+        purged = self.state.purged
+        purged[name] = None
+        while len(purged) > REMEMBERED_PURGED:
+            purged.popitem(last=False)
+
+    def task_is(self, job: str, name: str, state: TaskState, counts: Counts | None = None) -> None:
+        """A task's new state, and with it that of the bound tasks beside it. The same again changes nothing at all: the
+        job is not touched, and need not be looked at.
+        """
+        if counts is None and self.state.jobs[job].tasks[name].state == state:
+            return
+        task = self._task(job, name)
+        task.state = state
+        task.counts = counts or task.counts
+        if state == "complete":
+            self.rest(job, name, resting=False)
+        tasks = self.state.jobs[job].tasks
+        for bound, stages in self.state.plans[job].graph.bound.items():
+            if name in stages:
+                complete = all(tasks[stage].state == "complete" for stage in stages)
+                self._task(job, bound).state = "complete" if complete else "running"
+
+    def task_failed(self, job: str, name: str, error: Failure) -> Task:
+        """Count a failure and keep the first. What lies too far back is forgiven: the count begins anew."""
+        self.rest(job, name, resting=False)
+        task = self._task(job, name)
+        if task.failed_at is not None and self.at - task.failed_at > FORGIVEN:
+            task.failures, task.error = 0, None
+        task.failures += 1
+        task.error = task.error or error
+        task.failed_at = self.at
+        return task
+
+    def rest(self, job: str, name: str, *, resting: bool) -> None:
+        """Whether a task is kept back from being offered."""
+        if self.state.jobs[job].tasks[name].resting != resting:
+            task = self._task(job, name)
+            self.state.forget_rest(job, name, task)
+            task.resting = resting
+            self.state.note_rest(job, name, task)
+
+    def waits_for(self, name: str, peers: int) -> None:
+        """How many more peers a job needs, and since when it needs any."""
+        if self.state.jobs[name].waits_for != peers:
+            job = self.job(name)
+            job.waits_for = peers
+            job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
+
+    # What was there before
+
+    def job(self, name: str) -> Job:
+        """A job that is about to be changed."""
+        job = self.state.jobs[name]
+        self.jobs[name] = None
+        path = node_paths.job_status(name)
+        if path not in self._touched:
+            self._touched[path] = (job, job.note())
+        return job
+
+    def _task(self, job_name: str, name: str) -> Task:
+        job = self.state.jobs[job_name]
+        self.jobs[job_name] = None
+        if job.status == "running":
+            self.state.hungry.add(job_name)
+        task = job.tasks[name]
+        path = node_paths.job_task(job_name, name)
+        if path not in self._touched:
+            self._touched[path] = (task, task.note())
+        return task
+
+    def _peer(self, name: str) -> Peer:
+        peer = self.state.peers[name]
+        path = node_paths.peer_state(name)
+        if path not in self._touched:
+            self._touched[path] = (peer, peer.note())
+        return peer
+
+    def _record(self, name: str, job: Job) -> None:
+        self.state.jobs[name] = job
+        self.jobs[name] = None
+        self._made += [
+            Create(node_paths.job(name)),
+            Create(node_paths.job_spec(name), encode_spec(job.spec)),
+            Create(node_paths.job_tasks(name)),
+        ]
+        self._touched[node_paths.job_status(name)] = (job, None)
+
+    def _rank(self) -> int:
+        rank = self.state.order
+        self.state.order += 1
+        return rank

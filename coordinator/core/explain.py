@@ -1,0 +1,313 @@
+"""Why does a job not run? What is missing, who holds it, and since when; read from a state, also a past one. Pure.
+
+``sardonyx job explain`` shows it. The reasons stand in order of weight: the first one is what to look at first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from coordinator.core.peer_states import ASSIGNED
+from coordinator.core.scheduling import asks, blocking, needs, stalled
+from coordinator.core.state import Job, Plan, State
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import JobStatus, PeerState
+from sardonyx.core.units import duration
+
+Code = Literal[
+    "unknown",
+    "forgotten",
+    "refused",
+    "failed",
+    "killed",
+    "completed",
+    "links-going",
+    "links-coming",
+    "nobody-lives",
+    "peers-missing",
+    "held-for-ever",
+    "task-rests",
+    "task-short",
+    "task-blocked",
+    "task-full",
+    "unanswered",
+    "runs",
+]
+"""What a reason is, for programs. The meaning of each is told in ``docs/coordination.md``."""
+
+SHOWN = 10
+"""Peers of one reason that are shown to people; a program gets them all."""
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A virtual peer that is not free: what it is, where, and since when (seconds since 1970)."""
+
+    peer: str
+    state: PeerState
+    since: float
+    job: str | None = None
+    task: str | None = None
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One thing that keeps a job, or a task of it, from going on; or that nothing does."""
+
+    code: Code
+    text: str
+    """One sentence for people."""
+    since: float | None = None
+    """Since when it is so, seconds since 1970; None where nobody noted it."""
+    task: str | None = None
+    """The task that it is about, if it is about one."""
+    needed: int | None = None
+    """How many virtual peers are asked for."""
+    free: int | None = None
+    """How many are idle."""
+    failures: int | None = None
+    limit: int | None = None
+    """How many failures the job outlives, or how many peers the task takes."""
+    error: Failure | None = None
+    peers: list[Holder] = []
+    """Who holds what is missing, or who is at work; the longest there first."""
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a job does not run, or that it does, after event ``n``."""
+
+    job: str
+    n: int
+    reasons: list[Reason]
+    """Never empty; the weightiest first."""
+    status: JobStatus | None = None
+    """None for a job that is not known (any more)."""
+
+
+def explain(state: State, job: str) -> Explanation:
+    """Why this job does not run, in any status, also if there is no such job."""
+    found = state.jobs.get(job)
+    if found is None:
+        return Explanation(job, state.n, [_unknown(state, job)])
+    if found.ended:
+        reasons = list(_ended(found))
+    elif found.status == "planning":
+        text = "its topics are being made, or looked up in Kafka"
+        reasons = [Reason(code="links-coming", text=text, since=found.submitted_at)]
+    else:
+        reasons = _running(state, job, found)
+    return Explanation(job, state.n, reasons, found.status)
+
+
+def _unknown(state: State, job: str) -> Reason:
+    if job in state.purged:
+        return Reason(code="forgotten", text="it had ended, and was purged")
+    return Reason(code="unknown", text="no job of this id was ever handed in, or it was purged long ago")
+
+
+# Jobs that have ended
+
+
+def _ended(job: Job) -> Iterator[Reason]:
+    if job.status == "failed" and job.error is not None:
+        what: tuple[Code, str] = ("refused", "it was not taken in") if job.refused else ("failed", "it failed")
+        text = f"{what[1]}: {_one_line(job.error)}"
+        yield Reason(code=what[0], text=text, since=job.ended_at, error=job.error)
+    elif job.status == "killed":
+        yield Reason(code="killed", text="a user ended it", since=job.ended_at)
+    else:
+        yield Reason(code="completed", text="all its tasks are complete", since=job.ended_at)
+    if not job.purgeable:
+        then = "; after that it is forgotten" if job.purge else ""
+        yield Reason(code="links-going", text=f"its topics and groups are being removed{then}", since=job.ended_at)
+
+
+# Jobs that run, or should
+
+
+def _running(state: State, name: str, job: Job) -> list[Reason]:
+    plan = state.plans[name]
+    reasons = [*_missing(state, name, job, plan), *_resting(state, job, plan)]
+    reasons += [
+        *_short(state, job, plan),
+        *_blocked(job, plan),
+        *_full(state, job, plan),
+        *_unanswered(state, job, plan),
+    ]
+    at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])]
+    if at_work:
+        peers = _holders(state, at_work)
+        words = f"{_peers(len(peers))} {'is' if len(peers) == 1 else 'are'} at work"
+        text = words if reasons else f"it runs, and nothing is missing: {words}"
+        reasons.append(Reason(code="runs", text=text, since=peers[0].since, peers=peers))
+    return reasons
+
+
+def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
+    """Peers that the job cannot go on without."""
+    busy = [peer for found in ASSIGNED for peer in state.by_state[found]]
+    revoked = list(state.by_state["revoked"])
+    if not busy and not state.free:
+        dead = state.by_state["dead"]
+        since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
+        yield Reason(
+            code="nobody-lives",
+            text="there is no virtual peer at all; is a peer daemon running?",
+            since=max(since, job.submitted_at),
+            needed=job.waits_for or None,
+            free=0,
+            peers=_holders(state, revoked),
+        )
+        return
+    if not job.waits_for:
+        return
+    asking = [stalled(job, plan)[0]] if plan.graph.bounded else _asking(job, plan)
+    needed = sum(needs(job, plan, stage) for stage in asking)
+    who = f"task {asking[0]} asks" if len(asking) == 1 else f"tasks {', '.join(asking)} ask"
+    yield Reason(
+        code="peers-missing",
+        text=f"it waits for {_peers(job.waits_for, 'more ')}: {who} for {needed}, {state.free} {_are(state.free)} free",
+        since=job.waits_since,
+        needed=needed,
+        free=state.free,
+        peers=_holders(state, [*busy, *revoked]),
+    )
+    others = [peer for peer in busy if state.assignment(peer).job != name]
+    held = Counter(state.assignment(peer).job for peer in others)
+    if held and all(not state.plans[other].graph.bounded for other in held):
+        holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
+        yield Reason(
+            code="held-for-ever",
+            text=f"all virtual peers of other jobs are on such as never end by themselves: {holding}",
+            since=max(state.peers[peer].since for peer in others),
+        )
+
+
+def _asking(job: Job, plan: Plan) -> list[str]:
+    return [stage for stage in plan.stages if asks(job.tasks[stage])]
+
+
+def _resting(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+    limit = job.spec.failure_limit
+    for stage in plan.stages:
+        task = job.tasks[stage]
+        if task.resting and task.error is not None:
+            others = f"; {_peers(len(task.peers))} on it {_go(len(task.peers))} on" if task.peers else ""
+            yield Reason(
+                code="task-rests",
+                text=f"task {stage} rests after failure {task.failures} (the job outlives {limit}), "
+                f"first {_one_line(task.error)}{others}",
+                since=task.failed_at,
+                task=stage,
+                failures=task.failures,
+                limit=limit,
+                error=task.error,
+                peers=_holders(state, state.on_task(task)),
+            )
+
+
+def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+    """Tasks that could be at work if more peers were free, beside those that the job as a whole waits for."""
+    if job.waits_for:
+        return
+    for stage in _asking(job, plan):
+        if not blocking(job, plan, stage):
+            needed = needs(job, plan, stage)
+            yield Reason(
+                code="task-short",
+                text=f"task {stage} is offered when {_peers(needed)} {_are(needed)} free, and {state.free} {_are(state.free)}",
+                task=stage,
+                needed=needed,
+                free=state.free,
+            )
+
+
+def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
+    for stage in _asking(job, plan):
+        before = blocking(job, plan, stage)
+        if before:
+            text = f"task {stage} is not offered while nobody works on {', '.join(before)} in front of it"
+            yield Reason(code="task-blocked", text=text, task=stage)
+
+
+def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+    """Tasks that idle peers cannot help with."""
+    if not state.free:
+        return
+    for stage, spec in plan.stages.items():
+        task, limit = job.tasks[stage], plan.limit[stage]
+        if task.state == "complete" or task.resting or len(task.peers) < limit:
+            continue
+        if spec.consumption == "sequential":
+            why = "it is sequential"
+        elif limit == spec.max_peers:
+            why = f"its max_peers is {limit}"
+        else:
+            why = f"its widest link has {limit} {'partition' if limit == 1 else 'partitions'}"
+        yield Reason(
+            code="task-full",
+            text=f"task {stage} takes no more than {_peers(limit)}: {why}; {_peers(state.free)} {_are(state.free)} idle",
+            task=stage,
+            free=state.free,
+            limit=limit,
+            peers=_holders(state, state.on_task(task)),
+        )
+
+
+def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+    for stage in plan.stages:
+        peers = state.on_task(job.tasks[stage])
+        if peers and all(state.peers[peer].state == "acking" for peer in peers):
+            held = _holders(state, peers)
+            text = f"task {stage} was offered to {_peers(len(peers))}, and nobody has answered yet"
+            yield Reason(code="unanswered", text=text, since=held[0].since, task=stage, peers=held)
+
+
+def _holders(state: State, peers: list[str]) -> list[Holder]:
+    """These peers with their places, the longest there first."""
+    found = []
+    for name in sorted(peers, key=lambda name: state.peers[name].order):
+        peer = state.peers[name]
+        place = peer.assignment
+        found.append(Holder(name, peer.state, peer.since, place.job if place else None, place.task if place else None))
+    return found
+
+
+# For people
+
+
+def as_lines(explanation: Explanation, now: float) -> list[str]:
+    """An explanation for people, a line each; ``now`` (seconds since 1970) tells how long each thing has lasted."""
+    lines = [f"{explanation.job} is {explanation.status or 'not known'}"]
+    for reason in explanation.reasons:
+        lines.append(f"  {reason.text}{_for(reason.since, now)}")
+        if reason.error is not None and reason.error.fix:
+            lines.append(f"    fix: {reason.error.fix}")
+        for held in reason.peers[:SHOWN]:
+            place = f" on {held.job}/{held.task}" if held.job else ""
+            lines.append(f"    {held.peer} {held.state}{place}{_for(held.since, now)}")
+        if len(reason.peers) > SHOWN:
+            lines.append(f"    and {len(reason.peers) - SHOWN} more")
+    return lines
+
+
+def _for(since: float | None, now: float) -> str:
+    return "" if since is None else f", for {duration(now - since)}"
+
+
+def _one_line(error: Failure) -> str:
+    return f"{error.code}: {error.message}".splitlines()[0]
+
+
+def _peers(number: int, more: str = "") -> str:
+    return f"{number} {more}virtual {'peer' if number == 1 else 'peers'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _go(number: int) -> str:
+    return "goes" if number == 1 else "go"

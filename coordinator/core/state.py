@@ -1,0 +1,481 @@
+"""What is known: peers, jobs and tasks; how it is stored, how it looks in the tree, and the rules it obeys. Pure.
+
+Only :mod:`coordinator.core.decide` changes a state. What is stored is canonical: equal states encode to equal bytes, whatever
+way they came about (live, replayed from the log, or loaded from a snapshot and gone on from there).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import count
+from typing import Literal
+
+import msgspec
+
+from coordinator.core import peer_states
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure, InternalError, SardonyxError
+from sardonyx.core.events import (
+    ENDED,
+    FORMAT,
+    Assignment,
+    Counts,
+    JobNote,
+    JobStatus,
+    LinkFacts,
+    LinksNote,
+    PeerNote,
+    PeerState,
+    TaskNote,
+    TaskState,
+)
+from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.spec import JobSpec, encode_spec
+
+REMEMBERED_DEAD = 1_000
+"""Dead peers that are still known by id, so that a birth told twice or a late request changes nothing. A pulse is read
+again within seconds, so a thousand further deaths lie far beyond any repetition; without a limit the state would grow
+for as long as the deployment lives."""
+REMEMBERED_PURGED = 1_000
+"""Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
+
+
+class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A virtual peer."""
+
+    state: PeerState
+    n: int
+    """The event that changed its state node last."""
+    since: float
+    """When it entered its state: the wall clock of the event that moved it, seconds since 1970."""
+    order: int
+    """Rank among all entries into any state: the lower, the longer ago."""
+    assignment: Assignment | None = None
+    daemon: str = ""
+    host: str = ""
+    pid: int = 0
+    pulse_due: bool = False
+    """Dead, but its pulse has still to be taken away."""
+
+    def note(self) -> PeerNote | None:
+        """Its state node; a dead peer has none."""
+        return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment)
+
+
+class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One entry of a job's catalog. A bound task never has peers; its state mirrors the stages beside it."""
+
+    n: int
+    state: TaskState = "pending"
+    peers: dict[str, int] = {}
+    """Peers on the task -> slot."""
+    failures: int = 0
+    counts: Counts | None = None
+    error: Failure | None = None
+    """The first failure that counts; the one that fails the job if there are too many."""
+    failed_at: float | None = None
+    """Wall clock of the last failure, seconds since 1970."""
+    resting: bool = False
+    """It failed, and is offered to nobody until its rest is over."""
+
+    def note(self) -> TaskNote:
+        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts)
+
+
+class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A job that was handed in. One that was refused at the door has no tasks."""
+
+    number: int
+    """The event that submitted it: jobs take turns in this order."""
+    n: int
+    """The event that changed its status node last. Once it may be forgotten, that is the event since which it may."""
+    spec: JobSpec
+    submitted_at: float
+    status: JobStatus = "planning"
+    tasks: dict[str, Task] = {}
+    links: Literal["none", "made", "gone"] = "none"
+    """Whether its topics stand, as far as the log tells; while planning they may stand in part."""
+    facts: dict[str, LinkFacts] | None = None
+    ended_at: float | None = None
+    error: Failure | None = None
+    waits_for: int = 0
+    waits_since: float | None = None
+    """Wall clock of the event since which it waits for peers."""
+    purge: bool = False
+    """It has ended and is to be forgotten as soon as its links are gone."""
+
+    def note(self) -> JobNote:
+        return JobNote(
+            name=self.spec.name,
+            status=self.status,
+            n=self.n,
+            submitted_at=self.submitted_at,
+            ended_at=self.ended_at,
+            error=self.error,
+            waits_for=self.waits_for,
+            waits_since=self.waits_since,
+            links=self.links,
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def refused(self) -> bool:
+        return not self.tasks
+
+    @property
+    def purgeable(self) -> bool:
+        """Nothing of it is left outside the tree."""
+        return self.ended and (self.refused or self.links == "gone")
+
+
+class Plan:
+    """What follows from a job's spec and the facts of its links; kept while the job lives, never stored.
+
+    ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take.
+    """
+
+    __slots__ = ("graph", "limit", "stages", "upstream")
+
+    def __init__(self, graph: Graph, facts: dict[str, LinkFacts]) -> None:
+        self.graph = graph
+        self.stages = {stage.name: stage.task for stage in graph.stages}
+        self.upstream = {
+            stage.name: [
+                link.source for link in stage.ingress if link.source in self.stages and link.source != stage.name
+            ]
+            for stage in graph.stages
+        }
+        self.limit = {stage.name: _limit(stage, facts) for stage in graph.stages}
+
+
+def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
+    """More peers than partitions would find nothing to read; a sequential task takes one."""
+    if stage.task.consumption == "sequential":
+        return 1
+    widest = max((facts[link.name].partitions for link in stage.ingress if link.name in facts), default=1)
+    return max(1, widest if stage.task.max_peers is None else min(widest, stage.task.max_peers))
+
+
+class State:
+    """Everything that the coordinator knows after event ``n``.
+
+    The first seven attributes are stored. The others follow from them and are kept beside them, so that the cost of a
+    decision does not grow with the number of peers or jobs.
+    """
+
+    __slots__ = (
+        "by_state",
+        "deployment",
+        "hungry",
+        "jobs",
+        "n",
+        "names",
+        "order",
+        "peers",
+        "plans",
+        "purgeable",
+        "purged",
+        "resting",
+        "turn",
+    )
+
+    def __init__(self, deployment: str) -> None:
+        self.deployment = deployment
+        self.n = 0
+        """The last event; 0: none yet, the first one is number 1."""
+        self.turn = 0
+        """Number of the job that was served last."""
+        self.order = 0
+        """The next rank that an entry into a state gets."""
+        self.peers: dict[str, Peer] = {}
+        self.jobs: dict[str, Job] = {}
+        self.purged: OrderedDict[str, None] = OrderedDict()
+        """Ids of the jobs that were forgotten last, oldest first."""
+
+        self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in peer_states.STATES}
+        """Peers in each state, the one that has been in it longest first."""
+        self.plans: dict[str, Plan] = {}
+        """Of the jobs that have not ended."""
+        self.names: dict[str, str] = {}
+        """Name -> id of the jobs that have not ended."""
+        self.hungry: set[str] = set()
+        """Running jobs that may have room for another peer; every one that has, or will have after a rest, is in it."""
+        self.resting: dict[int, list[tuple[float, str, str]]] = {}
+        """How often they failed -> the tasks that rest, as (failed_at, job, task), sorted: all of a row rest equally long."""
+        self.purgeable: OrderedDict[str, None] = OrderedDict()
+        """Jobs that may be forgotten, the one that has been so longest first."""
+
+    @property
+    def free(self) -> int:
+        """How many peers are idle."""
+        return len(self.by_state["idle"])
+
+    def on_task(self, task: Task) -> list[str]:
+        """The peers of a task in the order in which they came to it."""
+        return sorted(task.peers, key=lambda peer: (self.assignment(peer).id, task.peers[peer]))
+
+    def assignment(self, peer: str) -> Assignment:
+        """The assignment of a peer that must have one."""
+        found = self.peers[peer].assignment
+        if found is None:
+            raise _broken("a peer that is listed on a task has an assignment", peer=peer)
+        return found
+
+    def note_rest(self, job: str, name: str, task: Task) -> None:
+        """Take a task that rests into its row."""
+        if task.resting and task.failed_at is not None:
+            insort(self.resting.setdefault(task.failures, []), (task.failed_at, job, name))
+
+    def forget_rest(self, job: str, name: str, task: Task) -> None:
+        """Take a task that rests out of its row; to be called before anything of its failures is changed."""
+        if task.resting and task.failed_at is not None:
+            row = self.resting[task.failures]
+            del row[bisect_left(row, (task.failed_at, job, name))]
+            if not row:
+                del self.resting[task.failures]
+
+
+def new_state(deployment: str = "default") -> State:
+    """The state of a deployment in which nothing has happened yet."""
+    return State(deployment)
+
+
+# Stored form
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    deployment: str
+    n: int
+    turn: int
+    order: int
+    peers: dict[str, Peer]
+    jobs: dict[str, Job]
+    purged: list[str]
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+def encode_state(state: State) -> bytes:
+    """A state as canonical JSON bytes: equal states give equal bytes."""
+    stored = _Stored(
+        FORMAT, state.deployment, state.n, state.turn, state.order, state.peers, state.jobs, list(state.purged)
+    )
+    return msgspec.json.encode(stored, order="deterministic")
+
+
+def decode_state(data: bytes) -> State:
+    """The reverse of :func:`encode_state`.
+
+    Raises:
+        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        stored = msgspec.json.decode(data, type=_Stored) if found == FORMAT else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _unreadable(str(error)) from error
+    if stored is None:
+        raise _unreadable(f"it has format {found}, this version reads format {FORMAT}")
+    state = State(stored.deployment)
+    state.n, state.turn, state.order = stored.n, stored.turn, stored.order
+    state.peers = stored.peers
+    state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
+    state.purged = OrderedDict.fromkeys(stored.purged)
+    for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
+        state.by_state[peer.state][name] = None
+    for name, job in state.jobs.items():
+        # JSON keeps keys sorted by name; decisions go through tasks as the catalog has them
+        job.tasks = {task.name: job.tasks[task.name] for task in job.spec.catalog if task.name in job.tasks}
+        if not job.ended:
+            state.plans[name] = plan_of(state, name)
+            state.names[job.spec.name] = name
+        if job.status == "running":
+            state.hungry.add(name)
+        for task_name, task in job.tasks.items():
+            state.note_rest(name, task_name, task)
+    state.purgeable = OrderedDict.fromkeys(_purgeable(state))
+    return state
+
+
+def _purgeable(state: State) -> list[str]:
+    return sorted((name for name, job in state.jobs.items() if job.purgeable), key=lambda name: state.jobs[name].n)
+
+
+def plan_of(state: State, job: str) -> Plan:
+    """Lay a job out anew, from its spec and the facts of its links."""
+    found = state.jobs[job]
+    return Plan(graph_of(found.spec, state.deployment, job), found.facts or {})
+
+
+def _unreadable(why: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-LOG-FORMAT",
+        "the coordinator's stored state cannot be read",
+        cause=why,
+        fix="run the version of Sardonyx that wrote it, or start a new deployment under another name",
+    )
+
+
+# The tree
+
+
+_notes = msgspec.json.Encoder(order="deterministic")
+
+
+def encode_note(note: PeerNote | JobNote | TaskNote | LinksNote) -> bytes:
+    """A node's data: canonical JSON."""
+    return _notes.encode(note)
+
+
+def project(state: State) -> dict[str, bytes]:
+    """Every node that the coordinator's decisions put into the tree, path -> data, parents before children."""
+    tree: dict[str, bytes] = {}
+    for name, peer in state.peers.items():
+        note = peer.note()
+        if note is not None:
+            tree[node_paths.peer_state(name)] = encode_note(note)
+    for name, job in state.jobs.items():
+        tree |= job_nodes(name, job)
+    return tree
+
+
+def job_nodes(name: str, job: Job) -> dict[str, bytes]:
+    """Every node of a job, path -> data, parents before children."""
+    nodes = {
+        node_paths.job(name): b"",
+        node_paths.job_spec(name): encode_spec(job.spec),
+        node_paths.job_status(name): encode_note(job.note()),
+        node_paths.job_tasks(name): b"",
+    }
+    nodes |= {node_paths.job_task(name, task): encode_note(job.tasks[task].note()) for task in job.tasks}
+    if job.facts is not None:
+        nodes[node_paths.job_links(name)] = encode_note(LinksNote(job.facts))
+    return nodes
+
+
+# Invariants
+
+
+def check(state: State) -> None:
+    """Hold the state against the rules that every event must keep. For tests and tools; it looks at everything.
+
+    Raises:
+        InternalError: SX-INVARIANT, with the rule that is broken and by whom.
+    """
+    places: dict[str, list[tuple[str, str, int]]] = {}
+    for job_name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            for peer, slot in task.peers.items():
+                places.setdefault(peer, []).append((job_name, task_name, slot))
+    for name in state.peers:
+        _check_peer(state, name, places.get(name, []))
+    for name, job in state.jobs.items():
+        _check_job(state, name, job)
+        for task_name, task in job.tasks.items():
+            _check_task(state, name, task_name, task)
+    _check_kept(state)
+
+
+def _check_peer(state: State, name: str, listed: list[tuple[str, str, int]]) -> None:
+    peer = state.peers[name]
+    found = peer.assignment
+    if peer.state not in peer_states.ASSIGNED:
+        _rule(found is None, "an idle, revoked or dead peer has no assignment", peer=name, state=peer.state)
+        return
+    _rule(found is not None, "a peer at work has exactly one assignment", peer=name, state=peer.state)
+    wanted = [(found.job, found.task, found.slot)] if found else []
+    _rule(listed == wanted, "a peer is listed on exactly the task and slot it is assigned to", peer=name)
+
+
+def _check_job(state: State, name: str, job: Job) -> None:
+    staffed = any(task.peers for task in job.tasks.values())
+    _rule(job.status == "running" or not staffed, "nobody is on a task of a job that is not running", job=name)
+    _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
+    _rule((job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
+    _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
+    _rule((job.waits_for > 0) == (job.waits_since is not None), "it is known since when a job waits", job=name)
+    _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be forgotten", job=name)
+    _rule(job.links != "made" or job.status != "planning", "a job whose links stand is not being planned", job=name)
+    if job.status == "completed":
+        complete = all(task.state == "complete" for task in job.tasks.values())
+        _rule(complete, "a completed job has all its tasks complete", job=name)
+    if job.status == "running":
+        _rule(job.facts is not None and job.links == "made", "a running job has its links", job=name)
+        for bound, stages in state.plans[name].graph.bound.items():
+            done = all(job.tasks[stage].state == "complete" for stage in stages)
+            _rule(
+                (job.tasks[bound].state == "complete") == done, "a bound task mirrors its stages", job=name, task=bound
+            )
+
+
+def _check_task(state: State, job: str, name: str, task: Task) -> None:
+    where = {"job": job, "task": name}
+    states = [state.peers[peer].state for peer in task.peers if peer in state.peers]
+    _rule(len(states) == len(task.peers), "every peer on a task is known", **where)
+    _rule(all(found in peer_states.ASSIGNED for found in states), "every peer on a task is at work", **where)
+    _rule(states.count("sealing") <= 1, "at most one peer of a task is sealing", **where)
+    _rule(not states or set(states) != {"waiting"}, "somebody of a task is not waiting", **where)
+    _rule((task.failures > 0) == (task.failed_at is not None), "a task that failed knows when", **where)
+    _rule((task.failures > 0) == (task.error is not None), "a task that failed knows why", **where)
+    if task.resting:
+        _rule(task.failures > 0, "a task that rests has failed", **where)
+        _rule(task.state != "complete", "a complete task does not rest", **where)
+        _rule(state.jobs[job].status == "running", "a task that rests belongs to a running job", **where)
+    _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
+    if task.peers:
+        _rule(task.state != "complete", "a complete task has no peers", **where)
+        plan = state.plans[job]
+        _rule(name in plan.stages, "a bound task has no peers", **where)
+        _rule(len(task.peers) <= plan.limit[name], "a task has no more peers than it can take", **where)
+        _rule(max(task.peers.values()) < plan.limit[name], "slots are the smallest that are free", **where)
+
+
+def _check_kept(state: State) -> None:
+    """What is kept beside the stored state must follow from it."""
+    for where, queue in state.by_state.items():
+        wanted = sorted((p for p in state.peers if state.peers[p].state == where), key=lambda p: state.peers[p].order)
+        _rule(list(queue) == wanted, "peers stand in the queue of their state, in order", state=where)
+    alive = [name for name, job in state.jobs.items() if not job.ended]
+    _rule(set(state.plans) == set(alive), "exactly the jobs that have not ended have a plan")
+    _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")
+    _rule(all(state.names.get(state.jobs[name].spec.name) == name for name in alive), "names lead to their jobs")
+    _rule(all(state.jobs[name].status == "running" for name in state.hungry), "only running jobs are served")
+    resting: dict[int, list[tuple[float, str, str]]] = {}
+    for name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            if task.resting and task.failed_at is not None:
+                resting.setdefault(task.failures, []).append((task.failed_at, name, task_name))
+    _rule(state.resting == {key: sorted(rows) for key, rows in resting.items()}, "tasks that rest stand in their rows")
+    _rule(list(state.purgeable) == _purgeable(state), "jobs that may be forgotten stand in the order of their end")
+    _rule(not state.purged.keys() & state.jobs.keys(), "a job that was forgotten is not known")
+    _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last jobs that were forgotten are remembered")
+    _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")
+
+
+def _rule(holds: bool, rule: str, **where: object) -> None:
+    if not holds:
+        raise _broken(rule, **where)
+
+
+def _broken(rule: str, **where: object) -> InternalError:
+    return InternalError(
+        "SX-INVARIANT",
+        f"the coordinator's state breaks the rule that {rule}",
+        cause="a decision was wrong, or the log was edited by hand",
+        fix="please report this with the coordinator's log",
+        where=where,
+    )
+
+
+def free_slots(task: Task) -> Iterator[int]:
+    """The slots that nobody on the task holds, smallest first."""
+    held = set(task.peers.values())
+    return (slot for slot in count() if slot not in held)

@@ -1,0 +1,310 @@
+"""A deployment's log as a file that can be sent and played again: JSON lines, without its secrets.
+
+The lines in order: a header; the state to begin with, if the log does not begin at its first entry; the entries; the nodes
+of the decisions as they stood; and an end that says how many there are, so that a file that was cut is known as one. A
+file is read as it comes, never as a whole.
+
+What a key like ``password`` names in a job's options or params is masked as settings are
+(:func:`sardonyx.runtime.settings.is_secret`), and so is that text wherever an error quotes it. No decision reads such a key, so the masked log decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import msgspec
+
+from coordinator.core.state import State, decode_state, encode_note, encode_state, new_state
+from coordinator.history.replay import Stand
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure, SardonyxError, SetupError
+from sardonyx.core.events import FORMAT, AnyEvent, JobNote, JobSubmitted
+from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
+from sardonyx.runtime.settings import MASK, is_secret
+
+QUOTED = 4
+"""Characters from which on a secret is masked where an error quotes it; a shorter one would be found everywhere."""
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="line"):
+    pass
+
+
+class Header(_Line, frozen=True, tag="header"):
+    """The first line. ``checkpoint``: the nodes are at least as new as this event, and none is newer than ``last``."""
+
+    format: int
+    deployment: str
+    first: int
+    last: int
+    checkpoint: int
+    version: str
+    """Of Sardonyx, as it made the file."""
+
+
+class BaseLine(_Line, frozen=True, tag="base"):
+    """The state after event ``first - 1``."""
+
+    state: msgspec.Raw
+
+
+class EntryLine(_Line, frozen=True, omit_defaults=True, tag="entry"):
+    n: int
+    event: AnyEvent
+    request: str = ""
+
+
+class NodeLine(_Line, frozen=True, tag="node"):
+    path: str
+    data: str
+
+
+class EndLine(_Line, frozen=True, tag="end"):
+    entries: int
+    nodes: int
+
+
+class _Format(msgspec.Struct):
+    line: str = ""
+    format: int = 0
+
+
+_lines: msgspec.json.Decoder[BaseLine | EntryLine | NodeLine | EndLine] = msgspec.json.Decoder(
+    BaseLine | EntryLine | NodeLine | EndLine
+)
+
+
+# Writing
+
+
+def lines_of(
+    header: Header, base: State | None, entries: Iterable[EntryLine], nodes: dict[str, bytes], mask: Mask
+) -> Iterator[bytes]:
+    """The lines of a file, secrets masked.
+
+    Args:
+        header: the first line.
+        base: the state before the first entry; changed. None if nothing had happened.
+        entries: from ``header.first`` to ``header.last``.
+        nodes: what stands in the tree.
+        mask: knows the secrets of ``base`` and ``entries``.
+    """
+    yield _line(header)
+    if base is not None:
+        yield _line(BaseLine(msgspec.Raw(encode_state(mask.state(base)))))
+    count = 0
+    for entry in entries:
+        count += 1
+        yield _line(msgspec.structs.replace(entry, event=mask.event(entry.event)))
+    for path in sorted(nodes):
+        yield _line(NodeLine(path, mask.node(path, nodes[path]).decode()))
+    yield _line(EndLine(count, len(nodes)))
+
+
+def _line(line: _Line) -> bytes:
+    return msgspec.json.encode(line, order="deterministic") + b"\n"
+
+
+class Mask:
+    """Takes secrets out. It must :meth:`learn` of every job before the first line is written."""
+
+    def __init__(self) -> None:
+        self._secrets: set[str] = set()
+
+    def learn(self, spec: JobSpec) -> None:
+        """Remember the secrets of a job, to know them where they are quoted."""
+        for task in spec.catalog:
+            self._learn(task.options)
+            self._learn(task.params)
+
+    def spec(self, spec: JobSpec) -> JobSpec:
+        """A job without its secrets."""
+        return msgspec.structs.replace(spec, catalog=[self._task(task) for task in spec.catalog])
+
+    def event(self, event: AnyEvent) -> AnyEvent:
+        """An event without secrets."""
+        if isinstance(event, JobSubmitted):
+            return msgspec.structs.replace(event, spec=self.spec(event.spec))
+        error = getattr(event, "error", None)
+        return event if error is None else msgspec.structs.replace(event, error=self.failure(error))
+
+    def state(self, state: State) -> State:
+        """A state without secrets; changed in place."""
+        for job in state.jobs.values():
+            job.spec = self.spec(job.spec)
+            job.error = self.failure(job.error) if job.error else None
+            for task in job.tasks.values():
+                task.error = self.failure(task.error) if task.error else None
+        return state
+
+    def node(self, path: str, data: bytes) -> bytes:
+        """A node's data without secrets; what is no note of ours is left as it is."""
+        if not path.startswith(f"{node_paths.JOB}/"):
+            return data
+        try:
+            if path.endswith("/spec"):
+                return encode_spec(self.spec(decode_spec(data)))
+            if path.endswith("/status"):
+                note = msgspec.json.decode(data, type=JobNote)
+                return (
+                    encode_note(msgspec.structs.replace(note, error=self.failure(note.error))) if note.error else data
+                )
+        except msgspec.DecodeError:
+            return data
+        return data
+
+    def failure(self, failure: Failure) -> Failure:
+        """An error whose texts quote no secret."""
+        if not self._secrets:
+            return failure
+        return msgspec.structs.replace(
+            failure,
+            message=self._text(failure.message),
+            cause=self._text(failure.cause),
+            fix=self._text(failure.fix),
+            traceback=self._text(failure.traceback),
+            where={key: self._text(value) for key, value in failure.where.items()},
+        )
+
+    def _task(self, task: TaskSpec) -> TaskSpec:
+        return msgspec.structs.replace(task, options=_masked(task.options), params=_masked(task.params))
+
+    def _learn(self, value: Any, *, secret: bool = False) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                self._learn(inner, secret=secret or is_secret(key))
+        elif isinstance(value, list):
+            for inner in value:
+                self._learn(inner, secret=secret)
+        elif secret and isinstance(value, str) and len(value) >= QUOTED:
+            self._secrets.add(value)
+
+    def _text(self, text: str) -> str:
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: MASK if inner and is_secret(key) else _masked(inner) for key, inner in value.items()}
+    return [_masked(inner) for inner in value] if isinstance(value, list) else value
+
+
+# Reading
+
+
+class LogFile:
+    """A file that is being read: the header and the base at once, the rest as it is asked for, once.
+
+    Args:
+        source: the file, open for reading bytes.
+        name: what to call it in errors.
+
+    Raises:
+        SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
+        SardonyxError: ``SX-LOG-FILE``: damaged, cut short, or no such file at all; here and while it is read on.
+    """
+
+    def __init__(self, source: IO[bytes], name: str) -> None:
+        self._source = source
+        self._name = name
+        self._number = 0
+        self._held: BaseLine | EntryLine | NodeLine | EndLine | None = None
+        self.nodes: dict[str, bytes] = {}
+        """The nodes; filled when the last entry has been read."""
+        self.header = self._read_header()
+        self._base: BaseLine | None = None
+        if self.header.first > 1:
+            line = self._next()
+            if not isinstance(line, BaseLine):
+                raise self._damaged("the state before the first entry is missing")
+            self._base = line
+
+    @property
+    def stand(self) -> Stand:
+        """The tree as it stood; its nodes come with the last entry."""
+        return Stand(self.header.checkpoint, self.header.last, self.nodes)
+
+    def check_holds(self, n: int) -> None:
+        """Raises ``SX-LOG-RANGE`` if the state after event ``n`` cannot be had from this file."""
+        if not self.header.first - 1 <= n <= self.header.last:
+            raise SardonyxError(
+                "SX-LOG-RANGE",
+                f"{self._name} has no entry {n}; it holds entries {self.header.first} to {self.header.last}",
+                fix=f"name one of {self.header.first} to {self.header.last}",
+                where={"file": self._name, "n": n},
+            )
+
+    def begin(self) -> State:
+        """The state before the first entry, anew each time."""
+        state = new_state(self.header.deployment) if self._base is None else decode_state(bytes(self._base.state))
+        if state.n != self.header.first - 1:
+            raise self._damaged(
+                f"its state is that after event {state.n}, and its entries begin at {self.header.first}"
+            )
+        return state
+
+    def entries(self) -> Iterator[EntryLine]:
+        """The entries, in order. After the last one the nodes are read, and the end is looked at."""
+        n = self.header.first
+        while isinstance(line := self._next(), EntryLine):
+            if line.n != n:
+                raise self._damaged(f"entry {line.n} stands where entry {n} should")
+            yield line
+            n += 1
+        if n != self.header.last + 1:
+            raise self._damaged(f"entries {n} to {self.header.last} are missing")
+        while isinstance(line, NodeLine):
+            if line.path in self.nodes:
+                raise self._damaged(f"node {line.path} stands there twice")
+            self.nodes[line.path] = line.data.encode()
+            line = self._next()
+        if not isinstance(line, EndLine) or line.nodes != len(self.nodes) or line.entries != n - self.header.first:
+            raise self._damaged("it does not end as it should")
+        if self._source.read(1):
+            raise self._damaged("it goes on behind its end")
+
+    def _read_header(self) -> Header:
+        data = self._read()
+        try:
+            found = msgspec.json.decode(data, type=_Format)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._damaged(str(error)) from None
+        if found.line != "header":
+            raise self._damaged("it does not begin with the header of a log")
+        if found.format != FORMAT:
+            raise SetupError(
+                "SX-LOG-FORMAT",
+                f"{self._name} has format {found.format}, and this version of Sardonyx reads format {FORMAT}",
+                cause="the file was made by another version",
+                fix="replay it with the version that made it; its first line says which",
+            )
+        try:
+            return msgspec.json.decode(data, type=Header)
+        except msgspec.DecodeError as error:
+            raise self._damaged(str(error)) from None
+
+    def _next(self) -> BaseLine | EntryLine | NodeLine | EndLine:
+        data = self._read()
+        try:
+            return _lines.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _read(self) -> bytes:
+        self._number += 1
+        data = self._source.readline()
+        if not data.endswith(b"\n"):
+            raise self._damaged("the file ends here, and should not" if not data else "the line is cut off")
+        return data
+
+    def _damaged(self, why: str) -> SardonyxError:
+        return SardonyxError(
+            "SX-LOG-FILE",
+            f"{self._name} is damaged, or is no log that was exported: line {self._number} cannot be read",
+            cause=why,
+            fix="export it again with `sardonyx log export -o FILE`, and send it as it is",
+            where={"file": self._name, "line": self._number},
+        )

@@ -1,0 +1,207 @@
+"""Who leads: the election, the epoch that fences, and the deadline after which a leader stops by itself.
+
+No timeout makes a leader safe: one that was paused wakes up believing. What makes it safe is that every one of its writes
+checks ``/epoch`` (:meth:`sardonyx.zookeeper.session.Tree.commit`), and that the winner of an election raises the epoch in one
+transaction with the proof that its own election node still stands. The deadline only keeps a leader that is cut off from
+working for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import structlog
+
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError
+from sardonyx.runtime.clock import Signal
+from sardonyx.runtime.failpoints import gate
+from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
+from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.transactions import Check, Operation, SetIf
+
+DEADLINE = 2 / 3
+"""Part of the session timeout after which a leader without an answer stops: well before a successor can be elected."""
+
+RENEW = 1 / 4
+"""Part of the session timeout after which an idle leader asks ZooKeeper for an answer."""
+
+AHEAD = 3
+"""Transactions that are under way while the next is prepared, or what was appended is decided: ZooKeeper takes longer to answer
+one than to work on it."""
+
+log = structlog.get_logger()
+
+
+class LeadershipEnded(SardonyxError):
+    """The leader had no answer from ZooKeeper for too long, and stops before another one is elected."""
+
+
+class EpochNote(msgspec.Struct, frozen=True):
+    """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
+
+    epoch: int
+    leader: str
+    token: str
+
+
+def identity() -> str:
+    """The name of this process for people: ``host:pid``."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Leadership:
+    """A won epoch. Everything that the leader writes goes through :attr:`tree` with :attr:`version`."""
+
+    def __init__(self, tree: Tree, note: EpochNote, version: int) -> None:
+        self.tree = tree
+        self.epoch = note.epoch
+        self.version = version
+        """The version of ``/epoch`` that every write checks."""
+        self.unheard_of = note.leader
+        """Who leads, until the log has it: it goes with the first entry that is appended."""
+
+    @property
+    def deadline(self) -> float:
+        """When to stop if ZooKeeper gives no answer, by the monotonic clock; it moves on with every answer."""
+        return self.tree.last_answer + DEADLINE * self.tree.session_timeout
+
+    @property
+    def renewal_due(self) -> float:
+        """When an idle leader should call :meth:`renew`, by the monotonic clock."""
+        return self.tree.last_answer + RENEW * self.tree.session_timeout
+
+    def check(self) -> None:
+        """To be called before anything is done as leader.
+
+        While the connection is down it waits, up to the deadline. If this process was too busy or was paused, so that the
+        deadline passed with the connection standing, it asks ZooKeeper before it goes on.
+
+        Raises:
+            LeadershipEnded: the deadline passed without a connection.
+            Deposed: another coordinator leads.
+            SessionLost: the session ended.
+        """
+        if not self.tree.connected and not self.tree.wait_connected(self.deadline - self.tree.clockwork.now()):
+            raise LeadershipEnded(
+                "SX-COORDINATOR-CUT-OFF",
+                f"no answer from ZooKeeper at {self.tree.hosts} for {DEADLINE * self.tree.session_timeout:.1f} s",
+                cause="the connection is down",
+                fix="nothing: it stands for election again",
+            )
+        if self.tree.clockwork.now() > self.deadline:
+            self.renew()
+
+    def commit(self, operations: Iterable[Operation]) -> None:
+        """A transaction under this epoch: :meth:`check`, then :meth:`Tree.commit`, with the errors of both."""
+        self.begin(operations)()
+
+    def begin(self, operations: Iterable[Operation]) -> Callable[[], None]:
+        """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
+        self.check()
+        gate("before-write")
+        return self.tree.begin(operations, epoch_version=self.version)
+
+    def committing(self, transactions: Iterable[Iterable[Operation]], point: str) -> Iterator[None]:
+        """Commit them in order, a few under way at once, with a gate behind each; gives way before it waits. Where it breaks off,
+        those behind may stand without the one that failed.
+        """
+        under_way: deque[Callable[[], None]] = deque()
+
+        def stands() -> None:
+            under_way.popleft()()
+            gate(point)
+
+        for operations in transactions:
+            if len(under_way) > AHEAD:
+                yield
+                stands()
+            under_way.append(self.begin(operations))
+        while under_way:
+            yield
+            stands()
+
+    def renew(self) -> None:
+        """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""
+        found = self.tree.read_version(node_paths.EPOCH)
+        if found is None or found[1] != self.version:
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator leads now", cause="the epoch has moved on")
+
+
+class Candidacy:
+    """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session.
+
+    Args:
+        tree: the session.
+        wake: makes :meth:`wait` look again; set by this object, and by whoever sets its ``stop``.
+    """
+
+    def __init__(self, tree: Tree, wake: Signal) -> None:
+        self._tree = tree
+        self._wake = wake
+        self._token = tree.clockwork.token()
+        self._node = tree.create_sequential(
+            node_paths.election_prefix(self._token), identity().encode(), ephemeral=True
+        )
+
+    def wait(self, stop: Signal) -> bool:
+        """Wait until this is the first in the line; False if ``stop`` was set before.
+
+        Raises:
+            SessionLost: our place is gone.
+            ZooKeeperAway: no answer for too long.
+        """
+        while True:
+            self._wake.clear()
+            if stop.is_set():
+                return False
+            line = sorted(self._tree.children(node_paths.ELECTION), key=_turn)
+            if self._node not in line:
+                raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
+            place = line.index(self._node)
+            if place == 0:
+                return True
+            # Only the one in front is watched: when it goes, one candidate looks, not all of them.
+            if self._tree.read(f"{node_paths.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
+                self._wake.wait()
+
+    def take(self) -> Leadership:
+        """Raise the epoch, in one transaction with the check that our election node still stands.
+
+        A lost reply is not guessed at: what stands in the epoch afterwards tells whether it was us.
+
+        Raises:
+            SessionLost: our election node is gone.
+            Deposed: somebody else took the epoch at the same time.
+        """
+        self._tree.sync()
+        data, version = self._tree.read_version(node_paths.EPOCH) or (b"", 0)
+        before = msgspec.json.decode(data, type=EpochNote).epoch if data else 0
+        note = EpochNote(before + 1, identity(), self._token)
+        encoded = msgspec.json.encode(note)
+        try:
+            self._tree.commit([Check(f"{node_paths.ELECTION}/{self._node}"), SetIf(node_paths.EPOCH, encoded, version)])
+        except OutcomeUnknown:
+            self._tree.sync()
+            if self._tree.read_version(node_paths.EPOCH) != (encoded, version + 1):
+                raise
+        except TransactionFailed as error:
+            if isinstance(error.operation, Check):
+                raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone") from error
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator took the epoch first") from error
+        log.info("leads", epoch=note.epoch, leader=note.leader)
+        return Leadership(self._tree, note, version + 1)
+
+    def _on_change(self, event: Any) -> None:
+        """In kazoo's thread: only signals."""
+        del event
+        self._wake.set()
+
+
+def _turn(node: str) -> int:
+    return int(node.rpartition("-")[2])

@@ -1,0 +1,259 @@
+"""What is done about decisions outside ZooKeeper: the topics of a job are made and removed, aside from the loop.
+
+Nothing here is fenced, so everything is safe to do twice, and by two coordinators at a time. What a job needs is done in
+the order in which it was decided; jobs do not wait for each other. What is not finished when a leadership ends is taken
+up by the next one (``coordinator.core.decide.unfinished``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from coordinator.loop.slot_fencing import Slot
+from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
+from sardonyx.core.events import (
+    AnyEvent,
+    Counts,
+    CreateLinks,
+    DeleteLinks,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    encode_event,
+)
+from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.transactions import ENTRY_LIMIT
+
+THREADS = 4
+"""Jobs whose topics are worked on at a time."""
+ATTEMPTS = 5
+"""Times that making links is tried when it breaks in a way that is not an answer, before the job fails."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a failed attempt is repeated; doubled each time."""
+
+LinksEffect = CreateLinks | DeleteLinks
+log = structlog.get_logger()
+
+
+class OuterEffects(Protocol):
+    """Makes and removes a job's links, and fences its slots. All may be called again with the same result, at any time, from
+    any thread.
+    """
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        """The facts of each link.
+
+        A ``SardonyxError`` is an answer and fails the job; anything else, and a ``SetupError`` (Kafka is away), is tried
+        again a few times.
+        """
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        """Last row counts by task. Whatever it raises, it is tried again."""
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        """Take a slot's holder out of the task's group. Whatever it raises, it is not tried again."""
+
+    def forget(self, jobs: Collection[str]) -> None:
+        """Remove what forgotten jobs have left. Whatever it raises, it is tried again."""
+
+
+class KafkaLinks:
+    """The links on Kafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._counted: dict[str, dict[str, Counts]] = {}
+        """By job, what was counted by attempts to remove its links that did not get to their end."""
+
+    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        from queues.admin import create_links
+
+        return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
+
+    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        from queues.admin import delete_links, last_counts
+
+        graph = graph_of(spec, self._settings.deployment, job)
+        # The last count of each counts; by the next attempt the positions of some may be gone, and these are not counted.
+        self._counted[job] = self._counted.get(job, {}) | last_counts(self._settings, graph, job)
+        delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
+        return self._counted.pop(job)
+
+    def forget(self, jobs: Collection[str]) -> None:
+        from queues.dead_letter_topics import forget
+
+        forget(self._settings, jobs)
+
+    def _settle_files(self, graph: Graph, job: str) -> None:
+        """Put in order what the file outputs of a job that was ended early had written aside, in folders that are seen from
+        here: all of them on one machine, those that are mounted on several.
+        """
+        for stage in graph.stages:
+            parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
+            if parts is None or task.medium != "files" or not Path(str(task.options["path"])).is_dir():
+                continue
+            from queues.admin import read_all
+            from sardonyx.connectors.files.output import FilesOutput
+
+            output = FilesOutput(task.options, job, task.name)
+            try:
+                if output.unsettled:
+                    output.settle(read_all(self._settings, parts.topic))
+            except SardonyxError as error:  # the topics must go all the same
+                log.warning("files of an ended job stay written aside", job=job, task=task.name, reason=str(error))
+
+    def fence(self, slot: Slot, spec: JobSpec) -> None:
+        from queues.transaction import TransactionalWriter
+
+        deployment = self._settings.deployment
+        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
+        writer = TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number))
+        try:
+            writer.open()
+        finally:
+            writer.close()
+
+    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+        from queues.membership import dismiss
+
+        deployment = self._settings.deployment
+        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
+        dismiss(self._settings, stage.group(deployment, slot.job), stage.member(slot.number), stage.ingress)
+
+
+class OuterWorker:
+    """Runs links effects in threads of its own, and hands each result over as an event.
+
+    Args:
+        outer: how it is done.
+        done: takes the event; called from any of the threads.
+        late: hears of jobs whose links were still being made when this was closed; called from any of the threads.
+        clockwork: time and threads.
+    """
+
+    def __init__(
+        self,
+        outer: OuterEffects,
+        done: Callable[[AnyEvent], None],
+        late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
+        clockwork: Clockwork = REAL,
+    ) -> None:
+        self._outer = outer
+        self._done = done
+        self._late = late
+        self._jobs: dict[str, deque[tuple[int, LinksEffect, JobSpec]]] = {}
+        self._due: list[tuple[float, int, str, int]] = []
+        """When a job's first effect is to be run, as a heap: time, tie-breaker, job, attempt."""
+        self._ticket = itertools.count()
+        self._clockwork = clockwork
+        self.begun: set[str] = set()
+        """Jobs whose links this one has begun to make and not to remove."""
+        self._changed = clockwork.condition()
+        self._closed = False
+        for number in range(THREADS):
+            clockwork.spawn(f"links-{number}", self._work)
+
+    def submit(self, n: int, effect: LinksEffect, spec: JobSpec) -> None:
+        """Have an effect of event ``n`` run, after those of the same job."""
+        with self._changed:
+            waiting = self._jobs.setdefault(effect.job, deque())
+            waiting.append((n, effect, spec))
+            if len(waiting) == 1:
+                self._schedule(effect.job, 0.0, 1)
+
+    def close(self) -> None:
+        """Begin nothing more. What runs is left to end by itself; its result is for the next leader to find out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _schedule(self, job: str, pause: float, attempt: int) -> None:
+        heapq.heappush(self._due, (self._clockwork.now() + pause, next(self._ticket), job, attempt))
+        self._changed.notify()
+
+    def _next(self) -> tuple[str, int] | None:
+        with self._changed:
+            while not self._closed:
+                pause = self._due[0][0] - self._clockwork.now() if self._due else None
+                if pause is not None and pause <= 0:
+                    _, _, job, attempt = heapq.heappop(self._due)
+                    return job, attempt
+                self._changed.wait(pause)
+            return None
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            job, attempt = found
+            n, effect, spec = self._jobs[job][0]
+            (self.begun.add if isinstance(effect, CreateLinks) else self.begun.discard)(job)
+            gate("before-outer")
+            event = self._run(n, effect, spec, attempt)
+            gate("after-outer")
+            with self._changed:
+                if self._closed:
+                    break
+                if event is None:
+                    self._schedule(job, min(FIRST_PAUSE * 2.0 ** (attempt - 1), LONGEST_PAUSE), attempt + 1)
+                    continue
+                waiting = self._jobs[job]
+                waiting.popleft()
+                if waiting:
+                    self._schedule(job, 0.0, 1)
+                else:
+                    del self._jobs[job]
+            self._done(event)
+        if found is not None and isinstance(effect, CreateLinks):
+            self._late(job, spec)
+
+    def _run(self, n: int, effect: LinksEffect, spec: JobSpec, attempt: int) -> AnyEvent | None:
+        """The event that the effect ends as; None if it is to be tried again."""
+        job = effect.job
+        try:
+            if isinstance(effect, DeleteLinks):
+                return LinksDeleted(job=job, counts=self._outer.delete_links(job, spec))
+            return _fitting(LinksCreated(job=job, links=self._outer.create_links(job, spec)))
+        except Exception as error:  # whatever it was, the job must hear of it or it is tried again
+            answered = isinstance(error, SardonyxError) and not isinstance(error, SetupError)
+            final = answered or attempt >= ATTEMPTS
+            if isinstance(effect, CreateLinks) and final:
+                return LinksFailed(job=job, error=failure_of(error, where={"job": job}))
+            log.warning(
+                "links could not be removed" if isinstance(effect, DeleteLinks) else "links could not be made",
+                n=n,
+                job=job,
+                attempt=attempt,
+                reason=str(error),
+                exc_info=not isinstance(error, SardonyxError),
+            )
+            return None
+
+
+def _fitting(event: LinksCreated) -> AnyEvent:
+    """The event, or the job's failure if there is more to say of its links than the log takes."""
+    size = len(encode_event(event))
+    if size <= ENTRY_LIMIT:
+        return event
+    partitions = sum(facts.partitions for facts in event.links.values())
+    error = Failure(
+        "SX-JOB-TOO-MANY-PARTITIONS",
+        f"the job's {len(event.links)} links have {partitions:,} partitions, more than one job can keep track of",
+        cause=f"what every reader must know of them takes {size:,} bytes; {ENTRY_LIMIT:,} is the most",
+        fix="split the job, or read topics with fewer partitions",
+        where={"job": event.job},
+    )
+    return LinksFailed(job=event.job, error=error)

@@ -1,0 +1,265 @@
+"""The peer daemon: one ZooKeeper session, one Spark session, N virtual peers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import structlog
+
+from peer import gc_policy
+from peer.assignment import CraftLost, Grant
+from peer.virtual_peer import Craft, VirtualPeer
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.events import Assignment
+from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.signals import heard
+from sardonyx.runtime.temp_dirs import scratch
+from sardonyx.zookeeper.errors import SessionLost
+from sardonyx.zookeeper.session import Tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from peer.task_runner import Work
+
+log = structlog.get_logger()
+
+_SAY_AGAIN = 10.0
+"""Seconds between lines that say what the daemon waits for."""
+
+_BROKEN_PAUSE = 1.0
+"""Seconds before a new session is begun because a virtual peer could not go on in the last."""
+
+_LAST_STEPS = 30.0
+"""Seconds that draining may take beyond a transaction's longest life: leaving the group, goodbyes, the end of Spark."""
+
+
+class SparkCraft:
+    """Tasks as Spark micro-batches between Kafka queues.
+
+    Args:
+        settings: where Kafka is, timers.
+        spark: the daemon's Spark session; :meth:`restore` puts another in its place if it has ended.
+        code_cache: where bundles of job code are kept.
+    """
+
+    def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
+        self._settings = settings
+        self.spark = spark
+        self._code_cache = code_cache
+
+    def restore(self, folder: Path) -> None:
+        """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
+
+        Raises:
+            SardonyxError: ``SX-SPARK-START``, it does not start any more. No SetupError: with those the daemon tries again.
+        """
+        from spark_tasks.session import is_alive, start_session, stop_session
+
+        if is_alive(self.spark):
+            return
+        log.warning("Spark has ended, starting it again")
+        stop_session(self.spark)
+        try:
+            self.spark = start_session(self._settings.spark, folder)
+        except SetupError as error:
+            raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
+
+    def warm_up(self) -> None:
+        """Let Spark have its Python workers ready before the first task comes: they take seconds, in which the daemon
+        registers, a job is planned and a consumer finds its group.
+        """
+        from spark_tasks.worker import ready
+        from spark_tasks.worker_pool import on_workers
+
+        try:
+            on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
+        except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
+            log.debug("Spark's workers could not be got ready", reason=str(error))
+
+    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
+        from peer.task_runner import prepare
+        from spark_tasks.session import is_alive
+
+        if not is_alive(self.spark):
+            raise CraftLost("Spark has ended")
+        return prepare(self._settings, tree, self.spark, peer, assignment, self._code_cache)
+
+    def work(self, prepared: Work, grant: Grant, tree: Tree) -> None:
+        from peer.task_loop import TaskLoop
+
+        TaskLoop(prepared, grant, tree).run()
+
+
+class Connect(Protocol):
+    """How a session with ZooKeeper is opened: :meth:`Tree.connect`."""
+
+    def __call__(self, settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree: ...
+
+
+class PeerDaemon:
+    """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
+
+    When a session ends everything it owned is gone: all virtual peers stop without committing, and come back under new
+    ids in a new session.
+
+    Args:
+        settings: where ZooKeeper is, timers, how many virtual peers.
+        craft: how tasks are run.
+        connect: opens a session with ZooKeeper.
+        clockwork: time and threads.
+    """
+
+    def __init__(
+        self, settings: Settings, craft: Craft, *, connect: Connect = Tree.connect, clockwork: Clockwork = REAL
+    ) -> None:
+        self._settings = settings
+        self._craft = craft
+        self._connect_to = connect
+        self._clockwork = clockwork
+        self._news = clockwork.post()
+        """What happens to the session that is served now. Each has a queue of its own, since one that ends may still speak."""
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Drain: every virtual peer finishes its batch and leaves."""
+        self._stopping = True
+        self._news.put("STOP")
+
+    def run(self) -> None:
+        """Until :meth:`stop`.
+
+        Raises:
+            SetupError: ZooKeeper could not be reached at the start.
+        """
+        tree: Tree | None
+        try:
+            tree = self._connect()
+        except SessionLost:  # it ended before it had begun in earnest
+            tree = self._reconnect()
+        while tree is not None:
+            self._session(tree)
+            tree = None if self._stopping else self._reconnect()
+
+    def _connect(self) -> Tree:
+        self._news = self._clockwork.post()
+        return self._connect_to(self._settings, listener=self._news.put)
+
+    def _session(self, tree: Tree) -> None:
+        """One ZooKeeper session, from its first pulse to its end."""
+        news = self._news
+        name = f"{_host()}-{self._clockwork.token()[:12]}"
+        about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
+        peers = [
+            VirtualPeer(
+                self._settings,
+                tree,
+                self._craft,
+                f"{name}-{index}",
+                about,
+                broke=lambda: news.put("BROKE"),
+            )
+            for index in range(self._settings.peer.virtual_peers)
+        ]
+        log.info("peer daemon serves", daemon=name, virtual_peers=len(peers), deployment=self._settings.deployment)
+        for peer in peers:
+            peer.start()
+        try:
+            while not self._stopping:
+                heard = news.get()
+                if heard in ("LOST", "BROKE"):
+                    log.warning("the ZooKeeper session is over: all virtual peers begin afresh", reason=heard.lower())
+                    for peer in peers:
+                        peer.lose()
+                    if heard == "BROKE":  # it may break again at once
+                        self._clockwork.signal().wait(_BROKEN_PAUSE)
+                    break
+                if heard == "CONNECTED":
+                    for peer in peers:
+                        peer.look()
+                elif heard == "SUSPENDED":
+                    log.warning("ZooKeeper is away: nothing is committed until it is back", zookeeper=tree.hosts)
+            if self._stopping:
+                log.info("draining: every virtual peer finishes its batch")
+                for peer in peers:
+                    peer.leave()
+            for peer in peers:
+                peer.join()
+        finally:
+            tree.close()
+
+    def _reconnect(self) -> Tree | None:
+        since = self._clockwork.now()
+        said = 0.0
+        while not self._stopping:
+            try:
+                return self._connect()
+            except (SetupError, SessionLost) as error:
+                if self._clockwork.now() - said > _SAY_AGAIN:
+                    said = self._clockwork.now()
+                    log.warning("waits for ZooKeeper", since_s=round(said - since), reason=error.message)
+        return None
+
+
+def main(settings: Settings) -> NoReturn:
+    """What ``sardonyx peer`` runs. SIGTERM drains, a second one stops at once. Ends the process, unless it raises.
+
+    Draining is bounded, whatever hangs: the system ends the process (SIGALRM) when it should have ended long ago. All that
+    was committed stands, and the rest is the next peer's.
+
+    Raises SetupError if something that it needs is missing at the start.
+    """
+    settings.require("zookeeper", "kafka")
+    from queues.connectivity import check_reachable
+    from spark_tasks.session import start_session, stop_session
+
+    check_reachable(settings)
+    with scratch("sardonyx-peer-") as folder:
+        # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
+        craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
+        threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
+        # pyarrow imports it as soon as it makes an array of Python's values: in front of the first batch, otherwise.
+        threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
+        import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
+
+        gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever
+
+        def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree:
+            craft.restore(folder)
+            return Tree.connect(settings, listener=listener)
+
+        daemon = PeerDaemon(settings, craft, connect=connect)
+
+        def on_signal(_number: int) -> None:
+            if daemon._stopping:  # noqa: SLF001 (one object, two doors)
+                os._exit(130)
+            daemon.stop()
+            signal.alarm(math.ceil(settings.peer.transaction_timeout + _LAST_STEPS))
+
+        with heard((signal.SIGTERM, signal.SIGINT), on_signal):
+            try:
+                daemon.run()
+            finally:
+                stop_session(craft.spark)
+    # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
+    # ever when the broker went away in the middle of something.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _host() -> str:
+    name = socket.gethostname().split(".")[0]
+    return "".join(c if c.isalnum() or c == "-" else "-" for c in name) or "host"

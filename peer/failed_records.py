@@ -1,0 +1,151 @@
+"""Records of a batch that a task could not work on: where each came from, and which way it goes.
+
+First come the task's failed-edges: what the condition of one holds for goes there, as a row. What none takes goes the way of
+``on_error``: it ends the job, is left out, or becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from peer.outlets import FAILED, Outlet, taken
+from peer.provenance import Origins
+from queues import dead_letters
+from queues.dead_letters import Letter, Origin
+from queues.messages import Outgoing
+from sardonyx.connectors import json_text
+from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
+from sardonyx.core.graph import Stage
+from spark_tasks.failures import Bad
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A record that the task could not work on."""
+
+    bad: Bad
+    origin: Origin
+    kind: dead_letters.Kind
+    value: pa.Table | bytes | None
+    """The row, or what could not even be read."""
+    key: bytes | None = None
+
+    def text(self) -> str:
+        """The record as JSON, as far as JSON can say it."""
+        if not isinstance(self.value, pa.Table):
+            return json.dumps((self.value or b"").decode("utf-8", "backslashreplace"))
+        try:
+            (only,) = json_text.rows(self.value)
+            return only.decode()
+        except OutputError:  # a type that JSON has no form for
+            return json.dumps(self.value.to_pylist()[0], default=str)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What becomes of the failed records of a batch."""
+
+    failed: pa.Table | None = None
+    """All of them as rows, for the outlets that take such; None if there is no such outlet, or nothing failed."""
+    skipped: int = 0
+    letters: Sequence[Outgoing] = ()
+    first_error: Failure | None = None
+    """Of those that are left out or become letters."""
+
+
+def origin_of(message: Any, row: int | None) -> Origin:
+    """Where a record came from. One that was a dead letter before keeps the place that it first came from."""
+    letter = dead_letters.told(message)
+    if letter is not None:
+        return letter.origin
+    return Origin(message.topic(), message.partition(), message.offset(), row)
+
+
+def unread(message: Any, failure: Failure) -> Failed:
+    """A record that could not be read: bad at once, and kept as it is."""
+    letter = dead_letters.told(message)
+    kind: dead_letters.Kind = "large" if letter is not None and letter.kind == "large" else "raw"
+    return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
+
+
+def unfit(bad: Bad, table: pa.Table, origins: Origins) -> Failed:
+    """A row of a batch that the task's function raises for."""
+    return Failed(bad, origin_of(*origins.message(bad.index)), "row", table.slice(bad.index, 1))
+
+
+def sort_out(stage: Stage, outlets: Sequence[Outlet], records: Sequence[Failed]) -> Sorted:
+    """Send failed records their way.
+
+    Raises:
+        SardonyxError: why the first of those failed that nobody takes, if the task's ``on_error`` is to fail.
+        FunctionError: of a condition of the user's.
+    """
+    if not records:
+        return Sorted()
+    task = stage.task
+    table = _rows(task.name, records) if takes_failed(stage) else None
+    rest = list(records)
+    if table is not None:
+        rest = [record for record, goes in zip(records, taken(outlets, table), strict=True) if not goes]
+    first = rest[0].bad.failure if rest else None
+    if rest and task.on_error.then == "fail":
+        raise error_of(rest[0])
+    if task.on_error.then == "skip":
+        return Sorted(table, len(rest), (), first)
+    dead = next((link for link in stage.egress if link.kind == "dead"), None)
+    letters = [_letter(dead.topic, task.name, record) for record in rest] if dead is not None else []
+    return Sorted(table, 0, letters, first)
+
+
+def takes_failed(stage: Stage) -> bool:
+    """Whether records that fail have a way out of the task of their own."""
+    return any(link.route.of == "failed" for link in stage.egress)
+
+
+def error_of(record: Failed) -> SardonyxError:
+    """Why a record failed, with the place where it stands."""
+    failure, origin = record.bad.failure, record.origin
+    kind = FunctionError if record.kind == "row" else InputError
+    fix = 'correct the topic, or set on_error="skip" or "dead_letter" on the tasks that read it'
+    return kind(
+        failure.code,
+        failure.message,
+        cause=failure.cause,
+        fix=failure.fix or fix,
+        traceback=failure.traceback,
+        where={**failure.where, **{key: str(value) for key, value in msgspec.to_builtins(origin).items()}},
+    )
+
+
+def _letter(topic: str, task: str, record: Failed) -> Outgoing:
+    bad = record.bad
+    letter = Letter(task, record.kind, bad.error, bad.attempts, bad.failure, record.origin)
+    value, key, headers = dead_letters.packed(letter, record.value, record.key)
+    return Outgoing(topic, value, 0, key, headers)
+
+
+def _rows(task: str, records: Sequence[Failed]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "task": task,
+                "code": record.bad.failure.code,
+                "error": record.bad.error,
+                "message": record.bad.failure.message,
+                "traceback": record.bad.failure.traceback,
+                "attempts": record.bad.attempts,
+                "topic": record.origin.topic,
+                "partition": record.origin.partition,
+                "offset": record.origin.offset,
+                "record": record.text(),
+            }
+            for record in records
+        ],
+        schema=FAILED,
+    )

@@ -1,0 +1,204 @@
+"""What a user's own functions say of each row: whether it goes over a link, and by what key it is dealt out.
+
+They run in the peer's process, several tasks of a job at a time in threads of their own. One that takes a
+``pyarrow.Table`` is asked once for all rows of a batch, one that takes a ``dict`` once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from queues.keys import Checksums, Column, checksums, checksums_of
+from sardonyx.core.errors import FunctionError
+from sardonyx.runtime.functions import takes_rows
+from spark_tasks.failures import bounded, user_traceback
+from spark_tasks.records import to_records
+
+Load = Callable[[str], Callable[..., Any]]
+"""What a ``module:function`` stands for, among the job's own modules or the installed ones."""
+
+_RAISED = (Exception, SystemExit)
+
+
+class RowFunction:
+    """A user's function that gives an answer for each row.
+
+    Args:
+        task: the task whose rows it looks at.
+        what: what it is there, in a word: "condition", "group function".
+        reference: as ``module:function``.
+        load: finds it.
+
+    Raises:
+        FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION``, ``SX-FN-PARAMS``.
+    """
+
+    def __init__(self, task: str, what: str, reference: str, load: Load) -> None:
+        self._task = task
+        self._what = what
+        self._reference = reference
+        self._fn = load(reference)
+        self.takes = takes_rows(self._fn)
+
+    def __call__(self, rows: pa.Table) -> Any:
+        """The answer for a table as it was given; or a list of those for its records.
+
+        Raises:
+            FunctionError: ``SX-FN-RAISED``, with the record if it takes one at a time.
+        """
+        if self.takes == "arrow":
+            return self._ask(rows)
+        return [self._ask(record) for record in to_records(rows)]
+
+    def _ask(self, given: Any) -> Any:
+        try:
+            return self._fn(given)
+        except _RAISED as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame of ours
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise FunctionError(
+                "SX-FN-RAISED",
+                f"{self._named} raised {bounded(said)}",
+                cause=f"the record was {bounded(repr(given), 1_000)}" if self.takes == "record" else "",
+                fix="mend the function: without its answer there is no telling where these rows go",
+                traceback=user_traceback(error),
+                where={"task": self._task, "function": self._reference},
+            ) from error
+
+    @property
+    def _named(self) -> str:
+        return f"{self._what} {self._reference.partition(':')[2]} of task {self._task}"
+
+    def wrong(self, cause: str, fix: str) -> FunctionError:
+        """The error for an answer that is none."""
+        return FunctionError(
+            "SX-FN-RESULT",
+            f"{self._named} gave something that is no answer",
+            cause=cause,
+            fix=fix,
+            where={"task": self._task, "function": self._reference},
+        )
+
+    def column(self, answer: Any, rows: int, fix: str) -> Column:
+        """An answer as a column with a value for each row.
+
+        Raises:
+            FunctionError: ``SX-FN-RESULT``, it is something else, or there are more or fewer.
+        """
+        if isinstance(answer, np.ndarray | list | tuple) or type(answer).__module__.partition(".")[0] == "pandas":
+            try:
+                answer = pa.array(answer, from_pandas=True)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                raise self.wrong(str(error), fix) from error
+        if not isinstance(answer, pa.Array | pa.ChunkedArray):
+            raise self.wrong(f"it gave {type(answer).__name__} for {rows} rows", fix)
+        if len(answer) != rows:
+            raise self.wrong(f"it gave {len(answer)} values for {rows} rows", fix)
+        return answer
+
+
+class Condition:
+    """Which rows go over a link. A null answer is false; anything but true, false and null is an error."""
+
+    _FIX = "let it give true or false for each row: a boolean array of the table's length, or a bool for a record"
+
+    def __init__(self, task: str, reference: str, load: Load) -> None:
+        self._ask = RowFunction(task, "condition", reference, load)
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        """For each row, without nulls.
+
+        Raises:
+            FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``.
+        """
+        answer = self._ask(rows)
+        if self._ask.takes == "record":
+            for value in answer:
+                if not isinstance(value, bool | np.bool_ | None):
+                    raise self._ask.wrong(f"it gave {bounded(repr(value), 100)} for a record", self._FIX)
+            return pa.array([bool(value) for value in answer], pa.bool_())
+        column = self._ask.column(answer, rows.num_rows, self._FIX)
+        if kinds.is_null(column.type):
+            column = column.cast(pa.bool_())
+        if not kinds.is_boolean(column.type):
+            raise self._ask.wrong(f"it gave values of type {column.type}", self._FIX)
+        filled = pc.fill_null(column, False)
+        return filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled
+
+
+class Grouping:
+    """Which partition of a link each row belongs to, by its key.
+
+    Args:
+        task: the task that groups.
+        group_by: the columns of the key, or ``module:function`` that makes it.
+        load: finds the function.
+    """
+
+    _FIX = "let it give one key for each row: an array (or a table of several), or a value (or a tuple) for a record"
+
+    def __init__(self, task: str, group_by: Sequence[str] | str, load: Load) -> None:
+        self._task = task
+        self._columns = () if isinstance(group_by, str) else tuple(group_by)
+        self._ask = RowFunction(task, "group function", group_by, load) if isinstance(group_by, str) else None
+
+    def split(self, rows: pa.Table, partitions: int) -> list[tuple[int, pa.Table]]:
+        """The rows of each partition that has some, in their order.
+
+        Raises:
+            FunctionError: ``SX-KEY-COLUMN``, a column of the key is not there; ``SX-KEY-TYPE``, it cannot be a key;
+                ``SX-FN-RAISED``, ``SX-FN-RESULT``, from the function.
+        """
+        numbers = self._checksums(rows) % partitions
+        if not len(numbers):
+            return []
+        if (numbers == numbers[0]).all():
+            return [(int(numbers[0]), rows)]
+        sorted_rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
+        found, counts = np.unique(numbers, return_counts=True)
+        starts = np.cumsum(counts) - counts
+        return [
+            (number, sorted_rows.slice(start, count))
+            for number, start, count in zip(found.tolist(), starts.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def _checksums(self, rows: pa.Table) -> Checksums:
+        try:
+            return self._of_columns(rows) if self._ask is None else self._of_function(self._ask, rows)
+        except FunctionError as error:
+            raise FunctionError(
+                error.code,
+                error.message if "task" in error.where else f"task {self._task}, group_by: {error.message}",
+                cause=error.cause,
+                fix=error.fix,
+                traceback=error.traceback,
+                where={"task": self._task, **error.where},
+            ) from error
+
+    def _of_columns(self, rows: pa.Table) -> Checksums:
+        for column in self._columns:
+            if column not in rows.column_names:
+                raise FunctionError(
+                    "SX-KEY-COLUMN",
+                    f"there is no column {column!r} in the rows that are to be grouped by it",
+                    cause=f"they have {', '.join(rows.column_names)}",
+                    fix="name one of these, or let the task before give the column with every batch",
+                )
+        return checksums([rows.column(column) for column in self._columns])
+
+    def _of_function(self, ask: RowFunction, rows: pa.Table) -> Checksums:
+        answer = ask(rows)
+        if ask.takes == "record":
+            return checksums_of(answer)
+        if isinstance(answer, pa.Table | pa.RecordBatch):
+            if not answer.num_columns or answer.num_rows != rows.num_rows:
+                cause = f"it gave {answer.num_columns} columns with {answer.num_rows} keys for {rows.num_rows} rows"
+                raise ask.wrong(cause, self._FIX)
+            return checksums(answer.columns)
+        return checksums([ask.column(answer, rows.num_rows, self._FIX)])

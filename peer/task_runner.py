@@ -1,0 +1,354 @@
+"""Everything a virtual peer needs to run one task, got ready before it says that it takes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from peer import gc_policy
+from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit, unread
+from peer.lifecycle import Context, Hooks
+from peer.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
+from peer.positioned import PositionedOutlet
+from peer.provenance import Origins
+from queues import admin, block, dead_letters
+from queues.messages import Outgoing
+from queues.pieces import Batch
+from sardonyx.connectors import registry
+from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
+from sardonyx.connectors.declarations import is_own
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.events import Assignment, LinkFacts, LinksNote
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.spec import decode_spec
+from sardonyx.runtime.functions import import_function
+from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import Tree
+from spark_tasks.apply import Applied, TaskFunction
+from spark_tasks.code import CodeBundle
+from spark_tasks.read_splits import joined_splits, read_splits
+from spark_tasks.session import cancel_group, enter_group, forget_sockets, is_alive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a batch of messages."""
+
+    table: pa.Table
+    rows_in: int
+    skipped: int = 0
+    first_error: Failure | None = None
+    """Of the records that are left out or become dead letters."""
+    failed: pa.Table | None = None
+    """Records that failed and that somebody takes, as rows with the columns of ``peer.outlets.FAILED``."""
+    letters: Sequence[Outgoing] = ()
+    """Dead letters, for the batch's transaction."""
+
+
+@dataclass
+class _Rows:
+    """A batch's messages as rows."""
+
+    table: pa.Table
+    origins: Origins
+    unread: list[Failed]
+
+
+class StepClock:
+    """How long each step of the batch in hand takes, for its line in the log."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        """By step."""
+
+    def start(self) -> None:
+        """A batch begins; how long it was waited for, and read, counts as its first step."""
+        now = time.perf_counter()
+        self.seconds = {"wait": now - self._since}
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        """Count the time within as that step's."""
+        began = time.perf_counter()
+        yield
+        self._since = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + self._since - began
+
+    def part(self, step: str, seconds: float, rest: str) -> None:
+        """Of what was counted as that step's only so many seconds are, if any are known; the rest is another one's."""
+        whole = self.seconds.get(step, 0.0)
+        if 0 < seconds < whole:
+            self.seconds |= {step: seconds, rest: whole - seconds}
+
+    def milliseconds(self) -> dict[str, float]:
+        """By step, as fields of a log line."""
+        return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self.seconds.items()}
+
+
+@dataclass
+class Work:
+    """A task as one virtual peer runs it. Made by :func:`prepare`."""
+
+    settings: Settings
+    peer: str
+    assignment: Assignment
+    stage: Stage
+    facts: dict[str, LinkFacts]
+    function: TaskFunction
+    spark: SparkSession
+    outlets: list[Outlet]
+    source: SplitInput | None
+    """The medium of an input task that reads splits."""
+    apart: bool = False
+    """Whether records that fail are found one by one; otherwise the first of them ends the job."""
+    hooks: Hooks | None = None
+    """The task's lifecycle."""
+
+    @property
+    def group(self) -> str:
+        return self.stage.group(self.settings.deployment, self.assignment.job)
+
+    @property
+    def member(self) -> str:
+        return self.stage.member(self.assignment.slot)
+
+    @property
+    def transactional_id(self) -> str:
+        return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
+
+    @property
+    def able(self) -> bool:
+        """Whether Spark can still be asked for anything."""
+        return is_alive(self.spark)
+
+    def begin(self) -> None:
+        """To be called in the thread that will call :meth:`apply`, so that :meth:`abandon` finds what it does."""
+        enter_group(self.spark, self._spark_group)
+
+    def abandon(self) -> None:
+        """End what Spark still does for this task: nobody waits for it, and others need the cores."""
+        self.function.abandon()
+        cancel_group(self.spark, self._spark_group)
+
+    @property
+    def _spark_group(self) -> str:
+        return f"{self.peer}/{self.assignment.id}"
+
+    def apply(self, batch: Batch, clock: StepClock) -> Result:
+        """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.
+
+        Raises:
+            InputError: the messages do not hold what the job says they hold.
+            FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
+        """
+        with clock("decode"):
+            rows = self._rows(batch)
+        rows_in = rows.table.num_rows + len(rows.unread)
+        applied = Applied(rows.table)
+        if rows_in and self.hooks is not None:  # as after_batch will be, also where no record could be read
+            self.hooks.before_batch(rows_in)
+        if rows.table.num_rows:
+            with clock("function"):
+                applied = self.function.apply(rows.table)
+                if gc_policy.after_batch():
+                    forget_sockets(self.spark)
+            clock.part("function", applied.worked, rest="spark")
+        out = applied.table if applied.table is not None else rows.table.slice(0, 0)
+        failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
+        ways = sort_out(self.stage, self.outlets, failed)
+        return Result(out, rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
+
+    def _rows(self, batch: Batch) -> _Rows:
+        """The rows of a batch's messages, where each came from, and the messages that could not be read.
+
+        Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and nobody takes them.
+        """
+        tables: list[pa.Table] = []
+        origins, failed = Origins(), list[Failed]()
+        for link in self.stage.ingress:
+            messages = batch.messages.get(link.name)
+            if not messages:
+                continue
+            if link.kind == "splits":
+                assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
+                datas = [msgspec.json.decode(message.value(), type=Split).data for message in messages]
+                pieces = read_splits(self.spark, self.source, datas)
+                origins.add(messages, [piece.num_rows for piece in pieces])
+                tables.append(joined_splits(pieces))
+            elif link.kind == "internal":
+                blocks = [block.decode([message.value()]) for message in messages]
+                origins.add(messages, [piece.num_rows for piece in blocks])
+                tables.append(block.concat(blocks))
+            else:
+                registry_url = self.settings.kafka.schema_registry
+                read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
+                origins.add(read.messages, None)
+                tables.append(read.table)
+                failed += read.unread
+        if failed and not self.apart:
+            raise error_of(failed[0])
+        return _Rows(block.concat(tables) if tables else pa.table({}), origins, failed)
+
+
+@dataclass
+class _Read:
+    """Records of a user's topic."""
+
+    table: pa.Table
+    messages: Sequence[Any]
+    """One for each row."""
+    unread: list[Failed]
+
+
+def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
+    decoded = registry.topic_format(link.options, registry_url).decode([message.value() for message in messages])
+    if not decoded.bad:
+        return _Read(decoded.table, messages, [])
+    unreadable = dict(decoded.bad)
+    good = [message for index, message in enumerate(messages) if index not in unreadable]
+    return _Read(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
+
+
+def _holds_letters(link: Link) -> bool:
+    return link.options.get("format") == dead_letters.FORMAT
+
+
+def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
+    """Dead letters as the rows that they hold; what could not be read before is tried anew, by the format of its topic."""
+    formats = {
+        topic: registry.topic_format(options, registry_url)
+        for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
+    }
+    tables: list[pa.Table] = []
+    good: list[Any] = []
+    bad: list[Failed] = []
+    for message in messages:
+        letter = dead_letters.told(message)
+        if letter is None:  # somebody else's message, on a topic of ours
+            bad.append(unread(message, dead_letters.NO_LETTER))
+            continue
+        value = message.value()
+        if letter.kind == "row":
+            tables.append(block.decode([value]))
+        elif letter.kind == "large":
+            bad.append(unread(message, dead_letters.NO_VALUE))
+            continue
+        elif letter.origin.topic in formats:
+            decoded = formats[letter.origin.topic].decode([value])
+            bad += [unread(message, failure) for _, failure in decoded.bad]
+            if decoded.bad:
+                continue
+            tables.append(decoded.table)
+        else:
+            bad.append(unread(message, letter.failure))
+            continue
+        good.append(message)
+    return _Read(block.concat(tables) if tables else pa.table({}), good, bad)
+
+
+def prepare(
+    settings: Settings, tree: Tree, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
+) -> Work:
+    """Fetch the job and its code, and get everything ready that can fail for a reason of the job's own.
+
+    Raises:
+        SardonyxError: the task cannot run here; the peer declines it with this error.
+    """
+    job = assignment.job
+    spec = decode_spec(_must(tree, node_paths.job_spec(job)))
+    facts = msgspec.json.decode(_must(tree, node_paths.job_links(job)), type=LinksNote).links
+    code = CodeBundle.open(_must(tree, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
+    return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
+
+
+def assemble(
+    settings: Settings,
+    spark: SparkSession,
+    peer: str,
+    assignment: Assignment,
+    graph: Graph,
+    facts: dict[str, LinkFacts],
+    code: CodeBundle | None,
+) -> Work:
+    """A task ready to run, from all that is known of its job; also without a cluster (:mod:`sardonyx.testing`).
+
+    Raises:
+        SardonyxError: the task cannot run here.
+    """
+    stage = graph.stage(assignment.task)
+    splits = any(link.kind == "splits" for link in stage.ingress)
+    apart = stage.task.on_error.then != "fail" or takes_failed(stage)
+    load = import_function if code is None else code.load
+    context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
+    return Work(
+        settings=settings,
+        peer=peer,
+        assignment=assignment,
+        stage=stage,
+        facts=facts,
+        function=TaskFunction(spark, stage.task, code, apart=apart, fused=stage.fused),
+        spark=spark,
+        outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
+        source=_source(spark, stage, code) if splits else None,
+        apart=apart,
+        hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
+    )
+
+
+def _outlets(
+    settings: Settings,
+    graph: Graph,
+    stage: Stage,
+    facts: dict[str, LinkFacts],
+    peer: str,
+    assignment: Assignment,
+    code: CodeBundle | None,
+) -> Iterator[Outlet]:
+    load = import_function if code is None else code.load
+    for link in stage.egress:
+        if link.kind == "output":
+            yield TopicOutlet(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
+        elif link.kind == "internal":
+            rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
+            yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
+    if stage.last.type == "output" and stage.last.medium != "kafka":
+        parts = next((link for link in stage.egress if link.kind == "parts"), None)
+        made = registry.output(stage.last, assignment.job, settings.deployment, load)
+        if isinstance(made, PositionedOutput):
+            yield PositionedOutlet(made)
+        else:
+            yield MediumOutlet(made, parts, _listing(settings, parts))
+
+
+def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:
+    """The medium that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
+    if code is None:
+        return registry.split_input(stage.task)
+    if is_own(stage.task.medium):
+        code.ship(spark)
+    return registry.split_input(stage.task, code.load)
+
+
+def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
+    if parts is None:
+        return list
+    return lambda: admin.read_all(settings, parts.topic)
+
+
+def _must(tree: Tree, path: str) -> bytes:
+    data = tree.read(path)
+    if data is None:
+        raise InternalError("SX-TREE-MISSING", f"{path} is not there, though a task was offered that needs it")
+    return data

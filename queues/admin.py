@@ -1,0 +1,475 @@
+"""The topics of a job: made when it is planned, looked up, counted while it runs, removed when it has ended.
+
+Everything here may be run again at any time with the same result: the coordinator does so after every takeover.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import structlog
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic, OffsetSpec
+
+from queues import committed
+from queues.transaction import CLIENT_LOG
+from sardonyx.core.errors import InputError, SetupError
+from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.core.positions import Partition, Position, total
+from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.settings import Settings
+
+log = structlog.get_logger()
+
+_NEVER = 3600.0
+"""Seconds after which the client gives up a request to a group's coordinator: the most that it takes, for one that it has given
+up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
+
+_CALL = 30.0
+"""Seconds within which a broker answers an administrative request, or is said not to."""
+
+_AT_A_TIME = 8
+"""Groups whose positions are asked for at once."""
+_NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
+"""Names of the errors that say that no broker answered."""
+_LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+"""Names of the errors that say that a partition's leader moves, or has just been made and does not know it yet."""
+
+OUTPUT_PARTITIONS = 4
+"""Of an output topic that is made because it is not there, unless the job says how many."""
+
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+"""A link's records stay as long as its job: it is a queue, and may be read late or again."""
+
+
+def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
+    """Make the job's topics, look the user's up, and say what every reader must know of each link.
+
+    Raises:
+        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic is not there; ``SX-KAFKA-OFFSETS``, it lacks the start asked for.
+        SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
+    """
+    admin = _admin(settings)
+    partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
+    owned = {link.topic for link in graph.links if link.owned}
+    new = [
+        NewTopic(
+            topic,
+            num_partitions=count,
+            replication_factor=settings.kafka.replication_factor,
+            config=_KEPT if topic in owned else {},
+        )
+        for topic, count in partitions.items()
+    ]
+    for topic, future in (admin.create_topics(new) if new else {}).items():
+        error = _error_of(future)
+        if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _refused(settings, f"create topic {topic}", error)
+        gate("in-create-links")
+    found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
+
+
+def last_counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    """What :func:`counts` tells of the stages whose group stands, to be asked before the links are removed: the positions of
+    one that is gone are gone with it, and are not the same as none.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    standing = groups(settings)
+    found = counts(settings, graph, job)
+    return {s.name: found[s.name] for s in graph.stages if s.group(settings.deployment, job) in standing}
+
+
+def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
+    """Remove the job's groups and topics, but for dead letters: these stay until the job is forgotten.
+
+    Args:
+        settings: where Kafka is.
+        graph: the job's.
+        job: its id.
+        settle: called when every peer has left the groups, so that nobody commits any more, and the topics still stand.
+
+    Raises:
+        SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
+    """
+    delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
+    gate("in-delete-links")
+    settle()
+    stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
+    delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
+
+
+def _holds_any(settings: Settings, topic: str) -> bool:
+    """Whether anything was committed to a topic of one partition, or still may be; one that is not there holds nothing."""
+    if topic not in topics(settings):
+        return False
+    stable, end = ends(settings, topic)
+    return stable < end or next(read_messages(settings, topic, 0, stable), None) is not None
+
+
+def delete_groups(settings: Settings, groups: list[str]) -> None:
+    """Remove consumer groups; waits until their members have gone. Those that are not there are gone.
+
+    Raises:
+        SetupError: the broker refuses or does not answer.
+    """
+    admin = _admin(settings)
+    deadline = time.monotonic() + _CALL
+    while groups:
+        errors = {
+            group: _error_of(future)
+            for group, future in admin.delete_consumer_groups(groups, request_timeout=_NEVER).items()
+        }
+        groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
+        if groups and time.monotonic() > deadline:
+            raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
+        if groups:  # its members are on their way out
+            time.sleep(0.2)
+
+
+def delete_topics(settings: Settings, topics: list[str]) -> None:
+    """Remove topics; those that are not there are gone.
+
+    Raises:
+        SetupError: the broker refuses or does not answer.
+    """
+    for topic, future in (_admin(settings).delete_topics(topics) if topics else {}).items():
+        error = _error_of(future)
+        if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _refused(settings, f"delete topic {topic}", error)
+        gate("in-delete-links")
+
+
+def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    """Rows that each stage has committed so far, from its group's positions. Stages that never committed count zero.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    partitions = topics(settings)
+
+    def count(stage: Stage) -> Counts:
+        places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
+        return total(positions(settings, stage.group(settings.deployment, job), places).values())
+
+    with ThreadPoolExecutor(min(len(graph.stages), _AT_A_TIME), thread_name_prefix="count") as pool:
+        return dict(zip([stage.name for stage in graph.stages], pool.map(count, graph.stages), strict=True))
+
+
+def topics(settings: Settings) -> dict[str, list[int]]:
+    """Every topic that there is, with its partitions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    try:
+        known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    return {topic: list(about.partitions) for topic, about in known.items()}
+
+
+def ends(settings: Settings, topic: str) -> tuple[int, int]:
+    """The offsets behind the last record of a topic's first partition: before all open transactions, and behind them.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    ask = functools.partial(_list_offsets, _admin(settings), settings, topic, 1, OffsetSpec.latest())
+    try:
+        return ask(IsolationLevel.READ_COMMITTED)[0], ask(IsolationLevel.READ_UNCOMMITTED)[0]
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+
+
+def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partition, int]:
+    """The offset behind everything that is decided, for each partition: before its first open transaction.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    if not places:
+        return {}
+    try:
+        return _offsets_of(_admin(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+    except KafkaException as error:
+        raise _failed(settings, "tell where topics end", error.args[0]) from error
+
+
+def read_all(settings: Settings, topic: str) -> list[bytes]:
+    """Every committed message of a topic's first partition, in order.
+
+    Reads up to what was the very end when it was called, open transactions included: it waits until those are decided, so
+    that nothing committed can be missed behind one that hangs.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+    """
+    # The very end: a read_committed consumer's own watermark would stop at the first open transaction.
+    return [message.value() for message in read_messages(settings, topic, 0, ends(settings, topic)[1])]
+
+
+def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
+    """The committed messages of a topic's first partition from one offset up to another; waits for open transactions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+    """
+    consumer = Consumer(
+        {
+            **settings.kafka.client(),
+            "group.id": f"{settings.deployment}.nobody",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        },
+        logger=CLIENT_LOG,
+    )
+    reached = start
+    deadline = time.monotonic() + _CALL + settings.peer.transaction_timeout
+    try:
+        consumer.assign([TopicPartition(topic, 0, start)])
+        while reached < end:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                reached = message.offset() + 1
+                if reached <= end:
+                    yield message
+            elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                reached = message.offset()
+            if time.monotonic() > deadline:
+                raise _unreachable(settings, f"topic {topic} stopped at offset {reached} of {end}")
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    finally:
+        consumer.close()
+
+
+@functools.lru_cache(maxsize=8)
+def _admin_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
+    client = AdminClient(dict(config), logger=CLIENT_LOG)
+    # Never destroyed: librdkafka can hang in it for ever when the broker went away with a request under way, and a
+    # process that has done its work would not end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    return client
+
+
+def _admin(settings: Settings) -> AdminClient:
+    return _admin_for(tuple(sorted(settings.kafka.client().items())))
+
+
+def _wanted_partitions(link: Link, spec: JobSpec) -> int:
+    if link.kind in ("parts", "dead"):
+        return 1
+    if link.kind == "output":
+        return int(link.options.get("partitions") or OUTPUT_PARTITIONS)
+    return spec.partitions
+
+
+def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
+    """Partition counts by topic, once every broker knows the topics that were just made."""
+    deadline = time.monotonic() + _CALL
+    while True:
+        try:
+            known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
+        except KafkaException as error:
+            raise _unreachable(settings, str(error)) from error
+        missing = sorted(expected - set(known))
+        if missing:
+            raise InputError(
+                "SX-KAFKA-TOPIC-MISSING",
+                f"the input topic {missing[0]!r} does not exist",
+                cause=f"Kafka at {settings.kafka.bootstrap_servers} has no topic of that name",
+                fix="create it and fill it first, or correct its name in the job",
+                where={"topic": missing[0]},
+            )
+        if made <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
+            return {topic: len(known[topic].partitions) for topic in made | expected}
+        if time.monotonic() > deadline:
+            raise _unreachable(settings, f"topics without a leader: {', '.join(sorted(made - set(known)))}")
+        time.sleep(0.05)
+
+
+def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) -> LinkFacts:
+    if link.kind != "input":
+        return LinkFacts(partitions)
+    look = functools.partial(_offsets, admin, settings, link.topic, partitions)
+    end = link.options.get("end")
+    return LinkFacts(
+        partitions,
+        start=look(link.options.get("start", "earliest")),
+        end=None if end is None else look(end),
+    )
+
+
+def _offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int, what: Any) -> list[int]:
+    """The offset in each partition that "earliest", "latest", an ISO time or {partition: offset} means right now.
+
+    "latest" is the last stable offset: what stands in a transaction still open is behind it.
+    """
+    if isinstance(what, Mapping):
+        given = {int(number): int(offset) for number, offset in what.items()}
+        unknown = sorted(set(given) ^ set(range(partitions)))
+        if unknown:
+            raise InputError(
+                "SX-KAFKA-OFFSETS",
+                f"topic {topic!r} has partitions 0 to {partitions - 1}, and the offsets given do not name each once",
+                cause=f"in one but not the other: {', '.join(map(str, unknown))}",
+                fix="give one offset for every partition",
+                where={"topic": topic},
+            )
+        return [given[number] for number in range(partitions)]
+    named = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
+    spec = named[what]() if what in named else OffsetSpec.for_timestamp(int(_time(what).timestamp() * 1000))
+    found = _list_offsets(admin, settings, topic, partitions, spec)
+    if any(offset < 0 for offset in found):  # nothing as late as that time: behind the last record
+        latest = _list_offsets(admin, settings, topic, partitions, OffsetSpec.latest())
+        found = [last if offset < 0 else offset for offset, last in zip(found, latest, strict=True)]
+    return found
+
+
+def _list_offsets(
+    admin: AdminClient,
+    settings: Settings,
+    topic: str,
+    partitions: int,
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> list[int]:
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    found = _offsets_of(admin, settings, places, spec, isolation)
+    return [found[Partition(topic, number)] for number in range(partitions)]
+
+
+def _offsets_of(
+    admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[Partition, int]:
+    deadline = time.monotonic() + _CALL
+    while True:
+        asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
+        try:
+            return {Partition(p.topic, p.partition): _within(settings, f).offset for p, f in asked.items()}
+        except KafkaException as error:
+            if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def positions(
+    settings: Settings, group: str, places: list[TopicPartition], *, stable: bool = True
+) -> dict[Partition, Position | None]:
+    """A group's committed positions, asked for by a consumer that never joins it; None where there is none.
+
+    Not by the admin client, which would need no consumer: librdkafka's ends the whole process when the broker answers
+    that another one coordinates the group (librdkafka issue 5040), as a fresh cluster does to its first question.
+
+    Args:
+        settings: where Kafka is.
+        group: its name.
+        places: which partitions.
+        stable: wait until transactions that would move a position are decided; otherwise what was committed before them is told.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    if not places:
+        return {}
+    isolation = "read_committed" if stable else "read_uncommitted"
+    consumer = Consumer(
+        {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False, "isolation.level": isolation},
+        logger=CLIENT_LOG,
+    )
+    try:
+        found = committed.ask(consumer, places, _CALL, _CALL)
+    finally:
+        consumer.close()
+    if isinstance(found, KafkaError):
+        raise _failed(settings, f"tell the positions of group {group}", found)
+    return dict(found)
+
+
+def groups(settings: Settings) -> set[str]:
+    """Every consumer group that there is: also one that nobody is in, as long as it has positions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    try:
+        listed = _within(settings, _admin(settings).list_consumer_groups(request_timeout=_CALL))
+    except KafkaException as error:
+        raise _unreachable(settings, str(error)) from error
+    if listed.errors:
+        raise _unreachable(settings, str(listed.errors[0]))
+    return {group.group_id for group in listed.valid}
+
+
+def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
+    """Who is in a group, and what they were given: an answer to come."""
+    admin = _admin(settings)
+    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=_NEVER)[group]
+    return answer
+
+
+def _within(settings: Settings, future: Any) -> Any:
+    try:
+        return future.result(timeout=_CALL)
+    except TimeoutError as error:
+        raise _unreachable(settings, "no answer") from error
+
+
+def _error_of(future: Any) -> KafkaError | None:
+    try:
+        future.result(timeout=_CALL)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return reason
+    return None
+
+
+def _still_there(error: KafkaError) -> bool:
+    return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)
+
+
+def _failed(settings: Settings, what: str, error: KafkaError) -> SetupError:
+    if error.name() in _NO_ANSWER | committed.ELSEWHERE:
+        return _unreachable(settings, f"it was to {what}: {error}")
+    return _refused(settings, what, error)
+
+
+def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-REFUSED",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
+        cause=str(error),
+        fix="look at the broker's log and at the rights of this client",
+    )
+
+
+def _unreachable(settings: Settings, cause: str) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-UNREACHABLE",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not answer within {_CALL:.0f} s",
+        cause=cause,
+        fix="check that the brokers run and that kafka.bootstrap_servers names them",
+    )

@@ -1,0 +1,467 @@
+"""The client: hand jobs in, look at them, wait for them, end them.
+
+    with Client("127.0.0.1:2181", "127.0.0.1:9092") as client:
+        handle = client.submit(job)
+        view = handle.await_completion("5 min")
+
+A client owns nothing in the cluster: it can go at any time, and the job goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from sardonyx.client.ids import find_job, find_peer, new_id, unknown_peer
+from sardonyx.client.job_handle import CARRY_OUT, REREAD, JobHandle
+from sardonyx.client.views import (
+    JobView,
+    Outside,
+    PeerView,
+    TaskView,
+    Why,
+    is_untouched,
+    job_view,
+    laid_out,
+    peer_view,
+    task_notes,
+)
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
+from sardonyx.core.events import (
+    ENDED,
+    AnyEvent,
+    Counts,
+    Evicted,
+    JobNote,
+    JobSubmitted,
+    PeerNote,
+    PulseNote,
+    Set,
+    TaskNote,
+    decode_request,
+)
+from sardonyx.core.graph import Graph
+from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.units import duration, seconds
+
+if TYPE_CHECKING:
+    from coordinator.history.replay import Decided
+    from sardonyx.job.builder import Job
+    from sardonyx.job.load import LoadedJob
+    from sardonyx.runtime.settings import Settings
+
+__all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
+
+LOOK = 5.0
+"""Seconds that Kafka may take to tell row counts before they are shown as unknown."""
+
+LATE = 5.0
+"""Seconds after which a request that a coordinator has not taken in is a sign that it does not do its work."""
+
+log = structlog.get_logger()
+
+
+class Client:
+    """A connection to one deployment. Use it in a ``with``, or close it.
+
+    Args:
+        zookeeper: its address, ``host:port``; None: as configured (environment, ``sardonyx.toml``).
+        kafka: its address; without one, rows of running tasks are not known (None).
+        deployment: name of the cluster.
+        settings: a whole settings object instead of the three.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-UNREACHABLE``.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str | None = None,
+        kafka: str | None = None,
+        deployment: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if settings is None:
+            from sardonyx.runtime.settings import load_settings
+
+            given = {"zookeeper.hosts": zookeeper, "kafka.bootstrap_servers": kafka, "deployment": deployment}
+            settings = load_settings(**given)
+        settings.require("zookeeper")
+        from sardonyx.zookeeper.session import Tree
+
+        self.settings = settings
+        self._tree = Tree.connect(settings, survive_expiry=True)
+        self._live = _LiveCounts(settings)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection. Jobs go on."""
+        self._tree.close()
+
+    def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
+        """Hand a job in: checked, its code uploaded, and the request put where the coordinator takes it from.
+
+        Args:
+            job: a :class:`~sardonyx.job.builder.Job`, a loaded one, or what ``sardonyx run`` takes
+                (``job.py:job``, ``job.yaml``).
+
+        Raises:
+            SpecUnreadable: the file is missing, raises, or holds no job.
+            JobInvalid: everything that is wrong with it.
+            SardonyxError: ``SX-JOB-NAME-TAKEN``: a job of this name has not ended yet.
+        """
+        loaded = self._loaded(job)
+        self._check_name(loaded.spec.name)
+        spec = loaded.spec
+        if loaded.code is not None and spec.code is not None:
+            self._put_code(node_paths.code(spec.code), loaded.code)
+        job_id = new_id(spec.name)
+        self._tree.request(JobSubmitted(job=job_id, spec=spec))
+        log.info("job submitted", job=job_id, tasks=len(spec.catalog))
+        return JobHandle(self, job_id, spec)
+
+    def job(self, job: str) -> JobHandle:
+        """A handle on a job by its id, the beginning of its id, or its name, as long as it is clear which one is meant.
+
+        Raises:
+            SardonyxError: ``SX-JOB-UNKNOWN`` (names the nearest one), ``SX-JOB-AMBIGUOUS``.
+        """
+        submitted = self._submitted()
+        notes = self._job_notes()  # after the above, so that a job on its way from one to the other is seen
+        names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
+        running = {each for each in names if each not in notes or notes[each].status not in ENDED}
+        found = find_job(job, names, running)
+        return JobHandle(self, found, submitted.get(found))
+
+    def jobs(self) -> list[JobView]:
+        """Every job that is known, the latest first; rows only where they need no look into Kafka."""
+        submitted = self._submitted()
+        notes = self._job_notes()
+        specs = self._tree.read_many(node_paths.job_spec(job) for job in notes)
+        views = [
+            self._view(job, decode_spec(specs[node_paths.job_spec(job)]), note, live=False)
+            for job, note in notes.items()
+            if node_paths.job_spec(job) in specs
+        ]
+        views += [self._view(job, spec, None, live=False) for job, spec in submitted.items() if job not in notes]
+        return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
+
+    def peers(self, *, since: bool = False) -> list[PeerView]:
+        """Every virtual peer that lives.
+
+        Args:
+            since: also tell since when each is what it is, which takes a look into the log.
+        """
+        names = self._tree.children(node_paths.PEER_STATE)
+        states = self._tree.read_many(node_paths.peer_state(name) for name in names)
+        pulses = self._tree.read_many(node_paths.pulse(name) for name in names)
+        notes = {
+            name: msgspec.json.decode(states[node_paths.peer_state(name)], type=PeerNote)
+            for name in names
+            if node_paths.peer_state(name) in states
+        }
+        times = self._since(notes) if since and notes else {}
+        return [
+            peer_view(name, note, _pulse(pulses.get(node_paths.pulse(name))), times.get(name))
+            for name, note in notes.items()
+        ]
+
+    def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
+        """Take a peer out: one at work drops its open batch first. Its daemon brings it back under a new id, an idle one at
+        once; to have fewer peers, end a daemon.
+
+        Args:
+            peer: its id, or the beginning of it.
+            timeout: how long to wait until it is carried out; None: for ever.
+
+        Returns:
+            What was decided about it: also what became of its task.
+
+        Raises:
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was taken out already.
+            Interrupted: ``SX-PEER-EVICT-PENDING``: nobody has carried it out within that time.
+        """
+        from coordinator.history import reader
+        from coordinator.loop.event_log import last
+
+        name = find_peer(peer, self._tree.children(node_paths.PEER_STATE))
+        before = self._tree.read(node_paths.peer_state(name))
+        if before is not None and msgspec.json.decode(before, type=PeerNote).state == "revoked":
+            raise SardonyxError(
+                "SX-PEER-REVOKED",
+                f"peer {name} was taken out already",
+                cause="its task was taken away from it, and it is about to go",
+                fix=f"`sardonyx peers show {name}` shows why",
+                where={"peer": name},
+            )
+        first = last(self._tree) + 1
+        self._tree.request(Evicted(peer=name))
+        self.await_node(
+            node_paths.peer_state(name),
+            lambda data: data is None or msgspec.json.decode(data, type=PeerNote).state == "revoked",
+            timeout,
+            Interrupted(
+                "SX-PEER-EVICT-PENDING",
+                f"that peer {name} is to go is asked for, but nobody has carried it out yet",
+                cause="" if self.led() else "no coordinator leads this deployment",
+                fix="it will be carried out as soon as a coordinator leads",
+                where={"peer": name},
+            ),
+        )
+        # It may have gone for another reason; then the request is still on its way, and comes to nothing.
+        for decided in reader.decided(self._tree, first):
+            node = [change for change in decided.changes if change.path == node_paths.peer_state(name)]
+            if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
+                return decided
+        raise unknown_peer(name, ())
+
+    def explain(self, job: str, *, look: bool = True) -> Why:
+        """Why a job does not run, in any of its states: what is missing, who holds it, since when; or that nothing is.
+
+        Args:
+            job: its id.
+            look: also try whether Kafka answers, if the job needs it now; takes a few seconds if it does not.
+        """
+        from coordinator.core.explain import explain
+        from coordinator.history import reader
+
+        oldest = self._oldest_request()
+        submitted = job in self._submitted()
+        explanation = explain(reader.present(self._tree), job)  # after the above: a request travels from there to here
+        outside = []
+        ended = explanation.status in ENDED and all(reason.code != "links-going" for reason in explanation.reasons)
+        gone = explanation.status is None and not submitted
+        if not ended and not gone and not self.led():
+            text = "no coordinator leads this deployment; start one with `sardonyx coordinator`"
+            outside.append(Outside("not-led", text))
+        elif not ended and not gone and (words := self._backlog(oldest)):
+            outside.append(Outside("backlog", words))
+        if explanation.status is None and submitted:
+            outside.append(Outside("submitted", "it is handed in, and no coordinator has taken it in yet"))
+        elif look and not ended and not gone and (words := self._kafka_silent()):
+            outside.append(Outside("kafka-away", words))
+        return Why(explanation, outside)
+
+    def led(self) -> bool:
+        """Whether any coordinator stands for this deployment."""
+        return bool(self._tree.children(node_paths.ELECTION))
+
+    # Underneath
+
+    def _oldest_request(self) -> str | None:
+        """The path of the request that has waited longest; None if none waits."""
+        waiting = self._tree.children(node_paths.INBOX)
+        first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
+        return None if first is None else f"{node_paths.INBOX}/{first}"
+
+    def _backlog(self, oldest: str | None) -> str | None:
+        """That a coordinator stands and takes nothing in, in words; None if it does its work.
+
+        ``oldest`` was the oldest request a moment ago. That it waits still is asked for besides its age, which two clocks
+        tell that may differ: a request that is taken in at once is never called late.
+        """
+        stands = None if oldest is None else self._tree.last_change(oldest)
+        waits = 0.0 if stands is None else time.time() - stands[1]
+        if waits < LATE:
+            return None
+        many = len(self._tree.children(node_paths.INBOX))
+        requests = "1 request is" if many == 1 else f"{many} requests are"
+        return f"{requests} not taken in, for {duration(waits)}; look into the log of the coordinator{self._leader()}"
+
+    def _leader(self) -> str:
+        """Where the coordinator that won the last election runs, in words; empty if none ever did."""
+        from coordinator.loop.election import EpochNote
+
+        data = self._tree.read(node_paths.EPOCH)
+        return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
+
+    def _is_gone(self, job: str) -> bool:
+        """Whether a job is nowhere: neither asked for, nor in the tree, nor known after all that is logged.
+
+        Looked for on the way that a job takes, inbox, log, ``/job``, so that none slips by. One that is logged and does
+        not stand in the tree, because its leader died in between, is not gone: the next leader carries it out.
+        """
+        from coordinator.history import reader
+
+        self._tree.sync()
+        if job in self._submitted() or self._tree.read(node_paths.job_status(job)) is not None:
+            return False
+        return job not in reader.present(self._tree).jobs
+
+    def _put_code(self, path: str, code: bytes) -> None:
+        """Put a job's code where peers find it. If it stands there it is written again all the same.
+
+        The leader removes code that no job names and that nobody has written for an hour. It removes only the version
+        that it saw, so either our write comes first and the code stays, or it is gone and we put it there again.
+        """
+        from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
+
+        while not self._tree.create(path, code):
+            try:
+                self._tree.commit([Set(path, code)])
+            except (TransactionFailed, OutcomeUnknown):
+                continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
+            else:
+                return
+
+    def _kafka_silent(self) -> str | None:
+        """That Kafka does not answer, in words; None if it does, or nobody said where it is."""
+        from queues.connectivity import reach_kafka
+
+        if not self.settings.kafka.bootstrap_servers:
+            return None
+        quick = self.settings.kafka.model_copy(
+            update={"connect_timeout": min(LOOK, self.settings.kafka.connect_timeout)}
+        )
+        try:
+            reach_kafka(self.settings.model_copy(update={"kafka": quick}))
+        except SetupError as error:
+            return f"{error.message}: {error.cause}"
+        return None
+
+    def _since(self, notes: dict[str, PeerNote]) -> dict[str, float]:
+        """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""
+        from coordinator.history import reader
+
+        known = reader.present(self._tree).peers
+        return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
+
+    def await_node(
+        self, path: str, done: Callable[[bytes | None], bool], timeout: float | str | None, late: Interrupted
+    ) -> None:
+        """Wait until a node's data (None: it is gone) are as they are to be. Raises ``late`` if they are not in time."""
+        changed = threading.Event()
+        deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
+
+        def wake(_event: object) -> None:  # one and the same each time: kazoo keeps every watch that is another one
+            changed.set()
+
+        while True:
+            changed.clear()
+            if done(self._tree.read(path, watch=wake)):
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise late
+            changed.wait(min(left, REREAD))
+
+    def _loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
+        from sardonyx.job.load import LoadedJob, load
+
+        if isinstance(job, LoadedJob):
+            return job
+        return load(os.fspath(job) if isinstance(job, os.PathLike) else job)
+
+    def _check_name(self, name: str) -> None:
+        submitted = self._submitted()
+        notes = self._job_notes()  # after the above: see there
+        known: dict[str, tuple[str, str]] = {job: (spec.name, "submitted") for job, spec in submitted.items()}
+        known |= {job: (note.name, note.status) for job, note in notes.items()}
+        for job, (taken, status) in known.items():
+            if taken == name and status not in ENDED:
+                raise SardonyxError(
+                    "SX-JOB-NAME-TAKEN",
+                    f"a job named {name} is {status} already: {job}",
+                    cause="topics and consumer groups derive from a job's name; two of one name would be told apart "
+                    "by their ids alone, and mistaken for each other by people",
+                    fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
+                    "or give this one another name",
+                    where={"job": job},
+                )
+
+    def _job_notes(self) -> dict[str, JobNote]:
+        jobs = self._tree.children(node_paths.JOB)
+        found = self._tree.read_many(node_paths.job_status(job) for job in jobs)
+        return {
+            job: msgspec.json.decode(found[node_paths.job_status(job)], type=JobNote)
+            for job in jobs
+            if node_paths.job_status(job) in found
+        }
+
+    def _submitted(self) -> dict[str, JobSpec]:
+        """Jobs that are asked for but stand in no ``/job`` yet: in the inbox, or logged and not carried out.
+
+        Read in the order in which a request travels, inbox, log, ``/job``, so that none slips by unseen.
+        """
+        from coordinator.loop.event_log import read_checkpoint, read_log
+
+        requests = [name for name in self._tree.children(node_paths.INBOX) if name.startswith("submit-")]
+        waiting = self._tree.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
+        asked: list[AnyEvent] = []
+        for data in waiting.values():
+            with contextlib.suppress(msgspec.DecodeError):  # anybody may write there; the coordinator refuses it
+                asked.append(decode_request(data))
+        behind = [event for _, event in read_log(self._tree, first=read_checkpoint(self._tree) + 1)]
+        return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
+
+    def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
+        graph = laid_out(spec, self.settings.deployment, job)
+        notes = task_notes(self._tree.read_many, graph, job)
+        counts = self._live_counts(graph, job, note, notes) if live else None
+        return job_view(job, spec, graph, note, notes, counts)
+
+    def _live_counts(
+        self, graph: Graph, job: str, note: JobNote | None, notes: dict[str, TaskNote]
+    ) -> dict[str, Counts] | None:
+        """What Kafka says about tasks that are not complete; None if it need not or cannot be asked."""
+        if note is None or note.links != "made" or not self.settings.kafka.bootstrap_servers:
+            return None
+        if all(each.counts is not None or is_untouched(each) for each in notes.values()):
+            return None
+        return self._live.counts(graph, job)
+
+
+class _LiveCounts:
+    """Row counts from Kafka, without ever waiting for it longer than people look at a screen.
+
+    A Kafka that is away answers after half a minute or not at all; its question is then left to a thread of its own, and
+    until that is through nothing new is asked.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+        self._found: dict[str, Counts] | None = None
+
+    def counts(self, graph: Graph, job: str) -> dict[str, Counts] | None:
+        """The counts by task; None if Kafka does not tell in time."""
+        if self._thread is None or not self._thread.is_alive():
+            self._found = None
+            self._thread = threading.Thread(target=self._ask, args=(graph, job), daemon=True, name="live counts")
+            self._thread.start()
+        self._thread.join(LOOK)
+        return None if self._thread.is_alive() else self._found
+
+    def _ask(self, graph: Graph, job: str) -> None:
+        from queues.admin import counts
+
+        try:
+            self._found = counts(self._settings, graph, job)
+        except SardonyxError as error:
+            log.warning("rows cannot be read from kafka", job=job, code=error.code, error=error.message)
+
+
+def _pulse(data: bytes | None) -> PulseNote | None:
+    if not data:
+        return None
+    try:
+        return msgspec.json.decode(data, type=PulseNote)
+    except msgspec.DecodeError:  # shown without its host rather than not at all
+        return None

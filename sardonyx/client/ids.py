@@ -1,0 +1,98 @@
+"""Ids of jobs and peers: how a job gets one, and which one a user means. Everything but :func:`new_id` is pure."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import secrets
+from collections.abc import Collection, Sequence
+
+from sardonyx.core.errors import SardonyxError
+
+
+def new_id(name: str) -> str:
+    """A fresh id for a job of this name: the name and six random base32 characters."""
+    return f"{name}-{base64.b32encode(secrets.token_bytes(5))[:6].decode().lower()}"
+
+
+def find_job(wanted: str, names: dict[str, str], running: set[str]) -> str:
+    """The one job that an id, the beginning of an id, or a name means. Pure.
+
+    Args:
+        wanted: what the user wrote.
+        names: job id -> name.
+        running: ids of those that have not ended; among jobs of one name, the one that runs is meant.
+
+    Raises:
+        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
+    """
+    if wanted in names:
+        return wanted
+    named = [job for job, name in names.items() if name == wanted]
+    meant = [job for job in named if job in running] or named or [job for job in names if job.startswith(wanted)]
+    if len(meant) == 1:
+        return meant[0]
+    if not meant or not wanted:
+        raise unknown_job(wanted, [*names, *names.values()])
+    raise SardonyxError(
+        "SX-JOB-AMBIGUOUS",
+        f"{wanted} may mean {len(meant)} jobs: {', '.join(sorted(meant))}",
+        fix="write more of the id",
+    )
+
+
+def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
+    """The error for a job that is not there, with the nearest one that is."""
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
+    return SardonyxError(
+        "SX-JOB-UNKNOWN",
+        f"there is no job {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
+        cause="no job of this id or name was submitted to this deployment, or it had ended and was forgotten: purged, or "
+        "one too many to keep (coordinator.keep_jobs)",
+        fix="`sardonyx job list` shows all; check the deployment (--deployment) too; "
+        "`sardonyx job explain` with the whole id knows those that were forgotten last",
+        where={"job": wanted},
+    )
+
+
+def job_gone(job: str) -> SardonyxError:
+    """The error for a job that was known by its id, and of which nothing is left."""
+    return SardonyxError(
+        "SX-JOB-GONE",
+        f"job {job} is gone: it was forgotten (purged), or never taken in",
+        cause="it had ended, and somebody purged it or there were more than coordinator.keep_jobs; or the coordinator "
+        "could not read its submission and left it out. What a job has written stays",
+        fix=f"`sardonyx job explain {job}` says which, if it was not long ago; the coordinator's log has what it left out",
+        where={"job": job},
+    )
+
+
+def find_peer(wanted: str, known: Collection[str]) -> str:
+    """The one peer that an id or the beginning of an id means.
+
+    Raises:
+        SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``.
+    """
+    if wanted in known:
+        return wanted
+    meant = sorted(peer for peer in known if peer.startswith(wanted)) if wanted else []
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        few = ", ".join(meant[:5]) + (", ..." if len(meant) > 5 else "")
+        raise SardonyxError(
+            "SX-PEER-AMBIGUOUS", f"{wanted} may mean {len(meant)} peers: {few}", fix="write more of the id"
+        )
+    raise unknown_peer(wanted, known)
+
+
+def unknown_peer(wanted: str, known: Collection[str]) -> SardonyxError:
+    """The error for a peer that is not there, with the nearest one that is."""
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
+    return SardonyxError(
+        "SX-PEER-UNKNOWN",
+        f"there is no peer {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
+        cause="no peer of this id is, or was as far back as the log is kept, in this deployment",
+        fix="`sardonyx peers list` shows those that live, `sardonyx log show --kind born` those that ever came",
+        where={"peer": wanted},
+    )

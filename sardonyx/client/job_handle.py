@@ -1,0 +1,279 @@
+"""A handle on one job: look at it, wait for it, end it, have it forgotten. Made by :class:`sardonyx.client.client.Client`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sardonyx.client.ids import job_gone
+from sardonyx.client.views import JobView, LinkLag, Why, waiting_for
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged
+from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.units import seconds
+
+if TYPE_CHECKING:
+    from coordinator.history.timeline import Incident
+    from sardonyx.client.client import Client
+    from sardonyx.zookeeper.session import Tree
+
+REREAD = 5.0
+"""Seconds after which a status is read again although no watch told of a change: a net, not the way."""
+CARRY_OUT = 15.0
+"""Seconds that the coordinator may take to carry out what was asked of it before we say that it has not."""
+TAKE_IN = 3.0
+"""Seconds that a led deployment may take to begin a job before we say what it waits for."""
+
+
+class JobHandle:
+    """One job, as far as a client can follow and end it. Made by :class:`Client`."""
+
+    def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
+        self.id = job
+        self._client = client
+        self._tree: Tree = client._tree  # noqa: SLF001 - the two are one thing in two classes
+        self._spec = spec
+        self._changed = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r})"
+
+    def status(self) -> JobView:
+        """The job, its tasks and their rows as they stand now.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+        """
+        return self._view_of(self._sought(self._note()), live=True)
+
+    def lag(self) -> list[LinkLag]:
+        """What is unread on each link that a task reads, and for how long, in the order of the tasks; asks Kafka.
+
+        Nothing is, in a job that has completed; where a job's links do not stand, not yet or no more, nothing is known.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import link_lags
+
+        before = self._sought(self._note())
+        found, error = list[LinkLag](), None
+        try:
+            found = link_lags(self._tree, self._client.settings, self.id, self.spec(), before)
+        except SetupError as raised:
+            error = raised
+        after = self._sought(self._note())
+        if _stands(after) != _stands(before):  # positions go with the links: while the job ends anything may be found
+            return link_lags(self._tree, self._client.settings, self.id, self.spec(), after)
+        if error is not None:
+            raise error
+        return found
+
+    def await_completion(self, timeout: float | str | None = None) -> JobView:
+        """Wait until the job has completed, and give its final view.
+
+        Args:
+            timeout: seconds, or a duration such as "5 min"; None: for ever.
+
+        Raises:
+            JobFailed: with the code and the first traceback of what failed it.
+            Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job goes on.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in; how it ended is not known.
+        """
+        for note in self._notes(timeout):
+            if note is not None and note.status in ENDED:
+                return self._ended(note)
+        raise AssertionError("waiting for a job ends with the job")
+
+    def follow(self, interval: float = 1.0, timeout: float | str | None = None) -> Iterator[JobView]:
+        """The job's view now, after each change of its status and at least every ``interval`` seconds, to its end.
+
+        Raises:
+            Interrupted: ``SX-JOB-TIMEOUT``: the job goes on.
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+        """
+        for note in self._notes(timeout, interval):
+            yield self._view_of(note, live=True)
+
+    def kill(self) -> None:
+        """Ask for the job's end. Nothing of a batch that is under way is committed; what was committed stays.
+
+        A job that has ended stays as it is. Does not wait; :meth:`await_completion` tells when it is done.
+        """
+        self._tree.request(JobKilled(job=self.id))
+
+    def purge(self, timeout: float | str | None = CARRY_OUT) -> None:
+        """Have the job forgotten: its node, its tasks, its counts. What it has written stays.
+
+        Args:
+            timeout: how long to wait until it is gone; None: for ever. A job whose topics are still being removed goes
+                when they are.
+
+        Raises:
+            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-GONE``: it was forgotten before.
+            Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
+        """
+        self.ask_purge()
+        self.await_gone(timeout)
+
+    def ask_purge(self) -> None:
+        """The first half of :meth:`purge`: ask, and do not wait."""
+        self.require_ended()
+        self._tree.request(JobPurged(job=self.id))
+
+    def require_ended(self) -> None:
+        """Raises ``SX-JOB-NOT-ENDED`` as long as anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
+        note = self._sought(self._note())
+        if note is None or note.status not in ENDED:
+            raise SardonyxError(
+                "SX-JOB-NOT-ENDED",
+                f"job {self.id} has not ended: it is {note.status if note else 'submitted'}",
+                cause="a job is forgotten only when nothing of it runs any more",
+                fix=f"wait for it (`sardonyx job await {self.id}`) or end it (`sardonyx job kill {self.id}`) first",
+                where={"job": self.id},
+            )
+
+    def await_gone(self, timeout: float | str | None = CARRY_OUT) -> None:
+        """The second half of :meth:`purge`."""
+        led = self._client.led()
+        self._client.await_node(
+            node_paths.job_status(self.id),
+            lambda data: data is None,
+            timeout,
+            Interrupted(
+                "SX-JOB-PURGE-PENDING",
+                f"that job {self.id} is to be forgotten is asked for, but it is still there",
+                cause="its topics are still being removed" if led else "no coordinator leads this deployment",
+                fix="it will go as soon as that is done" if led else "it will go as soon as a coordinator leads",
+                where={"job": self.id},
+            ),
+        )
+
+    def waits_for(self, patience: float = TAKE_IN) -> str | None:
+        """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+        """
+        deadline = time.monotonic() + patience
+        note = self._note(watch=True)
+        while (note is None or note.status == "planning") and time.monotonic() < deadline:
+            if note is None and not self._client.led():
+                break
+            self._wait(deadline - time.monotonic())
+            note = self._note(watch=True)
+        return self.waiting(self._view_of(self._sought(note), live=False))
+
+    def explain(self, *, look: bool = True) -> Why:
+        """Why the job does not run, or that it does; see :meth:`sardonyx.client.client.Client.explain`."""
+        return self._client.explain(self.id, look=look)
+
+    def incidents(self) -> list[Incident]:
+        """What went wrong with the job up to now, in order, and how it went on: from the coordinator's log.
+
+        Reads that log from the job's submission on, which takes a moment for a job that runs for months.
+        """
+        from coordinator.history import reader
+
+        return reader.incidents(self._tree, self.id)
+
+    def waiting(self, view: JobView) -> str | None:
+        """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""
+        return waiting_for(view, led=view.ended or self._client.led())
+
+    def spec(self) -> JobSpec:
+        """The job as data.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+        """
+        if self._spec is None:
+            asked = self._client._submitted().get(self.id)  # noqa: SLF001
+            data = self._tree.read(node_paths.job_spec(self.id))  # after the above: a job travels from there to here
+            self._spec = asked if data is None else decode_spec(data)
+        if self._spec is None:
+            raise job_gone(self.id)
+        return self._spec
+
+    # Underneath
+
+    def _notes(self, timeout: float | str | None, interval: float | None = None) -> Iterator[JobNote | None]:
+        """The status node after each change and at least every ``interval`` seconds, until the job has ended.
+
+        While there is none the job is looked for every ``REREAD`` seconds, and at once where there was one before.
+        """
+        interval = REREAD if interval is None else interval
+        wait = None if timeout is None else seconds(timeout)
+        deadline = None if wait is None else time.monotonic() + wait
+        look_at = time.monotonic() + REREAD
+        while True:
+            note = self._note(watch=True)
+            if note is not None:
+                look_at = 0.0
+            elif time.monotonic() >= look_at:
+                self._sought(note)
+                look_at = time.monotonic() + REREAD
+            yield note
+            if note is not None and note.status in ENDED:
+                return
+            left = interval if deadline is None else min(interval, deadline - time.monotonic())
+            if left <= 0:
+                raise self._timed_out(note, wait or 0)
+            self._wait(left)
+
+    def _note(self, *, watch: bool = False) -> JobNote | None:
+        if watch:
+            self._changed.clear()  # before reading: a change behind the read sets it again
+        data = self._tree.read(node_paths.job_status(self.id), watch=self._wake if watch else None)
+        return None if data is None else msgspec.json.decode(data, type=JobNote)
+
+    def _sought(self, note: JobNote | None) -> JobNote | None:
+        """The note; where there is none (yet), the job is looked for, and ``SX-JOB-GONE`` raised if it is nowhere."""
+        if note is None and self._client._is_gone(self.id):  # noqa: SLF001
+            raise job_gone(self.id)
+        return note
+
+    def _wait(self, most: float) -> None:
+        self._changed.wait(max(most, 0))
+
+    def _wake(self, _event: object) -> None:
+        self._changed.set()
+
+    def _view_of(self, note: JobNote | None, *, live: bool) -> JobView:
+        return self._client._view(self.id, self.spec(), note, live=live)  # noqa: SLF001
+
+    def _ended(self, note: JobNote) -> JobView:
+        if note.status == "failed":
+            failure = note.error
+            raise JobFailed.from_failure(failure) if failure else JobFailed("SX-JOB-FAILED", f"job {self.id} failed")
+        if note.status == "killed":
+            raise Interrupted(
+                "SX-JOB-KILLED",
+                f"job {self.id} was killed",
+                cause="somebody asked for its end",
+                fix="what it had committed stays; submit it again to run it from its beginning",
+                where={"job": self.id},
+            )
+        return self._view_of(note, live=False)
+
+    def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
+        """The error to raise; raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
+        view = self._view_of(self._sought(note), live=False)
+        why = waiting_for(view, led=self._client.led())
+        return Interrupted(
+            "SX-JOB-TIMEOUT",
+            f"job {self.id} has not ended within {waited:g} s; it is {view.status} and goes on",
+            cause=why or "it is still at work",
+            fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
+            where={"job": self.id},
+        )
+
+
+def _stands(note: JobNote | None) -> tuple[str, str] | None:
+    return None if note is None else (note.status, note.links)

@@ -1,0 +1,62 @@
+"""How far a job's tasks are behind on what they read, put together for those who look at the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queues.unread import NOTHING, Unread
+from sardonyx.client.views import LinkLag, laid_out, task_notes
+from sardonyx.core import node_paths
+from sardonyx.core.events import ENDED, JobNote, LinksNote
+from sardonyx.core.graph import Graph
+from sardonyx.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.settings import Settings
+    from sardonyx.zookeeper.session import Tree
+
+
+def link_lags(tree: Tree, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
+    """What is unread on each link that a task reads, in the order of the tasks.
+
+    Args:
+        tree: a session with the job's deployment.
+        settings: of the deployment; its Kafka is asked.
+        job: the job's id.
+        spec: the job as data.
+        note: its status; None while no coordinator has taken it in.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, settings.deployment, job)
+    standing = note is not None and note.links == "made" and note.status not in ENDED
+    known = _asked(tree, settings, graph, job) if standing else {}
+    other = NOTHING if note is not None and note.status == "completed" else Unread()
+    return [
+        LinkLag(
+            link=link.name,
+            reader=stage.name,
+            kind=link.kind,
+            topic=link.topic,
+            unit="splits" if link.kind == "splits" else "records",
+            **known.get(link.name, other)._asdict(),
+        )
+        for stage in graph.stages
+        for link in stage.ingress
+    ]
+
+
+def _asked(tree: Tree, settings: Settings, graph: Graph, job: str) -> dict[str, Unread]:
+    settings.require("kafka")
+    from queues.lag import lag
+
+    data = tree.read(node_paths.job_links(job))
+    if data is None:  # the job was forgotten this very moment
+        return {}
+    facts = msgspec.json.decode(data, type=LinksNote).links
+    notes = task_notes(tree.read_many, graph, job)
+    complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
+    return lag(settings, graph, job, facts, complete)

@@ -1,0 +1,357 @@
+"""A job, its tasks and the peers as others see them: the notes in the tree put together with row counts. Pure."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from coordinator.core.explain import Code, Explanation
+from coordinator.core.state import State
+from queues.unread import Precision
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
+    ENDED,
+    Counts,
+    JobNote,
+    JobStatus,
+    PeerNote,
+    PeerState,
+    PulseNote,
+    TaskNote,
+    TaskState,
+)
+from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
+from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
+
+ViewStatus = JobStatus | Literal["submitted"]
+"""A job's status; ``submitted`` until a coordinator has taken it in."""
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands unread in front of a reader."""
+
+    records: int | None = None
+    """None: not known."""
+    unit: Literal["records", "splits"] = "records"
+    """What is counted: of an input that is no topic its splits, the pieces that it is read in."""
+    precision: Precision = "unknown"
+    """How well ``records`` is known; ``at-most``: there may be fewer."""
+    seconds: float | None = None
+    """How long the oldest of it has waited since it was written; 0 if nothing is unread, None: not known."""
+
+
+class LinkLag(Lag, frozen=True, kw_only=True):
+    """What is unread on a link that a task reads."""
+
+    link: str
+    reader: str
+    kind: LinkKind
+    topic: str
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a job. Row counts are exact for what is committed; None where they cannot be known now."""
+
+    name: str
+    type: TaskType
+    state: TaskState
+    peers: int = 0
+    """How many virtual peers are on it; always 0 where ``bound``."""
+    peer_ids: list[str] = []
+    rows_in: int | None = None
+    rows_out: int | None = None
+    skipped: int | None = None
+    """Rows left out because its function raised on them."""
+    dead: int | None = None
+    """Rows left out likewise, and kept as dead letters."""
+    failures: int = 0
+    """How often it failed and was begun again."""
+    bound: bool = False
+    """Nobody runs it for itself: a topic that is bound in place, or a task in the micro-batches of the one before it."""
+    lag: Lag | None = None
+    """What stands unread in front of it, where that was asked for."""
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. Times are seconds since 1970."""
+
+    id: str
+    name: str
+    status: ViewStatus
+    tasks: list[TaskView]
+    """In topological order."""
+    error: Failure | None = None
+    waits_for: int = 0
+    """How many more virtual peers it needs before it can go on."""
+    submitted_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never change again."""
+        return self.status in ENDED
+
+    def task(self, name: str) -> TaskView:
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(name)
+
+
+class PeerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual peer."""
+
+    id: str
+    state: PeerState
+    job: str | None = None
+    task: str | None = None
+    slot: int | None = None
+    host: str = ""
+    pid: int = 0
+    daemon: str = ""
+    since: float | None = None
+    """When it came into its state, seconds since 1970; None where that is not known."""
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole deployment after one event of its log."""
+
+    n: int
+    at: float | None
+    """When that event was taken in, seconds since 1970."""
+    deployment: str
+    peers: list[PeerView]
+    jobs: list[JobView]
+    """The latest first. Rows only of tasks whose counts are final."""
+
+
+class Outside(msgspec.Struct, frozen=True):
+    """Something that keeps a job from going on, and of which the coordinator's log knows nothing."""
+
+    code: Literal["not-led", "backlog", "submitted", "kafka-away"]
+    text: str
+
+
+HOLDING: frozenset[Code] = frozenset(
+    {"links-coming", "nobody-lives", "peers-missing", "held-for-ever", "task-rests", "unanswered"}
+)
+"""Reasons for which a job stands, as a whole or in part. That some of its tasks wait for their turn is how jobs run."""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a job does not run, or that it does."""
+
+    explanation: Explanation
+    """What follows from the log."""
+    outside: list[Outside] = []
+    """What does not, and weighs more."""
+
+    @property
+    def in_short(self) -> str | None:
+        """The weightiest thing that keeps the job from going on, in one line; None if nothing does."""
+        if self.outside:
+            return self.outside[0].text
+        return next((reason.text for reason in self.explanation.reasons if reason.code in HOLDING), None)
+
+
+def cluster_view(state: State, at: float | None = None) -> ClusterView:
+    """The deployment as it is in a state of the coordinator."""
+    jobs = [
+        job_view(
+            name,
+            job.spec,
+            laid_out(job.spec, state.deployment, name),
+            job.note(),
+            {task_name: task.note() for task_name, task in job.tasks.items()},
+        )
+        for name, job in state.jobs.items()
+    ]
+    peers = [
+        peer_view(name, note, PulseNote(peer.daemon, peer.host, peer.pid), peer.since)
+        for name, peer in sorted(state.peers.items())
+        if (note := peer.note()) is not None
+    ]
+    return ClusterView(n=state.n, at=at, deployment=state.deployment, peers=peers, jobs=jobs[::-1])
+
+
+def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
+    """A job's graph; without tasks for one that was handed in past the client's validation, and refused."""
+    try:
+        return graph_of(spec, deployment, job)
+    except (graphlib.CycleError, KeyError):
+        return Graph(order=[], stages=[], bound={}, bounded=True)
+
+
+def job_view(
+    job: str,
+    spec: JobSpec,
+    graph: Graph,
+    note: JobNote | None,
+    notes: Mapping[str, TaskNote],
+    live: Mapping[str, Counts] | None = None,
+) -> JobView:
+    """Put a job together.
+
+    Args:
+        job: its id.
+        spec: the job as data.
+        graph: the graph of ``spec``.
+        note: its status; None while no coordinator has taken it in.
+        notes: task name -> note, as far as there are any.
+        live: task name -> counts as they stand now in Kafka; None if Kafka cannot be asked.
+    """
+    stages = {stage.name: _stage_view(stage, notes.get(stage.name), live) for stage in graph.stages}
+    views = [stages[name] if name in stages else _bound_view(spec, graph, name, stages) for name in graph.order]
+    inside = {
+        stage.name for stage in graph.stages if stage.fused
+    }  # what comes out of the first of fused tasks is not counted
+    views = [msgspec.structs.replace(view, rows_out=None) if view.name in inside else view for view in views]
+    if note is None:
+        return JobView(id=job, name=spec.name, status="submitted", tasks=views)
+    return JobView(
+        id=job,
+        name=note.name,
+        status=note.status,
+        tasks=views,
+        error=note.error,
+        waits_for=0 if note.status in ENDED else note.waits_for,
+        submitted_at=note.submitted_at,
+        ended_at=note.ended_at,
+    )
+
+
+WEAKEST: tuple[Precision, ...] = ("unknown", "estimate", "at-most", "exact")
+
+
+def with_lag(view: JobView, found: Sequence[LinkLag]) -> JobView:
+    """The same job, with what stands unread in front of each task."""
+    tasks = [
+        msgspec.structs.replace(task, lag=_joint_lag(its)) if its else task
+        for task in view.tasks
+        for its in [[lag for lag in found if lag.reader == task.name]]
+    ]
+    return msgspec.structs.replace(view, tasks=tasks)
+
+
+def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
+    """Several links of one reader: records add up, the longest wait counts, and it is known as well as the least known."""
+    records = [lag.records for lag in lags if lag.records is not None]
+    seconds = [lag.seconds for lag in lags if lag.seconds is not None]
+    return Lag(
+        records=sum(records) if len(records) == len(lags) else None,
+        unit=lags[0].unit,
+        precision=min((lag.precision for lag in lags), key=WEAKEST.index),
+        seconds=max(seconds) if len(seconds) == len(lags) else None,
+    )
+
+
+def task_notes(
+    read_many: Callable[[Iterable[str]], Mapping[str, bytes]], graph: Graph, job: str
+) -> dict[str, TaskNote]:
+    """The notes of a job's tasks, those that stand; ``read_many`` gives the data of nodes."""
+    paths = {name: node_paths.job_task(job, name) for name in graph.order}
+    nodes = read_many(paths.values())
+    return {name: msgspec.json.decode(nodes[path], type=TaskNote) for name, path in paths.items() if path in nodes}
+
+
+def is_untouched(note: TaskNote) -> bool:
+    """Whether nobody can have committed anything for the task yet: its rows are zero, without asking Kafka."""
+    return note.state == "pending" and not note.peers and not note.failures
+
+
+def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] | None) -> TaskView:
+    note = note or TaskNote(state="pending", n=0)
+    counts = note.counts
+    if counts is None and live is not None:
+        counts = live.get(stage.name)
+    if counts is None and is_untouched(note):
+        counts = Counts()
+    return TaskView(
+        name=stage.name,
+        type=stage.task.type,
+        state=note.state,
+        peers=len(note.peers),
+        peer_ids=sorted(note.peers),
+        rows_in=counts.rows_in if counts else None,
+        rows_out=counts.rows_out if counts else None,
+        skipped=counts.skipped if counts else None,
+        dead=counts.dead if counts else None,
+        failures=note.failures,
+    )
+
+
+def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
+    """A topic that is itself a link: its rows are those that its neighbours read from it, or wrote to it. Or a fused task: of
+    what happens within a micro-batch only the end is counted.
+    """
+    task = spec.task(name)
+    beside = [stages[neighbour] for neighbour in graph.bound[name]]
+    (fused, inner), rows = _fused(graph, task), None
+    if task.type == "input":
+        # A reader of several links counts them together, so only one that reads nothing else tells.
+        telling = [stages[reader].rows_in for reader in graph.bound[name] if len(graph.stage(reader).ingress) == 1]
+        known = [rows for rows in telling if rows is not None]
+        rows = max(known) if known else None
+    elif not inner:
+        written = [view.rows_out for view in beside]
+        rows = None if None in written else sum(count for count in written if count is not None)
+    return TaskView(
+        name=name,
+        type=task.type,
+        state=_joint_state([view.state for view in beside]),
+        rows_in=None if fused else rows,
+        rows_out=rows,
+        skipped=0,
+        dead=0,
+        bound=True,
+    )
+
+
+def _fused(graph: Graph, task: TaskSpec) -> tuple[bool, bool]:
+    """Whether a task is fused, and whether another one is fused behind it."""
+    fused = next((stage.fused for stage in graph.stages if task in stage.fused), [])
+    return bool(fused), bool(fused) and task != fused[-1]
+
+
+def _joint_state(states: list[TaskState]) -> TaskState:
+    if all(state == "complete" for state in states):
+        return "complete"
+    return "pending" if all(state == "pending" for state in states) else "running"
+
+
+def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float | None = None) -> PeerView:
+    """One peer from its state node and, while it lives, its pulse; ``since`` from the log."""
+    assignment, pulse = note.assignment, pulse or PulseNote()
+    return PeerView(
+        id=peer,
+        state=note.state,
+        job=assignment.job if assignment else None,
+        task=assignment.task if assignment else None,
+        slot=assignment.slot if assignment else None,
+        host=pulse.host,
+        pid=pulse.pid,
+        daemon=pulse.daemon,
+        since=since,
+    )
+
+
+def waiting_for(view: JobView, *, led: bool) -> str | None:
+    """What a job waits for, in words; None if for nothing but its own work.
+
+    Args:
+        view: the job.
+        led: whether a coordinator leads the deployment.
+    """
+    if view.ended:
+        return None
+    if not led:
+        return "no coordinator leads this deployment; start one with `sardonyx coordinator`"
+    if view.status == "submitted":
+        return "the coordinator has not taken it in yet"
+    if view.waits_for:
+        return f"waits for {view.waits_for} more virtual {'peer' if view.waits_for == 1 else 'peers'}"
+    return None

@@ -1,0 +1,150 @@
+"""What stands at the ends of a job: the small protocols that a medium implements.
+
+Everything that must happen exactly once happens in Kafka transactions, so a medium is only asked for idempotent things: to
+say what there is to read, to read one split again and again with the same result, to write rows aside, and to make
+visible what a committed transaction lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+import pyarrow as pa
+
+from sardonyx.core.errors import Failure
+from sardonyx.core.positions import Partition, Position
+
+
+class Split(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a bounded input that is read at one go, as it travels over the input task's own link."""
+
+    data: dict[str, Any]
+    """What the medium needs to find the piece again: plain JSON data."""
+    rows: int | None = None
+    """How many rows it holds, if that is known; a split of unknown size makes a batch of its own."""
+
+
+class SplitInput(Protocol):
+    """A bounded input. Instances travel to Spark workers, so they hold plain data only."""
+
+    def splits(self) -> Iterator[Split]:
+        """Everything there is to read, in pieces, in a fixed order. Called once per job, on one peer.
+
+        Raises:
+            InputError: it is not there or does not fit its schema.
+        """
+        ...
+
+    def read(self, data: dict[str, Any]) -> pa.Table:
+        """The rows of one split: the same at every call, on any machine. Runs on a Spark worker.
+
+        Raises:
+            InputError: the piece does not hold what the job says.
+        """
+        ...
+
+
+class Output(Protocol):
+    """Where an output task's results go, if not into a topic."""
+
+    def stage(self, table: pa.Table) -> list[bytes]:
+        """Write rows aside, durably and invisibly; give one entry per piece for the list that the transaction commits."""
+        ...
+
+    def publish(self, entries: Sequence[bytes]) -> None:
+        """Make committed pieces visible. Called after the commit, and again by successors: idempotent."""
+        ...
+
+    def seal(self, entries: Sequence[bytes]) -> None:
+        """The task has ended; ``entries`` are all that were ever committed.
+
+        Publish what is left, remove what no commit lists. Idempotent.
+        """
+        ...
+
+
+class Kept(NamedTuple):
+    """What an output with positions of its own holds for a partition."""
+
+    position: Position
+    owed: bytes | None
+    """What the Kafka transaction of the batch that got there had to say, until it is known to have said it."""
+
+
+class PositionsMoved(Exception):
+    """A partition does not stand where the batch began: somebody else has committed it. Nothing was written."""
+
+
+@runtime_checkable
+class PositionedOutput(Protocol):
+    """An output that takes rows and the task's positions in ONE transaction of its own, such as a database.
+
+    Where it holds a position, that is where reading begins, whatever Kafka says; see ``docs/media.md`` for the order of
+    the two commits and why nothing is lost or doubled between them. Used by one batch at a time, not always on the same
+    thread.
+    """
+
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Kept]:
+        """What is held for those of these partitions that it knows of."""
+        ...
+
+    def begin(
+        self,
+        table: pa.Table,
+        started: Mapping[Partition, int | None],
+        positions: Mapping[Partition, Position],
+        owed: bytes | None,
+    ) -> None:
+        """A transaction with these rows, and these positions in place of those that the batch began at; not committed.
+
+        Args:
+            table: the rows; may have none.
+            started: for each partition of ``positions``, the offset that must be held for it; None: nothing may be.
+            positions: what is to be held.
+            owed: to be kept until the next batch of these partitions.
+
+        Raises:
+            PositionsMoved: something else is held.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Commit what was begun. If this raises, only :meth:`positions` tells whether it did."""
+        ...
+
+    def abandon(self) -> None:
+        """Roll back what was begun, if anything was; from any thread, also while :meth:`begin` is at it."""
+        ...
+
+    def seal(self) -> None:
+        """The task has ended, and all its rows are committed. Idempotent."""
+        ...
+
+    def reach(self) -> None:
+        """Return if it answers.
+
+        Raises:
+            SetupError: it does not.
+        """
+        ...
+
+
+class Decoded(NamedTuple):
+    """Records of a user's topic as rows, and those that could not be read, by their index."""
+
+    table: pa.Table
+    bad: list[tuple[int, Failure]]
+
+
+class TopicFormat(Protocol):
+    """How rows stand as single records on a user's topic."""
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Rows of the records that can be read, in order."""
+        ...
+
+    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each row, in order; a value of None is a tombstone (raw only)."""
+        ...

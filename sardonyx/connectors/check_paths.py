@@ -1,0 +1,99 @@
+"""Whether the files that a job names are there, as far as it can be seen from here, before anything is started."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator
+from glob import glob, has_magic
+from itertools import islice
+from pathlib import Path
+
+from sardonyx.connectors.declarations import paths_of
+from sardonyx.core.errors import InputError, JobInvalid, OutputError, SardonyxError
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.job.parse import near
+
+_PIECES = 1000
+"""Of how many pieces of an input the beginning is looked at; what is behind is found out when it is read."""
+
+
+def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
+    """Check a job against the file system.
+
+    Args:
+        spec: the job; media and options must be valid.
+        leave: names of tasks that are not looked at, because theirs are not.
+
+    Raises:
+        JobInvalid: with every problem: ``SX-INPUT-...`` (missing, unreadable, a schema that does not fit the header),
+            ``SX-OUTPUT-NOT-EMPTY``, ``SX-OUTPUT-NOT-DIRECTORY``.
+    """
+    problems: list[SardonyxError] = []
+    for task in spec.catalog:
+        if task.medium == "files" and task.type != "function" and task.name not in leave:
+            problems += _input(task) if task.type == "input" else _output(task)
+    if problems:
+        raise JobInvalid(problems)
+
+
+def _input(task: TaskSpec) -> Iterator[SardonyxError]:
+    """What a peer would say when it plans the job, by the same code; a missing file with what lies there instead."""
+    from sardonyx.connectors.files.input import FilesInput
+
+    missing = [path for path in paths_of(task.options) if not Path(path).exists() and not _matches(path)]
+    for path in missing:
+        yield InputError(
+            "SX-INPUT-MISSING",
+            f"task {task.name!r}: there is no file {path}",
+            cause=_how_far(Path(path)),
+            fix="correct the path (relative ones are relative to the spec), or put the file there",
+            where={"task": task.name, "path": path},
+        )
+    if missing:
+        return
+    try:
+        deque(islice(FilesInput(task.options).splits(), _PIECES), maxlen=0)
+    except InputError as error:
+        message = f"task {task.name!r}: {error.message}"
+        where = {"task": task.name, **error.where}
+        yield InputError(error.code, message, cause=error.cause, fix=error.fix, where=where)
+
+
+def _matches(path: str) -> list[str]:
+    return glob(path, recursive=True) if has_magic(path) else []  # noqa: PTH207 - the pattern is absolute
+
+
+def _output(task: TaskSpec) -> Iterator[SardonyxError]:
+    path = Path(str(task.options.get("path")))
+    where = {"task": task.name, "path": str(path)}
+    parent = next((parent for parent in (path, *path.parents) if parent.exists()), path)
+    if not parent.is_dir():
+        yield OutputError(
+            "SX-OUTPUT-NOT-DIRECTORY",
+            f"task {task.name!r}: {parent} is a file, and results go into a directory",
+            fix="give another path, or move the file away",
+            where=where,
+        )
+    elif path.is_dir() and task.options.get("mode", "error") == "error":
+        there = sorted(
+            entry.name for entry in path.iterdir() if not entry.name.startswith(".") and entry.name != "_sardonyx"
+        )
+        if there:
+            yield OutputError(
+                "SX-OUTPUT-NOT-EMPTY",
+                f"task {task.name!r}: {path} is not empty",
+                cause=f"it holds {', '.join(there[:3])}{f' and {len(there) - 3} more' if len(there) > 3 else ''}",
+                fix='give mode="append" to add to it, mode="overwrite" to replace it, or another path',
+                where=where,
+            )
+
+
+def _how_far(path: Path) -> str:
+    """Which part of a path is there, and what lies beside the part that is not."""
+    known = next(parent for parent in path.parents if parent.exists())
+    missing = path.relative_to(known).parts[0]
+    try:
+        beside = [entry.name for entry in islice(known.iterdir(), 1000)] if known.is_dir() else []
+    except OSError:
+        beside = []
+    return f"{known} is there, but holds no {missing}{near(missing, beside)}"

@@ -1,0 +1,127 @@
+"""A medium of the user's own, named as ``module:Class``: found, made, and kept from raising in a way that nobody understands.
+
+A class can be an input (``splits``, ``read``), an output (``stage``, ``publish``, ``seal``), an output that keeps positions
+itself (:class:`sardonyx.connectors.base.PositionedOutput`), or several of them. As an input it is made with the job's options as
+keyword arguments; as an output with ``job`` (the job's id) and ``task`` besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from sardonyx.connectors.base import Output, PositionedOutput, Split, SplitInput
+from sardonyx.core.errors import FunctionError, SardonyxError
+from sardonyx.core.tracebacks import user_traceback
+
+Load = Callable[[str], Callable[..., Any]]
+"""Finds what ``module:name`` stands for."""
+
+_INPUT = ("splits", "read")
+_OUTPUT = ("stage", "publish", "seal")
+
+
+def own_input(reference: str, options: Mapping[str, Any], load: Load) -> OwnInput:
+    """A user's input, made.
+
+    Raises:
+        FunctionError: ``SX-MEDIUM-CLASS``, it lacks what an input has; ``SX-MEDIUM-RAISED``; ``SX-FN-IMPORT``.
+    """
+    return OwnInput(reference, _made(reference, options, load, _INPUT))
+
+
+def own_output(
+    reference: str, options: Mapping[str, Any], load: Load, *, job: str, task: str
+) -> OwnOutput | PositionedOutput:
+    """A user's output, made. One that keeps positions itself is given as it is.
+
+    Raises:
+        FunctionError: as :func:`own_input`.
+    """
+    kind = load(reference)
+    positioned = hasattr(kind, "begin") and hasattr(kind, "positions")
+    made = _made(reference, {**options, "job": job, "task": task}, load, () if positioned else _OUTPUT)
+    if not positioned:
+        return OwnOutput(reference, made)
+    if not isinstance(made, PositionedOutput):
+        raise _not_one(reference, "it has begin and positions, but not commit, abandon, seal and reach as well")
+    return made
+
+
+def _made(reference: str, options: Mapping[str, Any], load: Load, methods: Sequence[str]) -> Any:
+    kind = load(reference)
+    missing = [name for name in methods if not callable(getattr(kind, name, None))]
+    if not isinstance(kind, type) or missing:
+        raise _not_one(reference, f"it has no {missing[0]}" if missing else "it is not a class")
+    with _told(reference, "it was made"):
+        return kind(**options)
+
+
+class OwnInput:
+    """A user's input as Sardonyx calls it. Travels to Spark workers with the user's object in it."""
+
+    def __init__(self, reference: str, inner: SplitInput) -> None:
+        self._reference = reference
+        self._inner = inner
+
+    def splits(self) -> Iterator[Split]:
+        """The user's pieces; a plain dict stands for a piece of unknown size."""
+        with _told(self._reference, "splits was called"):
+            for found in self._inner.splits():
+                yield found if isinstance(found, Split) else Split(dict(found))
+
+    def read(self, data: dict[str, Any]) -> pa.Table:
+        """The user's rows; a list of dicts will do."""
+        with _told(self._reference, "read was called"):
+            found: Any = self._inner.read(data)
+            return found if isinstance(found, pa.Table) else pa.Table.from_pylist(list(found))
+
+
+class OwnOutput:
+    """A user's output as Sardonyx calls it."""
+
+    def __init__(self, reference: str, inner: Output) -> None:
+        self._reference = reference
+        self._inner = inner
+
+    def stage(self, table: pa.Table) -> list[bytes]:
+        with _told(self._reference, "stage was called"):
+            return [bytes(entry) for entry in self._inner.stage(table)]
+
+    def publish(self, entries: Sequence[bytes]) -> None:
+        with _told(self._reference, "publish was called"):
+            self._inner.publish(entries)
+
+    def seal(self, entries: Sequence[bytes]) -> None:
+        with _told(self._reference, "seal was called"):
+            self._inner.seal(entries)
+
+
+@contextmanager
+def _told(reference: str, when: str) -> Iterator[None]:
+    """What a user's medium raises, with the user's traceback. Our own errors pass: a medium may raise those."""
+    try:
+        yield
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise FunctionError(
+            "SX-MEDIUM-RAISED",
+            f"medium {reference} raised {type(error).__name__} when {when}: {error}",
+            fix="mend what the traceback shows; docs/media.md says what a medium is asked for",
+            traceback=user_traceback(error),
+            where={"medium": reference},
+        ) from error
+
+
+def _not_one(reference: str, cause: str) -> FunctionError:
+    return FunctionError(
+        "SX-MEDIUM-CLASS",
+        f"{reference} cannot be used as a medium here",
+        cause=cause,
+        fix="an input is a class with splits and read, an output one with stage, publish and seal: docs/media.md",
+        where={"medium": reference},
+    )

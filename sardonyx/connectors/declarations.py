@@ -1,0 +1,285 @@
+"""What may stand at the ends of a job, and how a user declares it; what each accepts is in :mod:`sardonyx.connectors.options`.
+
+Here a medium is only a name with options, plain data in the job's spec; the code that reads and writes is in
+``queues/media``. Options that are not given are left out of the spec, and the medium's own defaults hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, near, together
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.errors import JobInvalid, SardonyxError
+
+Position = str | datetime | Mapping[int, int]
+"""Where in a topic: ``earliest`` (start), ``latest``, a time with its zone, or an offset for each partition."""
+
+
+class Medium(msgspec.Struct, frozen=True):
+    """A medium as declared: its name and the options that were given."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+def files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    format: str,  # noqa: A002 - what everybody calls it
+    schema: str | None = None,
+    header: bool | None = None,
+    sep: str | None = None,
+    quote: str | None = None,
+    escape: str | None = None,
+    nullValue: str | None = None,  # noqa: N803 - Spark's own name, in which it stands in every Spark job
+    encoding: str | None = None,
+    multiLine: bool | None = None,  # noqa: N803 - likewise
+    split_size: str | None = None,
+    mode: Literal["error", "append", "overwrite"] | None = None,
+    compression: str | None = None,
+) -> Medium:
+    """Files as input, or a directory of files as output. Relative paths are relative to the spec.
+
+    Args:
+        path: a file, a directory or a glob, or several; as output the directory.
+        format: input: ``csv``, ``json`` (a record a line), ``parquet`` or ``text``; output: all but text.
+        schema: input: columns and their Spark types, ``"carrier string, dep_delay double"``; may name just some of a
+            file's columns. Needed for json; without it csv gives strings, and parquet what the files say.
+        header: csv: whether the first line names the columns. Input: false by default; output: true.
+        sep: csv input: what stands between two values, ``,`` by default; this and the next five are as in Spark's reader.
+        quote: csv input: what values are put in that hold a separator.
+        escape: csv input: what stands before a quote within quotes.
+        nullValue: csv input: how a missing value is written.
+        encoding: input: of csv, json and text; UTF-8 by default.
+        multiLine: csv input: whether a value may hold line breaks; each file is then read at one go.
+        split_size: input: how much is read at one go, such as ``"4 MiB"``.
+        mode: output: what to do if the directory holds something: ``error`` (the default), ``append``, ``overwrite``.
+        compression: output: the codec of the format, such as ``zstd`` or ``gzip``.
+    """
+    return _medium("files", locals())
+
+
+def kafka(
+    topic: str,
+    *,
+    format: str = "json",  # noqa: A002 - what everybody calls it
+    schema: str | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    key: str | None = None,
+    partitions: int | None = None,
+    registry: str | None = None,
+    subject: Literal["topic", "record", "topic_record"] | None = None,
+    value_schema: str | None = None,
+    register: bool | None = None,
+) -> Medium:
+    """A Kafka topic that belongs to the user, one record a message; it is read and written in place.
+
+    Args:
+        topic: its name. As output it is created if it is missing.
+        format: ``json`` (an object a record), ``raw`` (the bytes), ``avro`` or ``protobuf`` (with a schema registry).
+        schema: input, all but raw: columns and their Spark types. Without it, json: they are inferred; avro and protobuf:
+            they are those of the schemas that the records were written with.
+        start: input, required: ``"earliest"``, ``"latest"``, a time with its zone, or offsets by partition.
+        end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets. None: it never ends.
+        key: output: the column that becomes the record's key.
+        partitions: output: how many the topic gets if it has to be created.
+        registry: avro and protobuf: address of the schema registry, such as ``"http://registry:8081"``. Without it the
+            setting ``kafka.schema_registry`` of whoever runs the task.
+        subject: output, avro and protobuf: what a schema is registered as: by the topic (the default), by the
+            record's name, or by both.
+        value_schema: output, avro: the schema as JSON. Without it, it follows from the types of the rows.
+        register: output, avro and protobuf: whether a schema that the registry does not have is registered; true by
+            default. False: it must be there.
+    """
+    return _medium("kafka", locals())
+
+
+def generator(
+    count: int,
+    *,
+    seed: int | None = None,
+    rate: float | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> Medium:
+    """Rows made up on the spot, the same ones for the same seed: for trying and measuring.
+
+    Args:
+        count: how many rows.
+        seed: 0 by default.
+        rate: rows a second; None: as fast as they are taken.
+        columns: what each row holds: a kind, or a mapping with ``kind`` and its settings, by name; see ``GENERATED``.
+    """
+    return _medium("generator", locals())
+
+
+def jdbc(
+    url: str,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    schema: str | None = None,
+    split_by: str | None = None,
+    splits: int | None = None,
+    mode: Literal["append", "upsert"] | None = None,
+    key: str | Sequence[str] | None = None,
+    user: str | None = None,
+    password_env: str | None = None,
+) -> Medium:
+    """A table of a database: PostgreSQL or SQLite. Needs ``sardonyx[jdbc]`` where peers run.
+
+    Args:
+        url: ``postgresql://host:5432/name`` or ``sqlite:////path/to/file``, with or without ``jdbc:`` in front. No
+            password in it: it would stand in ZooKeeper for all to read.
+        table: its name, with its schema in front if need be (``sales.orders``).
+        query: input, instead of table: one SELECT.
+        schema: input: columns and their Spark types, as in ``files``; may name just some of them. Without it, what the
+            database says.
+        split_by: input: the column by whose values the input is cut into pieces that are read in parallel.
+        splits: input: into how many; by default pieces of some 50,000 rows.
+        mode: output: ``append`` (the default) or ``upsert``: a row replaces the one with the same key.
+        key: output, upsert: the column or columns that tell rows apart; the table must say that they are unique.
+        user: who logs in, unless the URL says so.
+        password_env: the environment variable that holds the password, where peers and Spark workers run.
+    """
+    return _medium("jdbc", locals())
+
+
+def console(rows: int | None = None) -> Medium:
+    """An output that prints rows where the peer runs: for looking on. What is printed is not exactly once.
+
+    Args:
+        rows: how many of a batch, at most; 20 by default.
+    """
+    return _medium("console", locals())
+
+
+def blackhole() -> Medium:
+    """An output that forgets what it is given: for measuring."""
+    return Medium("blackhole")
+
+
+def is_own(medium: str | None) -> bool:
+    """Whether a medium is a class of the user's, named as ``module:Class``."""
+    return medium is not None and ":" in medium
+
+
+def _medium(name: str, given: Mapping[str, Any]) -> Medium:
+    return Medium(name, normal(name, {key: value for key, value in given.items() if value is not None}))
+
+
+def normal(medium: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in the one form in which they stand in a spec, however they were written (Python, YAML, TOML)."""
+    found = {str(key): _plain(value) for key, value in options.items()}
+    if medium == "kafka":
+        found.setdefault("format", "json")
+    if medium == "jdbc" and isinstance(found.get("key"), str):
+        found["key"] = [found["key"]]
+    return found
+
+
+def absolute(medium: str, options: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The same options with relative paths of files laid against ``base``."""
+    found = dict(options)
+    if medium == "files" and "path" in found:
+        path = found["path"]
+        found["path"] = [_absolute(one, base) for one in path] if isinstance(path, list) else _absolute(path, base)
+    if medium == "jdbc" and isinstance(url := found.get("url"), str):
+        scheme, mark, path = url.removeprefix("jdbc:").partition(":///")
+        if scheme == "sqlite" and mark:
+            found["url"] = f"sqlite:///{_absolute(path, base)}"
+    return found
+
+
+def paths_of(options: Mapping[str, Any]) -> list[str]:
+    """The path or paths of a files medium, as a list."""
+    path = options.get("path", [])
+    return [str(one) for one in path] if isinstance(path, list) else [str(path)]
+
+
+def _absolute(path: Any, base: Path) -> Any:
+    if not isinstance(path, str) or SCHEME.match(path) or not path:
+        return path
+    return os.path.normpath(base / path)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
+    """Everything that is wrong with a medium as it stands at one end of a job; the caller adds where."""
+    if is_own(medium):  # what it takes, only its class knows
+        return []
+    if medium not in OPTIONS:
+        known = [name for name, uses in OPTIONS.items() if use in uses]
+        wrong = f"there is no medium {medium!r}" if medium else f"an {use} needs a medium"
+        return [_problem(f"{wrong}{near(medium or '', known)}", f"an {use} can be {', '.join(known)}")]
+    if use not in OPTIONS[medium]:
+        known = [name for name, uses in OPTIONS.items() if use in uses]
+        return [_problem(f"{medium} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
+    known_options = OPTIONS[medium][use]
+    found = [_unknown(medium, use, name) for name in options if name not in known_options]
+    for name, option in known_options.items():
+        if name in options:
+            found += _value_problems(medium, name, option, options)
+        elif option.required or options.get("format") in option.required_by:
+            found.append(_problem(f"{medium} as an {use} needs {name}", f"{name} is {option.wanted}"))
+    if not found and (clash := together(medium, use, options)):
+        found.append(_problem(*clash))
+    return found
+
+
+def _unknown(medium: str, use: Use, name: str) -> SardonyxError:
+    known = list(OPTIONS[medium][use])
+    other: Use = "output" if use == "input" else "input"
+    if name in OPTIONS[medium].get(other, {}):
+        return _problem(f"{medium} takes {name} only as an {other}", f"leave {name} out")
+    fix = f"as an {use} it has {', '.join(known)}" if known else "leave it out"
+    return _problem(f"{medium} has no option {name!r}{near(name, known)}", fix)
+
+
+def _value_problems(medium: str, name: str, option: Option, options: Mapping[str, Any]) -> list[SardonyxError]:
+    value = options[name]
+    format_ = options.get("format")
+    if option.formats and isinstance(format_, str) and format_ not in option.formats:
+        fix = f"leave {name} out; it belongs to {', '.join(option.formats)}"
+        return [_problem(f"{medium}: format {format_} has no {name}", fix)]
+    try:
+        msgspec.convert(value, option.type)
+    except msgspec.ValidationError:
+        words = getattr(option.type, "__args__", ())
+        hint = near(value, words) if isinstance(value, str) else ""
+        return [_problem(f"{medium}: {name} cannot be {value!r}{hint}", f"{name} is {option.wanted}")]
+    if name == "schema":
+        try:
+            arrow_schema(value)
+        except JobInvalid as error:
+            return error.problems
+        return []
+    wrong = option.check(value)
+    codecs = CODECS.get(str(format_), ())
+    if name == "compression" and codecs and value not in codecs:
+        wrong = f"{format_} has {', '.join(codecs)}"
+    fix = f"{name} is {option.wanted}"
+    shown = "what it is" if option.secret else repr(value)
+    return [_problem(f"{medium}: {name} cannot be {shown}", fix, cause=wrong)] if wrong else []
+
+
+def _problem(message: str, fix: str, cause: str = "") -> SardonyxError:
+    return SardonyxError("SX-JOB-MEDIUM", message, cause=cause, fix=fix)

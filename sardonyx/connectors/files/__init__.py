@@ -1,0 +1,1 @@
+"""The ``files`` connector: CSV, JSON and Parquet files in directories."""

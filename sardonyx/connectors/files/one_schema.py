@@ -1,0 +1,107 @@
+"""Parquet files of one folder that can be read as one: the same columns in the same types in each.
+
+Batches are typed one by one, and a function that makes dicts may give a batch in which a column is null throughout, is
+whole numbers by chance, or is not there at all. Such files stand until the job ends; then the types of all files are
+known, and those that differ are written anew.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sardonyx.connectors.files.parquet_rows import usual
+from sardonyx.core.errors import OutputError
+
+_BEFORE = b"sardonyx.connectors.schema"
+"""Key in a file's metadata: its schema as the batch had it, if the file had to be written with another one."""
+
+
+def writable(table: pa.Table) -> pa.Table:
+    """A batch in types that every reader of Parquet knows; a column that has no type, as it was null throughout, is string."""
+    kept = usual(table.schema.remove_metadata())
+    written = pa.schema([field.with_type(_typed(field.type)) for field in kept])
+    table = table.cast(written, safe=False)
+    if written == kept:
+        return table.replace_schema_metadata(None)
+    return table.replace_schema_metadata({_BEFORE: base64.b64encode(kept.serialize().to_pybytes())})
+
+
+def unified(paths: Sequence[Path]) -> tuple[pa.Schema, list[Path]]:
+    """The schema that can hold what is in all files, and the files that have another one.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-SCHEMA``, a column has types in two files that no type can hold both of.
+    """
+    schema = pa.schema([])
+    found = []
+    for path in paths:
+        written = pq.read_schema(path)
+        batch = _before(written)
+        try:
+            schema = pa.unify_schemas([schema, batch], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise _apart(schema, batch, path, str(error)) from None
+        found.append((path, _shape(written)))
+    schema = pa.schema([pa.field(field.name, _typed(field.type)) for field in schema])
+    wanted = _shape(schema)
+    return schema, [path for path, shape in found if shape != wanted]
+
+
+def fitted(path: Path, schema: pa.Schema) -> pa.Table:
+    """A file's rows in a wider schema: columns that it lacks are null.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-SCHEMA``, a value would lose something.
+    """
+    table = pq.read_table(path, partitioning=None)
+    before = _before(table.schema)
+    untyped = {field.name for field in before if pa.types.is_null(field.type)}
+    try:
+        columns = [
+            table[field.name].cast(field.type)
+            if field.name in before.names and field.name not in untyped
+            else pa.nulls(len(table), field.type)
+            for field in schema
+        ]
+    except pa.ArrowException as error:
+        raise _apart(schema, table.schema, path, str(error)) from None
+    return pa.table(columns, schema=schema)
+
+
+def _before(written: pa.Schema) -> pa.Schema:
+    """The schema of a batch before :func:`writable` had to change it."""
+    kept = (written.metadata or {}).get(_BEFORE)
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept))) if kept else written.remove_metadata()
+
+
+def _typed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_typed(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_typed(field.type)) for field in kind])
+    return kind
+
+
+def _shape(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in schema]
+
+
+def _apart(one: pa.Schema, other: pa.Schema, path: Path, reason: str) -> OutputError:
+    column = next(
+        (name for name in other.names if name in one.names and one.field(name).type != other.field(name).type), ""
+    )
+    types = f"{one.field(column).type} in some files and {other.field(column).type} in others" if column else reason
+    return OutputError(
+        "SX-OUTPUT-SCHEMA",
+        f"the result cannot be read as one table: column {column!r} is {types}",
+        cause=f"the function gave batches of different types; one of them is {path.name}: {reason}",
+        fix="let the task before give the column one type, for instance with a cast or a value of that type for every record",
+        where={"path": path, "column": column},
+    )

@@ -1,0 +1,318 @@
+"""Files as output, exactly once: written aside, listed in the transaction that commits the batch, renamed after it.
+
+What must be durable before what:
+
+1. ``stage``: a file and its name are on disk before its entry is given to the transaction.
+2. the transaction commits the entry together with the read positions (not done here).
+3. ``publish``: only what a commit lists is renamed to where readers see it.
+4. ``seal``: all that was committed is in place before anything older is removed, and ``_SUCCESS`` is written last.
+
+Steps 3 and 4 may be cut off anywhere and done again by anybody who has the entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import structlog
+
+from sardonyx.connectors import json_text
+from sardonyx.connectors.files import disk, one_schema
+from sardonyx.core.errors import InternalError, OutputError
+from sardonyx.runtime.failpoints import gate
+
+STAGING = "_sardonyx"
+SUCCESS = "_SUCCESS"
+
+_SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
+_CODECS = {
+    "parquet": ("snappy", "zstd", "gzip", "lz4", "brotli", "none"),
+    "json": (*_SUFFIXES, "none"),
+    "csv": (*_SUFFIXES, "none"),
+}
+
+_log = structlog.get_logger()
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One staged file, as it travels in the transaction: some 150 bytes."""
+
+    staged: str
+    """Its name below the task's staging folder."""
+    final: str
+    """Its name in the output folder."""
+    rows: int
+    columns: str = ""
+    """csv: a digest of the column names, which the file itself may not hold."""
+
+
+class Success(msgspec.Struct, frozen=True):
+    """What stands in ``_SUCCESS``: who completed the folder."""
+
+    job: str
+    task: str
+    files: int
+    rows: int
+
+
+class FilesOutput:
+    """A folder of result files.
+
+    Args:
+        options: as they stand in the spec: path (absolute), format, mode, header, compression.
+        job: the job's id.
+        task: the task's name.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-CODEC``, the format has no such compression.
+    """
+
+    def __init__(self, options: dict[str, Any], job: str, task: str) -> None:
+        self._folder = Path(options["path"])
+        self._format: str = options["format"]
+        self._overwrite = options.get("mode") == "overwrite"
+        self._header: bool = options.get("header", True)
+        self._codec: str | None = options.get("compression")
+        self._job, self._task = job, task
+        self._staging = self._folder / STAGING / job / task
+        if self._codec is not None and self._codec not in _CODECS[self._format]:
+            raise OutputError(
+                "SX-OUTPUT-CODEC",
+                f"{self._format} files cannot be compressed with {self._codec!r}",
+                fix=f"name one of {', '.join(_CODECS[self._format])}, or leave compression out",
+            )
+
+    def stage(self, table: pa.Table) -> list[bytes]:
+        """One file with these rows, on disk and out of sight; nothing if there are no rows.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-WRITE``, the operating system refuses; ``SX-OUTPUT-TYPE`` or ``SX-OUTPUT-SCHEMA``, rows
+                that the format cannot hold.
+        """
+        if not table.num_rows:
+            return []
+        json_text.check_names(table.column_names)
+        name = f"part-{uuid.uuid4().hex}{self._suffix()}"
+        data = self._encoded(table)
+        self._check_no_link()
+        disk.make_folder(self._staging)
+        disk.write(self._staging / name, data)
+        columns = _digest(table.column_names) if self._format == "csv" else ""
+        return [msgspec.json.encode(Entry(name, name, table.num_rows, columns))]
+
+    def publish(self, entries: Sequence[bytes]) -> None:
+        """Committed files become visible; with ``overwrite`` not before the seal, so that what was there stands until then.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-LOST``, a committed file is neither staged nor published; ``SX-OUTPUT-WRITE``.
+        """
+        if not self._overwrite:
+            self._publish([_entry(data) for data in entries])
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything of this task is still written aside."""
+        return self._staging.exists()
+
+    def settle(self, entries: Sequence[bytes]) -> None:
+        """The job was ended, and nobody works on it any more: what was committed is in place, all else that was written aside
+        is gone. Without a seal there is no ``_SUCCESS``, and with ``overwrite`` what was there stays.
+        """
+        self.publish(entries)
+        self._remove_staging()
+
+    def seal(self, entries: Sequence[bytes]) -> None:
+        """The folder becomes the complete result of all entries: see the steps in the body.
+
+        Raises:
+            OutputError: as ``publish``; ``SX-OUTPUT-SCHEMA``, the files cannot be read as one table.
+        """
+        listed = [_entry(data) for data in entries]
+        done = Success(self._job, self._task, len(listed), sum(entry.rows for entry in listed))
+        if self._done(done, listed):
+            return
+        disk.make_folder(self._folder)
+        self._make_one(listed)  # 1. every file has the same columns, wherever it is by now
+        old: list[Path] = []
+        if self._overwrite:
+            keep = {self._folder / entry.final for entry in listed}
+            old = [path for path in _visible_files(self._folder) if path not in keep]
+            disk.remove(self._folder / SUCCESS)  # 2. from here to 6 the folder is not whole, and says so
+        self._publish(listed)  # 3. all that was committed is in place ...
+        if self._overwrite:
+            self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
+        gate("in-seal")
+        self._remove_staging()  # 5. what no commit lists is gone too
+        aside = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
+        disk.write(aside, msgspec.json.encode(done))
+        disk.rename(aside, self._folder / SUCCESS)  # 6. the last word
+        disk.sync(self._folder)
+        _log.info("output sealed", path=str(self._folder), files=done.files, rows=done.rows)
+
+    # --- Writing ------------------------------------------------------------------------------------------------------
+
+    def _suffix(self) -> str:
+        if self._format == "parquet":
+            return ".parquet"
+        return f".{self._format}{_SUFFIXES.get(self._codec or '', '')}"
+
+    def _encoded(self, table: pa.Table) -> memoryview:
+        sink = pa.BufferOutputStream()
+        if self._format == "parquet":
+            pq.write_table(one_schema.writable(table), sink, compression=self._codec or "snappy")
+        elif self._codec in (None, "none"):
+            self._write_text(table, sink)
+        else:
+            with pa.CompressedOutputStream(sink, self._codec) as out:
+                self._write_text(table, out)
+        return memoryview(sink.getvalue())
+
+    def _write_text(self, table: pa.Table, out: pa.NativeFile) -> None:
+        if self._format == "json":
+            out.write(b"\n".join(json_text.rows(table)) + b"\n")
+            return
+        texts = {
+            name: pa.chunked_array([json_text.texts(chunk, name) for chunk in column.chunks], pa.string())
+            if json_text.is_text(column.type) or pa.types.is_nested(column.type)
+            else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+        pacsv.write_csv(pa.table(texts), out, pacsv.WriteOptions(include_header=self._header))
+
+    def _check_no_link(self) -> None:
+        """Nothing is written, and nothing removed, through a link that somebody put where we work."""
+        for folder in (self._folder / STAGING, self._folder / STAGING / self._job, self._staging):
+            if folder.is_symlink():
+                raise OutputError(
+                    "SX-OUTPUT-WRITE",
+                    f"{folder} is a link; results are only written aside within the output folder",
+                    fix="remove the link",
+                    where={"path": folder},
+                )
+
+    # --- Publishing ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            target = self._folder / entry.final
+            if not disk.rename(self._staging / entry.staged, target) and not target.exists():
+                raise self._lost(entry)
+            gate("in-publish")
+        if entries:
+            disk.sync(self._folder)
+
+    def _lost(self, entry: Entry) -> OutputError:
+        return OutputError(
+            "SX-OUTPUT-LOST",
+            f"{entry.final} with {entry.rows} rows is lost: it was committed, and is neither in {self._folder} nor aside",
+            cause="somebody removed or renamed it while the job ran, or the path is not the same place on every machine",
+            fix="keep files of a running job where they are, use a path that all peers share, and run the job again",
+            where={"path": self._folder / entry.final},
+        )
+
+    # --- Sealing ------------------------------------------------------------------------------------------------------
+
+    def _done(self, done: Success, entries: Sequence[Entry]) -> bool:
+        """Whether this seal was completed before, perhaps so long ago that a later job has written here since."""
+        path = self._folder / SUCCESS
+        try:
+            if msgspec.json.decode(path.read_bytes(), type=Success) == done:
+                return True
+        except (OSError, msgspec.DecodeError):
+            pass  # none, or one that Spark wrote
+        # With overwrite, step 2 comes before 3: somebody's _SUCCESS beside files of ours that are no longer staged is later.
+        staged = any((self._staging / entry.staged).exists() for entry in entries)
+        return self._overwrite and bool(entries) and not staged and path.exists()
+
+    def _make_one(self, entries: Sequence[Entry]) -> None:
+        if self._format == "csv":
+            self._check_columns(entries)
+        if self._format != "parquet" or not entries:
+            return
+        schema, others = one_schema.unified([self._place(entry) for entry in entries])
+        for path in others:
+            sink = pa.BufferOutputStream()
+            pq.write_table(one_schema.fitted(path, schema), sink, compression=self._codec or "snappy")
+            self._check_no_link()
+            disk.make_folder(self._staging)
+            aside = self._staging / f"{path.name}.anew"
+            disk.write(aside, memoryview(sink.getvalue()))
+            disk.rename(aside, path)
+        if others:
+            _log.info("files written anew in the types of all", path=str(self._folder), files=len(others))
+
+    def _place(self, entry: Entry) -> Path:
+        """Where a file is by now."""
+        for path in (self._staging / entry.staged, self._folder / entry.final):
+            if path.is_file():
+                return path
+        raise self._lost(entry)
+
+    def _check_columns(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.columns != entries[0].columns:
+                raise OutputError(
+                    "SX-OUTPUT-SCHEMA",
+                    f"the result cannot be read as one table: {entry.final} has other columns than {entries[0].final}",
+                    cause="the function gave batches of different columns, and CSV goes by position",
+                    fix="let the task before give every record the same columns in the same order",
+                    where={"path": self._folder / entry.final},
+                )
+
+    def _remove(self, old: Sequence[Path]) -> None:
+        """Files that the result replaces, and the folders that this leaves empty."""
+        for path in old:
+            disk.remove(path)
+        for folder in _visible_folders(self._folder):
+            disk.remove_empty(folder)
+        disk.sync(self._folder)
+
+    def _remove_staging(self) -> None:
+        self._check_no_link()
+        disk.remove_tree(self._staging)
+        for folder in (self._staging.parent, self._folder / STAGING):
+            if not disk.remove_empty(folder):
+                break
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """Regular files in a folder and below; never through a link, and not what is hidden by its name."""
+    for path in _visible(folder):
+        if path.is_symlink():
+            _log.warning("link in the output folder left alone", path=str(path))
+        elif path.is_dir():
+            yield from _visible_files(path)
+        elif path.is_file():
+            yield path
+
+
+def _visible_folders(folder: Path) -> Iterator[Path]:
+    """Folders below a folder, inner ones first."""
+    for path in _visible(folder):
+        if path.is_dir() and not path.is_symlink():
+            yield from _visible_folders(path)
+            yield path
+
+
+def _visible(folder: Path) -> list[Path]:
+    with disk.explained(folder):
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+
+
+def _entry(data: bytes) -> Entry:
+    entry = msgspec.json.decode(data, type=Entry)
+    if any(Path(name).name != name for name in (entry.staged, entry.final)):
+        raise InternalError("SX-BUG-ENTRY", f"an entry names a file outside its folder: {entry}")
+    return entry
+
+
+def _digest(columns: list[str]) -> str:
+    return hashlib.blake2b("\0".join(columns).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,123 @@
+"""Parquet files as rows: cut by row groups, columns by name, in types that every later stage knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sardonyx.connectors.values import shortened
+from sardonyx.core.errors import InputError
+
+
+class Groups(NamedTuple):
+    """Consecutive row groups that are read at one go: ``first`` to before ``end``."""
+
+    first: int
+    end: int
+    rows: int
+
+
+def opened(file: BinaryIO, path: str) -> pq.ParquetFile:
+    """A Parquet file with its footer read. Raises InputError ``SX-INPUT-UNREADABLE``."""
+    try:
+        return pq.ParquetFile(file)
+    except pa.ArrowException as error:
+        raise _unreadable(path, error) from error
+
+
+def groups(found: pq.ParquetFile, split_size: int) -> Iterator[Groups]:
+    """The row groups, as many together as stay within ``split_size`` bytes (uncompressed); at least one."""
+    meta = found.metadata
+    first, size, rows = 0, 0, 0
+    for number in range(meta.num_row_groups):
+        group = meta.row_group(number)
+        if rows and size + group.total_byte_size > split_size:
+            yield Groups(first, number, rows)
+            first, size, rows = number, 0, 0
+        size += group.total_byte_size
+        rows += group.num_rows
+    if rows:
+        yield Groups(first, meta.num_row_groups, rows)
+
+
+def check(found: pq.ParquetFile, schema: pa.Schema, path: str) -> None:
+    """Raises InputError ``SX-INPUT-SCHEMA`` if the file lacks a column that the schema names."""
+    names = found.schema_arrow.names
+    for name in schema.names:
+        if names.count(name) == 1:
+            continue
+        near = difflib.get_close_matches(name, names, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(
+            "SX-INPUT-SCHEMA",
+            f"{path}: the schema names column {name!r}, which the file "
+            + ("has more than once" if name in names else "does not have"),
+            cause=shortened(f"it has {', '.join(names)}", 500),
+            fix=f"{hint}a schema may leave columns out, and names the others as the file does",
+            where={"path": path},
+        )
+
+
+def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | None) -> pa.Table:
+    """Rows of row groups ``first`` to before ``end``: the schema's columns in its types, or all of them.
+
+    Raises:
+        InputError: ``SX-INPUT-SCHEMA``, a value that its declared type cannot hold; ``SX-INPUT-UNREADABLE``.
+    """
+    found = opened(file, path)
+    if schema is not None:
+        check(found, schema, path)
+    try:
+        table = found.read_row_groups(list(range(first, end)), columns=schema and schema.names, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+    wanted = usual(table.schema) if schema is None else schema
+    columns = []
+    for field in wanted:
+        column = table[field.name]
+        try:
+            column = column.cast(field.type) if schema is not None else column.cast(field.type, safe=False)
+            wrong = "is declared NOT NULL and lacks a value" if column.null_count and not field.nullable else ""
+        except (pa.ArrowException, ValueError) as error:
+            wrong = f"has type {column.type}, which cannot be read as {field.type}: {error}"
+        if wrong:
+            raise InputError(
+                "SX-INPUT-SCHEMA",
+                f"{path}: column {field.name!r} {shortened(wrong, 300)}",
+                fix="declare a type that can hold every value of the column",
+                where={"path": path, "column": field.name},
+            )
+        columns.append(column)
+    return pa.table(columns, schema=wanted)
+
+
+def usual(schema: pa.Schema) -> pa.Schema:
+    """A file's own types as the ones that Spark has: moments in microseconds of UTC, no dictionaries, no metadata."""
+    return pa.schema([pa.field(field.name, _usual(field.type), field.nullable) for field in schema])
+
+
+def _usual(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _usual(kind.value_type)
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    return kind
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    return InputError(
+        "SX-INPUT-UNREADABLE",
+        f"{path} cannot be read as Parquet: {shortened(str(error), 300)}",
+        fix="check that it is a whole Parquet file",
+        where={"path": path},
+    )

@@ -1,0 +1,369 @@
+"""JSON objects, one a record, as rows of a table; those that cannot be read, by their index. Pure.
+
+The records of a batch are joined by line feeds and parsed by Arrow at one go. What makes that safe: each record begins
+with ``{`` and ends with ``}``, and in no structure of JSON may ``}`` be followed by ``{``, nor may a string hold a line
+feed; so records can never grow into one another, and if as many objects come out as went in, each record was exactly one.
+A batch that does not parse is halved until the bad records stand alone. What becomes of a record therefore never depends
+on its neighbours.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from sardonyx.connectors.values import parsed, shortened
+
+_BOM = b"\xef\xbb\xbf"
+_WIDE = pa.decimal256(76, 38)
+"""What a decimal is read as before it is fitted: Arrow's JSON reader refuses 1.50 for a decimal(10,1), which loses nothing."""
+_MOST_BYTES = 1 << 30
+"""Arrow's JSON blocks are counted in 32 bits; larger batches are parsed in halves."""
+_DEEPEST = 64
+"""Levels of nesting from which on types are not inferred: Arrow recurses, and far deeper its stack would overflow."""
+_CHANGED = re.compile(r"Column\(/(.*?)\) changed from (\w+) to (\w+)")
+
+Bad = tuple[int, str]
+"""Index of a record and what is wrong with it."""
+
+
+def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa.Table, list[Bad]]:
+    """Rows of the records that can be read, in order, and the others with the reason.
+
+    Args:
+        values: JSON objects, pretty-printed or not. None (a tombstone) and blank ones count as bad.
+        schema: the declared columns: fields that are missing are null, others are ignored, and the table has exactly these
+            types. None: the types are taken from this batch; see :func:`_inferred`.
+    """
+    if schema is not None and (joined := _joined(values)) is not None:
+        with contextlib.suppress(ValueError, pa.ArrowException):
+            return _Parser(schema).of_joined(joined, len(values)), []
+    bad: list[Bad] = []
+    records: list[bytes] = []
+    places: list[int] = []
+    for place, value in enumerate(values):
+        try:
+            records.append(_one_line(value))
+            places.append(place)
+        except ValueError as error:
+            bad.append((place, str(error)))
+    if schema is None:
+        table, worse = _inferred(records)
+    else:
+        table, worse = _halved(records, _Parser(schema))
+    bad += [(places[index], reason) for index, reason in worse]
+    return table, sorted(bad)
+
+
+def _joined(values: Sequence[bytes | None]) -> bytes | None:
+    """All records joined by line feeds, if each of them is plainly one line from ``{`` to ``}``; what nearly all batches are."""
+    try:
+        joined = b"\n".join(values)  # type: ignore[arg-type]
+    except TypeError:  # a tombstone
+        return None
+    seams = len(values) - 1
+    plain = joined.startswith(b"{") and joined.endswith(b"}") and b"\r" not in joined
+    return joined if plain and joined.count(b"\n") == joined.count(b"}\n{") == seams else None
+
+
+def _one_line(value: bytes | None) -> bytes:
+    """The record without anything that would break it apart when records are joined by line feeds."""
+    if value is None:
+        raise ValueError("it has no value (a tombstone)")
+    record = value.strip()
+    if record.startswith(_BOM):
+        record = record[len(_BOM) :].lstrip()
+    if not record:
+        raise ValueError("it is empty")
+    if b"\n" in record or b"\r" in record:
+        orjson.loads(record)  # so a line feed within a string, which JSON forbids, is not made good by what follows
+        record = record.replace(b"\n", b" ").replace(b"\r", b" ")
+    return record
+
+
+def _halved(records: list[bytes], parser: _Parser) -> tuple[pa.Table, list[Bad]]:
+    """What can be parsed, and what cannot, by halving: log2(n) runs for one bad record."""
+    tables = [parser.schema.empty_table()]
+    bad: list[Bad] = []
+    open_ranges = [(0, len(records))] if records else []
+    while open_ranges:
+        start, end = open_ranges.pop()
+        try:
+            tables.append(parser.table(records[start:end]))
+        except (ValueError, pa.ArrowException) as error:
+            if end - start == 1:
+                bad.append((start, _reason(records[start], error, parser.schema)))
+            else:
+                middle = (start + end) // 2
+                open_ranges += [(middle, end), (start, middle)]
+    return pa.concat_tables(tables), bad
+
+
+class _Parser:
+    """Parses records against a declared schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._wire = pa.schema([pa.field(field.name, _wire(field.type)) for field in schema])
+        self._reshape = any(_has_map(field.type) for field in schema)
+
+    def table(self, records: list[bytes]) -> pa.Table:
+        """All records as a table; raises if just one of them does not fit."""
+        if self._reshape:
+            records = [self._reshaped(record) for record in records]
+        return self._shaped(_parse(records, self._wire))
+
+    def of_joined(self, joined: bytes, records: int) -> pa.Table:
+        """The same of what :func:`_joined` gave."""
+        if self._reshape:
+            return self.table(joined.split(b"\n"))
+        return self._shaped(_parse_joined(joined, records, self._wire))
+
+    def _shaped(self, found: pa.Table) -> pa.Table:
+        """What was parsed, as it was declared."""
+        columns = []
+        for field in self.schema:
+            try:
+                column = pa.chunked_array(
+                    [_settled(chunk, field.type) for chunk in found[field.name].chunks], field.type
+                )
+            except (ValueError, pa.ArrowException) as error:
+                raise ValueError(f"column {field.name!r}: {error}") from None
+            if not field.nullable and column.null_count:
+                raise ValueError(f"column {field.name!r} is declared NOT NULL and has no value")
+            columns.append(column)
+        return pa.table(columns, schema=self.schema)
+
+    def _reshaped(self, record: bytes) -> bytes:
+        """Maps as lists of entries, which Arrow can parse; numbers keep every digit that they were written with."""
+        try:
+            found = json.loads(
+                record.decode(), parse_float=orjson.Fragment, parse_int=orjson.Fragment, parse_constant=orjson.Fragment
+            )
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        if not isinstance(found, dict):
+            return record  # Arrow will refuse it
+        shaped = {}
+        for field in self.schema:
+            if field.name in found:
+                try:
+                    shaped[field.name] = _entries(found[field.name], field.type)
+                except ValueError as error:
+                    raise ValueError(f"column {field.name!r} {error}") from None
+        return orjson.dumps(shaped)
+
+
+def _parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
+    """Records as Arrow parses them, with the guard that this module's docstring explains."""
+    if not all(record[0] == 0x7B and record[-1] == 0x7D for record in records):
+        raise ValueError("it is no JSON object")
+    return _parse_joined(b"\n".join(records), len(records), schema)
+
+
+def _parse_joined(joined: bytes, records: int, schema: pa.Schema | None) -> pa.Table:
+    if len(joined) > _MOST_BYTES and records > 1:
+        raise ValueError("too much at one go")
+    joined.decode()  # Arrow lets through bytes that are not UTF-8
+    table = pj.read_json(
+        pa.BufferReader(joined),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+        ),
+    )
+    if table.num_rows != records:
+        raise ValueError("it holds more than one JSON object")
+    return table
+
+
+# --- What JSON can say, and what it stands for ------------------------------------------------------------------------
+
+
+def _wire(kind: pa.DataType) -> pa.DataType:
+    """The type that a value is parsed as before it becomes what was declared: moments, dates and bytes are strings."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    if pa.types.is_decimal(kind):
+        return _WIDE
+    if pa.types.is_map(kind):
+        entry = pa.struct([pa.field("key", pa.string()), pa.field("value", _wire(kind.item_type))])
+        return pa.list_(entry)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_wire(kind.value_type)).with_nullable(True))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_wire(field.type)).with_nullable(True) for field in kind])
+    return kind
+
+
+def _settled(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The reverse of :func:`_wire` on values: an array of exactly ``kind``."""
+    if found.type == kind:
+        return found
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return parsed(found, kind)
+    if pa.types.is_binary(kind):
+        return pa.array([None if text is None else _unbase64(text) for text in found.to_pylist()], kind)
+    if pa.types.is_nested(kind):
+        return _settled_nested(found, kind)
+    return pc.cast(found, kind)
+
+
+def _settled_nested(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    mask = pc.is_null(found)
+    if pa.types.is_struct(kind):
+        children = [_settled(found.field(index), field.type) for index, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        keys = parsed(found.values.field("key"), kind.key_type)
+        items = _settled(found.values.field("value"), kind.item_type)
+        offsets = (
+            pc.if_else(_padded(mask), pa.scalar(None, pa.int32()), found.offsets) if found.null_count else found.offsets
+        )
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+    items = _settled(found.values, kind.value_type)
+    return pa.ListArray.from_arrays(found.offsets, items, type=kind, mask=mask if found.null_count else None)
+
+
+def _padded(mask: pa.Array) -> pa.Array:
+    """A mask of rows as one of offsets, of which there is one more."""
+    return pa.concat_arrays([mask, pa.array([False])])
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError(f"{shortened(text)!r} is not base64, in which bytes stand in JSON") from None
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _entries(value: Any, kind: pa.DataType) -> Any:
+    """A parsed value with every map in it as a list of entries. What does not fit is left for Arrow to refuse."""
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return [{"key": key, "value": _entries(item, kind.item_type)} for key, item in value.items()]
+    if pa.types.is_map(kind) and isinstance(value, list):
+        raise ValueError("holds an array where the schema says map")
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_entries(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _entries(value[field.name], field.type) for field in kind if field.name in value}
+    return value
+
+
+def _reason(record: bytes, error: Exception, schema: pa.Schema) -> str:
+    """What is wrong with a record, in words for people."""
+    try:
+        found = orjson.loads(record)
+    except orjson.JSONDecodeError as broken:
+        return f"it is not JSON: {broken}"
+    if not isinstance(found, dict):
+        return "it is JSON, but no object"
+    changed = _CHANGED.search(str(error))
+    if changed:
+        path, _, held = changed.groups()
+        name = path.split("/")[0]
+        declared = schema.field(name).type if name in schema.names else changed[2]
+        return f"column {path!r} holds a {held} where the schema says {declared}"
+    return str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+
+
+# --- Without a declared schema ----------------------------------------------------------------------------------------
+
+
+def _inferred(records: list[bytes]) -> tuple[pa.Table, list[Bad]]:
+    """Types as this batch shows them: whole numbers bigint, other numbers double, texts string (also those that look like
+    a moment), a column that only holds nulls string, one that holds several kinds string too (JSON text).
+    """
+    bad = [(index, f"it is nested deeper than {_DEEPEST}") for index, record in enumerate(records) if _too_deep(record)]
+    if bad:
+        deep = {index for index, _ in bad}
+        records = [b"" if index in deep else record for index, record in enumerate(records)]
+    try:
+        found = _parse([record for record in records if record], None) if any(records) else pa.table({})
+    except (ValueError, pa.ArrowException):
+        good = []
+        for index, record in enumerate(records):
+            reason = _not_an_object(record) if record else ""
+            if reason:
+                bad.append((index, reason))
+            elif record:
+                good.append(record)
+        return _by_hand(good), bad
+    plain = pa.schema([field.with_type(_plain(field.type)) for field in found.schema])
+    return (found if plain == found.schema else _parse([record for record in records if record], plain)), bad
+
+
+def _too_deep(record: bytes) -> bool:
+    """Whether a record is nested so deeply that Arrow would end this process instead of refusing it."""
+    if record.count(b"[") + record.count(b"{") <= _DEEPEST:
+        return False
+    try:
+        level = [orjson.loads(record)]
+    except orjson.JSONDecodeError as error:
+        return "depth" in str(error)
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for value in level
+            if isinstance(value, list | dict)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return False
+    return any(isinstance(value, list | dict) for value in level)
+
+
+def _not_an_object(record: bytes) -> str:
+    try:
+        found = orjson.loads(record)
+    except orjson.JSONDecodeError as broken:
+        return f"it is not JSON: {broken}"
+    return "" if isinstance(found, dict) else "it is JSON, but no object"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """An inferred type without guesses: a text stays a text, and what was never seen is one too."""
+    if pa.types.is_null(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    return kind
+
+
+def _by_hand(records: list[bytes]) -> pa.Table:
+    """The slow way for a batch that Arrow cannot infer: one column at a time, texts where kinds differ."""
+    if not records:
+        return pa.table({})
+    rows = [orjson.loads(record) for record in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> pa.Array:
+    as_text: Callable[[Any], str | None] = lambda value: (  # noqa: E731 - a table of two cases
+        value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+    )
+    try:
+        found = pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([as_text(value) for value in values], pa.string())
+    plain = _plain(found.type)
+    return found if plain == found.type else pc.cast(found, plain)

@@ -1,0 +1,248 @@
+"""Rows of a table as JSON objects, and columns as texts. Pure.
+
+How values are written: moments as ISO 8601 with six digits behind the second, ``Z`` if they have a zone; dates as
+``2026-01-31``; decimals as strings, so that no reader makes a float of them; binary as base64; NaN and the infinities,
+which JSON lacks, as null; a null keeps its key.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sardonyx.core.errors import OutputError
+
+_ROWS = 50_000
+"""Rows that are written at a time."""
+_BYTES = 64 * 1024 * 1024
+"""About as many bytes of them, at most: Arrow's texts end at 2 GiB, and a text can become six times as long."""
+_STRANGE = r'["\\\x00-\x1f]'
+"""What JSON has an escape for."""
+
+
+def rows(table: pa.Table) -> Iterator[bytes]:
+    """Each row as a JSON object, columns in the table's order.
+
+    Column by column, in Arrow's kernels: only values that need care, such as a text with a quotation mark, are looked at one by
+    one.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-TYPE``, a type that has no form in JSON; ``SX-OUTPUT-SCHEMA``, a name stands there twice.
+    """
+    names = table.column_names
+    check_names(names)
+    if not names:
+        yield from (b"{}" for _ in range(table.num_rows))
+        return
+    before = [
+        "{" * (not place) + "," * bool(place) + orjson.dumps(name).decode() + ":" for place, name in enumerate(names)
+    ]
+    wide = sum(map(len, before)) + table.nbytes // max(table.num_rows, 1) + 8 * len(names)
+    for batch in table.to_batches(max_chunksize=max(1, min(_ROWS, _BYTES // wide))):
+        columns = (_json(column, name) for name, column in zip(names, batch.columns, strict=True))
+        parts = chain.from_iterable(zip(before, columns, strict=True))
+        yield from pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary()).to_pylist()
+
+
+def _json(column: pa.Array, name: str) -> pa.Array:
+    """The JSON text of each value. Never null: that is a text too."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _json(column.dictionary_decode(), name)
+    if pa.types.is_nested(kind):
+        return _strings([orjson.dumps(value).decode() for value in values(column, name)])
+    if pa.types.is_null(kind):
+        return pa.repeat("null", len(column))
+    if pa.types.is_floating(kind):
+        column = _floats(column)
+    elif is_text(kind):
+        column = _quoted(texts(column, name))
+    elif not _is_plain(kind):
+        raise _no_form(name, kind)
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        column = pc.cast(column, pa.string())
+    else:
+        column = _quoted(_escaped(pc.cast(column, pa.string())))
+    return pc.fill_null(column, "null") if column.null_count else column
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    """Numbers with the fewest digits that give the same value again; a whole one stays a float to its reader, with ``.0``."""
+    if pa.types.is_float16(column.type):  # which Arrow's kernels lack
+        column = pa.array(column.to_pylist(), pa.float64())
+    column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type))
+    written = pc.cast(column, pa.string())
+    whole = pc.fill_null(pc.equal(pc.floor(column), column), False)
+    if not pc.any(whole).as_py():
+        return written
+    bare = pc.and_(whole, pc.invert(pc.match_substring_regex(written, "[.e]")))
+    return pc.if_else(bare, pc.binary_join_element_wise(written, ".0", ""), written)
+
+
+def _escaped(column: pa.StringArray) -> pa.Array:
+    """Texts as they stand between quotation marks."""
+    column.validate(full=True)  # what is not UTF-8 must not be written as if it were
+    strange = pc.match_substring_regex(column, _STRANGE)
+    if not pc.any(strange).as_py():
+        return column
+    mended = [orjson.dumps(value).decode()[1:-1] for value in column.filter(strange).to_pylist()]
+    return pc.replace_with_mask(column, pc.fill_null(strange, False), _strings(mended))
+
+
+def _quoted(column: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', column, '"', "")
+
+
+def check_names(names: list[str]) -> None:
+    """Raises OutputError ``SX-OUTPUT-SCHEMA`` if two columns have one name, so that one of them would be lost."""
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise OutputError(
+            "SX-OUTPUT-SCHEMA",
+            f"the rows have more than one column {twice[0]!r}",
+            cause="joins of tables with a column in common give such rows",
+            fix="rename one of them or leave it out in the task before",
+            where={"column": twice[0]},
+        )
+
+
+def values(column: pa.Array, name: str) -> list[Any]:
+    """A column as the Python values that orjson writes as described above."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return values(column.dictionary_decode(), name)
+    if pa.types.is_nested(kind):
+        nested = _maps if pa.types.is_map(kind) else _structs if pa.types.is_struct(kind) else _lists
+        return nested(column, name)
+    if is_text(kind):
+        column = texts(column, name)
+    elif pa.types.is_float32(kind):
+        column = pc.cast(pc.cast(column, pa.string()), pa.float64())  # 0.1, not 0.10000000149
+    elif not _is_plain(kind):
+        raise _no_form(name, kind)
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type that is no string is written as one."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_binary(kind))
+
+
+def texts(column: pa.Array, name: str) -> pa.Array:
+    """A column as strings: what a record's key and a CSV field hold.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-TYPE``, a type that has no form as text.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return texts(column.dictionary_decode(), name)
+    if pa.types.is_timestamp(kind):
+        return _moments(column, name)
+    if pa.types.is_nested(kind):
+        return _strings([None if value is None else orjson.dumps(value).decode() for value in values(column, name)])
+    if _is_binary(kind):
+        return _strings([None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()])
+    try:
+        written = pc.cast(column, pa.string())
+    except pa.ArrowException:
+        raise _no_form(name, kind) from None
+    if pa.types.is_decimal(kind) and pc.any(pc.match_substring(written, "E")).as_py():
+        # 1E-8 is a number to everybody, but a surprise to most
+        return _strings([None if value is None else f"{value:f}" for value in column.to_pylist()])
+    return written
+
+
+def _moments(column: pa.Array, name: str) -> pa.Array:
+    """In UTC if they have a zone. Taken for moments without one, which Arrow writes ten times as fast."""
+    kind = column.type
+    try:
+        plain = column.view(pa.timestamp(kind.unit))
+        plain = pc.cast(plain, pa.timestamp("us"), safe=kind.unit != "ns")  # of nanoseconds the last three digits go
+        written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
+        far = pc.any(pc.starts_with(written, "<")).as_py()  # so Arrow writes what it cannot
+    except pa.ArrowInvalid:
+        far = True
+    if far:
+        raise OutputError(
+            "SX-OUTPUT-TYPE",
+            f"column {name!r} holds a moment that cannot be written",
+            cause="it lies more than thirty thousand years away; perhaps it is counted in another unit than its type says",
+            fix="correct it in the task before",
+            where={"column": name},
+        )
+    return written if kind.tz is None else pc.binary_join_element_wise(written, "Z", "")
+
+
+def _strings(found: Sequence[str | None]) -> pa.Array:
+    return pa.array(found, pa.string())
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+    )
+
+
+def _structs(column: pa.StructArray, name: str) -> list[Any]:
+    names = [field.name for field in column.type]
+    children = [values(child, name) for child in column.flatten()]
+    whole = [dict(zip(names, row, strict=True)) for row in zip(*children, strict=True)] if names else [{}] * len(column)
+    return _with_nulls(column, whole)
+
+
+def _lists(column: pa.Array, name: str) -> list[Any]:
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+    return _with_nulls(column, list(_cut(values(column.flatten(), name), lengths)))
+
+
+def _maps(column: pa.MapArray, name: str) -> list[Any]:
+    if len(column) == 0:
+        return []
+    # A map that is null may still span entries below; they are stepped over, not shown.
+    first, *ends = column.offsets.to_pylist()
+    keys = texts(column.keys, name).to_pylist()
+    items = values(column.items, name)
+    lengths = [end - start for start, end in zip([first, *ends], ends, strict=False)]
+    shift = first if len(keys) > ends[-1] - first else 0
+    pairs = _cut(list(zip(keys[shift:], items[shift:], strict=True)), lengths)
+    return _with_nulls(column, [dict(pair) for pair in pairs])
+
+
+def _cut(flat: list[Any], lengths: list[int]) -> Iterator[list[Any]]:
+    at = 0
+    for length in lengths:
+        yield flat[at : at + length]
+        at += length
+
+
+def _with_nulls(column: pa.Array, found: list[Any]) -> list[Any]:
+    if not column.null_count:
+        return found
+    return [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+
+
+def _no_form(name: str, kind: pa.DataType) -> OutputError:
+    return OutputError(
+        "SX-OUTPUT-TYPE",
+        f"column {name!r} has type {kind}, which has no form as text",
+        fix="cast it in the task before, or leave it out",
+        where={"column": name},
+    )

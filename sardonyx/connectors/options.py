@@ -1,0 +1,279 @@
+"""What each medium accepts: its options, as input and as output, each with what it may be. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from sardonyx.core import units
+
+Use = Literal["input", "output"]
+
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One option of a medium."""
+
+    type: Any
+    """What msgspec takes as a type."""
+    wanted: str
+    """What it may be, in words."""
+    required: bool = False
+    formats: tuple[str, ...] = ()
+    """The formats that know it; empty: all."""
+    required_by: tuple[str, ...] = ()
+    """The formats that cannot do without."""
+    check: Callable[[Any], str] = lambda _: ""
+    """What is wrong with a value of the right type; empty: nothing."""
+    secret: bool = False
+    """Whether a wrong value may hold something that must not be shown."""
+
+
+def _one_path(path: str) -> str:
+    if SCHEME.match(path):
+        return "only paths of the file system can be read and written so far (a mounted one will do)"
+    return "" if path else "it is empty"
+
+
+def _paths(path: str | list[str]) -> str:
+    if not path:
+        return "it is empty"
+    return next(filter(None, map(_one_path, [path] if isinstance(path, str) else path)), "")
+
+
+def _topic(topic: str) -> str:
+    return "" if _TOPIC.fullmatch(topic) and topic not in (".", "..") else "Kafka has no such topic names"
+
+
+def _position(*words: str) -> Callable[[Any], str]:
+    def check(position: str | dict[str, int]) -> str:
+        if isinstance(position, dict):
+            good = position and all(key.isdecimal() and offset >= 0 for key, offset in position.items())
+            return "" if good else "offsets are numbers from 0 on, by the number of their partition"
+        if position in words:
+            return ""
+        try:
+            moment = datetime.fromisoformat(position)
+        except ValueError:
+            return "it is neither a known word nor a time"
+        return "" if moment.tzinfo else "a time needs its zone, such as Z or +01:00"
+
+    return check
+
+
+def _size(text: str | int) -> str:
+    try:
+        return "" if units.size(text) > 0 else "it must be more than nothing"
+    except ValueError as error:
+        return str(error)
+
+
+def _database(url: str) -> str:
+    parts = urlsplit(url.removeprefix("jdbc:"))
+    if parts.scheme not in ("postgresql", "postgres", "sqlite"):
+        return "the databases are PostgreSQL (postgresql://) and SQLite (sqlite:///)"
+    if parts.password or {"password", "sslpassword"} & {name.lower() for name in parse_qs(parts.query)}:
+        return "it holds a password, and everybody may read a job's spec; name a variable that holds it in password_env"
+    if parts.scheme == "sqlite" and (parts.netloc or parts.path in ("", "/", "/:memory:")):
+        return "SQLite needs the path of a file, behind three slashes"
+    return ""
+
+
+def _registry(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        return "it is no address of a web server"
+    return "it holds a password; set kafka.schema_registry where peers run instead" if parts.password else ""
+
+
+def _variable(name: str) -> str:
+    return "" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "it is a variable's name, not what it holds"
+
+
+def _columns_given(names: list[str]) -> str:
+    return "" if names and all(names) else "it names no column"
+
+
+def _column(name: str) -> str:
+    return "" if name else "it is empty"
+
+
+def _character(text: str) -> str:
+    return "" if len(text.encode()) == 1 else "it must be one character that takes one byte (a tab as an actual tab)"
+
+
+def _character_or_none(text: str) -> str:
+    return _character(text) if text else ""
+
+
+def _columns(columns: dict[str, Any]) -> str:
+    """Kinds and settings of generated columns; whether the settings fit is found out when rows are made."""
+    for name, given in columns.items():
+        settings = {"kind": given} if isinstance(given, str) else given
+        kind = settings.get("kind") if isinstance(settings, dict) else None
+        if kind not in GENERATED:
+            return f"column {name!r}: its kind is one of {', '.join(GENERATED)}{near(str(kind), list(GENERATED))}"
+        for setting in settings:
+            if setting not in ("kind", *GENERATED[kind]):
+                return f"column {name!r}: kind {kind} has {', '.join(GENERATED[kind])}, not {setting}"
+    return ""
+
+
+def _from(least: int) -> Callable[[Any], str]:
+    return lambda number: "" if number >= least else f"it must be at least {least}"
+
+
+def _words(*words: str) -> tuple[Any, str]:
+    return Literal[words], ", ".join(words[:-1]) + " or " + words[-1]
+
+
+GENERATED = {
+    "sequence": ("start", "step"),
+    "key": ("distinct", "prefix"),
+    "number": ("min", "max"),
+    "integer": ("min", "max"),
+    "boolean": ("share",),
+    "choice": ("of",),
+    "moment": ("start", "step"),
+}
+"""Kinds of columns that the generator makes, and their settings."""
+
+CODECS = {
+    "parquet": ("snappy", "zstd", "gzip", "lz4", "brotli", "none"),
+    "json": ("gzip", "bz2", "zstd", "lz4", "none"),
+    "csv": ("gzip", "bz2", "zstd", "lz4", "none"),
+}
+"""Compressions of output files, by format."""
+
+_TEXT = "a text"
+_CHARACTER = "a single character"
+_CSV = ("csv",)
+_SCHEMA = Option(str, 'columns and types, such as "carrier string, dep_delay double"')
+_REGISTERED = ("avro", "protobuf")
+_REGISTRY = Option(
+    str,
+    'the address of a schema registry, such as "http://registry:8081"',
+    formats=_REGISTERED,
+    check=_registry,
+    secret=True,
+)
+_LOGIN = {
+    "url": Option(
+        str,
+        "postgresql://host/name or sqlite:////path, without a password",
+        required=True,
+        check=_database,
+        secret=True,
+    ),
+    "user": Option(str, "the name of a database user", check=_column),
+    "password_env": Option(str, "the name of an environment variable", check=_variable, secret=True),
+}
+_OFFSETS = 'a time with its zone ("2026-01-31T08:00:00Z") or {partition: offset}'
+
+OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
+    "files": {
+        "input": {
+            "path": Option(str | list[str], "a path, a glob, or a list of them", required=True, check=_paths),
+            "format": Option(*_words("csv", "json", "parquet", "text"), required=True),
+            "schema": msgspec.structs.replace(_SCHEMA, formats=("csv", "json", "parquet"), required_by=("json",)),
+            "header": Option(bool, "true or false", formats=_CSV),
+            "sep": Option(str, _CHARACTER, formats=_CSV, check=_character),
+            "quote": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
+            "escape": Option(str, f"{_CHARACTER}, or empty for none", formats=_CSV, check=_character_or_none),
+            "nullValue": Option(str, _TEXT, formats=_CSV),
+            "encoding": Option(str, _TEXT, formats=("csv", "json", "text")),
+            "multiLine": Option(bool, "true or false", formats=_CSV),
+            "split_size": Option(str | int, 'a size such as "4 MiB"', check=_size),
+        },
+        "output": {
+            "path": Option(str, "the path of a directory", required=True, check=_one_path),
+            "format": Option(*_words("parquet", "json", "csv"), required=True),
+            "mode": Option(*_words("error", "append", "overwrite")),
+            "header": Option(bool, "true or false", formats=_CSV),
+            "compression": Option(str, "the name of a codec that the format has"),
+        },
+    },
+    "kafka": {
+        "input": {
+            "topic": Option(str, "the name of a topic", required=True, check=_topic),
+            "format": Option(*_words("json", "raw", "avro", "protobuf"), required=True),
+            "schema": msgspec.structs.replace(_SCHEMA, formats=("json", *_REGISTERED)),
+            "registry": _REGISTRY,
+            "start": Option(
+                str | dict[str, int],
+                f'"earliest", "latest", {_OFFSETS}',
+                required=True,
+                check=_position("earliest", "latest"),
+            ),
+            "end": Option(
+                str | dict[str, int],
+                f'"latest" (as it is at submission), {_OFFSETS}; without it the job never ends',
+                check=_position("latest"),
+            ),
+        },
+        "output": {
+            "topic": Option(str, "the name of a topic", required=True, check=_topic),
+            "format": Option(*_words("json", "raw", "avro", "protobuf"), required=True),
+            "registry": _REGISTRY,
+            "subject": Option(*_words("topic", "record", "topic_record"), formats=_REGISTERED),
+            "value_schema": Option(str, "an Avro schema as JSON", formats=("avro",), check=_column),
+            "register": Option(bool, "true or false", formats=_REGISTERED),
+            "key": Option(str, "the name of a column", check=_column),
+            "partitions": Option(int, "a number from 1 on", check=_from(1)),
+        },
+    },
+    "generator": {
+        "input": {
+            "count": Option(int, "a number of rows", required=True, check=_from(0)),
+            "seed": Option(int, "a whole number"),
+            "rate": Option(int | float, "rows a second", check=lambda rate: "" if rate > 0 else "it must be above 0"),
+            "columns": Option(dict[str, Any], "kinds (or kinds with their settings) by column", check=_columns),
+        },
+    },
+    "jdbc": {
+        "input": {
+            **_LOGIN,
+            "table": Option(str, "the name of a table", check=_column),
+            "query": Option(str, "one SELECT", check=_column),
+            "schema": _SCHEMA,
+            "split_by": Option(str, "the name of a column", check=_column),
+            "splits": Option(int, "a number from 1 on", check=_from(1)),
+        },
+        "output": {
+            **_LOGIN,
+            "table": Option(str, "the name of a table", required=True, check=_column),
+            "mode": Option(*_words("append", "upsert")),
+            "key": Option(list[str], "a column or a list of columns", check=_columns_given),
+        },
+    },
+    "blackhole": {"output": {}},
+    "console": {"output": {"rows": Option(int, "a number from 1 on", check=_from(1))}},
+}
+"""Medium -> what it can be used as -> the options that it then has."""
+
+
+def together(medium: str | None, use: Use, options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with options that are each fine, and what to do about it; None: nothing."""
+    if medium != "jdbc":
+        return None
+    if use == "input" and ("table" in options) == ("query" in options):
+        return "jdbc as an input reads a table or a query", "give one of the two"
+    if use == "input" and "splits" in options and "split_by" not in options:
+        return "jdbc: splits needs split_by", "name the column by whose values the input is cut"
+    if use == "output" and (options.get("mode") == "upsert") != ("key" in options):
+        return 'jdbc: key and mode="upsert" belong together', 'give both, or neither (mode="append")'
+    return None
+
+
+def near(name: str, known: Sequence[Any]) -> str:
+    """``; did you mean ...?`` with the nearest known name; empty if none is near."""
+    found = difflib.get_close_matches(name, [one for one in known if isinstance(one, str)], 1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,104 @@
+"""Builds the connector that a task of a job spec names.
+
+:mod:`sardonyx.connectors.declarations` is how a user declares one, :mod:`sardonyx.connectors.options` what options it accepts.
+Kafka topics are read and written by :mod:`queues`; only their record formats are connectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.connectors.base import Output, PositionedOutput, SplitInput, TopicFormat
+from sardonyx.connectors.blackhole import Blackhole
+from sardonyx.connectors.console import Console
+from sardonyx.connectors.custom import Load, own_input, own_output
+from sardonyx.connectors.declarations import is_own
+from sardonyx.connectors.files.input import FilesInput
+from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.generator import Generator
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.connectors.sql.input import JdbcInput
+from sardonyx.connectors.sql.output import JdbcOutput
+from sardonyx.connectors.topics.formats import JsonFormat, RawFormat
+from sardonyx.connectors.topics.registered import AvroFormat, ProtobufFormat
+from sardonyx.core.errors import InternalError
+from sardonyx.core.spec import TaskSpec
+from sardonyx.runtime.functions import import_function
+
+__all__ = ["output", "split_input", "topic_format"]
+
+
+def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
+    """What an input task reads in pieces.
+
+    Args:
+        task: the input task.
+        load: finds a user's own medium.
+
+    Raises:
+        InputError: its options do not fit together.
+        FunctionError: a user's own medium is none, or raises.
+    """
+    match task.medium:
+        case "files":
+            return FilesInput(task.options)
+        case "generator":
+            return Generator(task.options)
+        case "jdbc":
+            return JdbcInput(task.options)
+        case str(own) if is_own(own):
+            return own_input(own, task.options, load)
+        case other:
+            raise InternalError("SX-BUG-MEDIUM", f"medium {other!r} of task {task.name!r} is not read in pieces")
+
+
+def output(
+    task: TaskSpec, job: str, deployment: str = "default", load: Load = import_function
+) -> Output | PositionedOutput:
+    """Where an output task's results go if not into a topic.
+
+    Args:
+        task: the output task.
+        job: the job's id: what it writes aside lies under that name.
+        deployment: of the cluster; two of them may write to one database.
+        load: finds a user's own medium.
+
+    Raises:
+        OutputError: its options do not fit together.
+        FunctionError: a user's own medium is none, or raises.
+    """
+    match task.medium:
+        case "files":
+            return FilesOutput(task.options, job, task.name)
+        case "jdbc":
+            return JdbcOutput(task.options, deployment, job, task.name)
+        case "blackhole":
+            return Blackhole()
+        case "console":
+            return Console(task.options, task.name)
+        case str(own) if is_own(own):
+            return own_output(own, task.options, load, job=job, task=task.name)
+        case other:
+            raise InternalError("SX-BUG-MEDIUM", f"medium {other!r} of task {task.name!r} is not written in pieces")
+
+
+def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:
+    """How rows stand as records on the topic of a ``kafka`` medium.
+
+    Args:
+        options: of the medium: format, schema, key, and what the format has besides.
+        registry: the schema registry that is asked if the options name none.
+
+    Raises:
+        SetupError: the format needs a registry and there is none, or nothing that talks to it.
+    """
+    key = options.get("key")
+    match options.get("format", "json"):
+        case "raw":
+            return RawFormat(key)
+        case "avro":
+            return AvroFormat(options, registry)
+        case "protobuf":
+            return ProtobufFormat(options, registry)
+    ddl = options.get("schema")
+    return JsonFormat(None if ddl is None else arrow_schema(ddl), key)

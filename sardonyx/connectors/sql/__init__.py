@@ -1,0 +1,1 @@
+"""The SQL connector: tables of a PostgreSQL or SQLite database."""

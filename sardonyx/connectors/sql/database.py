@@ -1,0 +1,250 @@
+"""Databases: how they are reached, what their types are to us, and which of their errors mean what.
+
+SQLAlchemy is only imported when a job names a database (``sardonyx[jdbc]``). Two are known, and tested: PostgreSQL and
+SQLite.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from sardonyx.core.errors import SardonyxError, SetupError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_PATIENCE = 30
+"""Seconds that a statement waits for a lock."""
+_IDLE = 5
+"""Seconds that a transaction may do nothing before PostgreSQL ends it: a peer that was stopped holds its successor up so long."""
+_REACHED_WITHIN = 10
+"""Seconds to connect in."""
+_SILENCE = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 5,
+    "tcp_user_timeout": 15_000,
+}
+"""How a PostgreSQL that vanished without a word is found out within 15 seconds; by itself that takes hours. In libpq's units."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A database and who logs in. Plain data, and no password: that is read where it is needed."""
+
+    url: str
+    user: str | None = None
+    password_env: str | None = None
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Address:
+        """From a medium's options."""
+        return cls(str(options["url"]).removeprefix("jdbc:"), options.get("user"), options.get("password_env"))
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    def engine(self) -> sa.Engine:
+        """The process's one pool of connections to it: as many as there are who need one at a time, for each holds its own
+        while it writes.
+
+        Raises:
+            SetupError: ``SX-DATABASE-DRIVER``, what talks to databases is not installed here; ``SX-DATABASE-PASSWORD``,
+                the variable is not set here.
+        """
+        return _engine(self, os.getpid())  # connections must not be shared with a process that was forked off
+
+
+@functools.lru_cache(maxsize=16)
+def _engine(address: Address, _pid: int) -> sa.Engine:
+    try:
+        import sqlalchemy as sa
+        from sqlalchemy.engine import make_url
+
+        if not address.is_sqlite:
+            import psycopg  # noqa: F401 - asked for here, so that its absence is told in our words
+    except ImportError as error:
+        raise SetupError(
+            "SX-DATABASE-DRIVER",
+            "this machine has nothing that talks to databases",
+            cause=str(error),
+            fix="install it where peers and Spark workers run: pip install 'sardonyx[jdbc]'",
+        ) from error
+    url = make_url(re.sub(r"^postgres(ql)?(?=:)", "postgresql+psycopg", address.url))
+    if address.is_sqlite:
+        return sa.create_engine(url, poolclass=sa.QueuePool, max_overflow=-1, connect_args={"timeout": _PATIENCE})
+    if address.user is not None:
+        url = url.set(username=address.user)
+    if address.password_env is not None:
+        url = url.set(password=_password(address.password_env))
+    limits = {"lock_timeout": _PATIENCE, "idle_in_transaction_session_timeout": _IDLE}
+    options = " ".join(f"-c {name}={seconds}s" for name, seconds in limits.items())
+    arguments = {"connect_timeout": _REACHED_WITHIN, "application_name": "sardonyx", "options": options, **_SILENCE}
+    return sa.create_engine(url, pool_pre_ping=True, max_overflow=-1, connect_args=arguments)
+
+
+def _password(variable: str) -> str:
+    found = os.environ.get(variable)
+    if found is None:
+        raise SetupError(
+            "SX-DATABASE-PASSWORD",
+            f"the environment variable {variable}, which holds a database's password, is not set",
+            cause="it is read by every peer that works on the task, and by Spark workers",
+            fix="set it where peers and Spark workers are started",
+            where={"variable": variable},
+        )
+    return found
+
+
+@contextmanager
+def explained(address: Address, kind: type[SardonyxError], code: str, what: str) -> Iterator[None]:
+    """A database's errors as ours; those that are about the rows or the statement as ``kind`` with ``code``.
+
+    Raises:
+        SetupError: ``SX-DATABASE-UNREACHABLE``, nobody answers there, or the connection was lost, and what a transaction
+            came to is to be asked anew; ``SX-DATABASE-REFUSED``, it cannot now: a lock, its disk, its limits.
+    """
+    import sqlalchemy as sa
+
+    where = {"database": address.url}
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        told = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+        if _is_away(error):
+            raise SetupError(
+                "SX-DATABASE-UNREACHABLE",
+                f"the database cannot be reached: {told}",
+                fix="look at its address, who logs in, and whether it runs",
+                where=where,
+            ) from error
+        if isinstance(error, sa.exc.OperationalError) and not _is_about_names(error):
+            raise SetupError(
+                "SX-DATABASE-REFUSED",
+                f"the database could not {what}: {told}",
+                fix="it may be locked, full or at its limits; the batch was not written, and is tried again",
+                where=where,
+            ) from error
+        raise kind(
+            code, f"the database did not {what}: {told}", fix="correct the job or the table", where=where
+        ) from error
+    except sa.exc.SQLAlchemyError as error:
+        raise kind(
+            code, f"the database did not {what}: {error}", fix="correct the job or the table", where=where
+        ) from error
+
+
+def _is_away(error: sa.exc.DBAPIError) -> bool:
+    """Whether there is no connection: none came about, it broke, or the server ended it."""
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None) or ""
+    if not state:  # not the database's word: it came from connecting, unless a statement was under way
+        return error.statement is None
+    return state.startswith(("08", "28", "3D", "57P")) or state == "SQLITE_CANTOPEN"
+
+
+def lost_to_rival(error: SetupError) -> bool:
+    """Whether an error that :func:`explained` told only says that another transaction was preferred: a deadlock, a
+    serialisation failure. The same transaction may go through at once.
+    """
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in {"40P01", "40001"}
+
+
+def _is_about_names(error: sa.exc.OperationalError) -> bool:
+    """SQLite calls it operational that there is no such table or column."""
+    return bool(re.search(r"no such (table|column)|has no column|syntax error|ON CONFLICT clause", str(error.orig)))
+
+
+def place(name: str) -> tuple[str | None, str]:
+    """``schema.table`` in its two parts; None: the database's own default."""
+    schema, dot, table = name.rpartition(".")
+    return (schema, table) if dot else (None, name)
+
+
+# --- Types ----------------------------------------------------------------------------------------------------------
+
+_POSTGRES = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "bytea": "binary",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "name": "string",
+    "uuid": "string",
+    "json": "string",
+    "jsonb": "string",
+}
+"""PostgreSQL's types as Spark's; beside them numeric with a precision, and arrays of these."""
+
+_SQLITE = (
+    (r"BOOL", "boolean"),
+    (r"INT", "bigint"),
+    (r"CHAR|CLOB|TEXT|JSON", "string"),
+    (r"BLOB", "binary"),
+    (r"REAL|FLOA|DOUB", "double"),
+    (r"TIMESTAMP|DATETIME", "timestamp"),
+    (r"DATE", "date"),
+)
+"""What a declared type of SQLite's holds in its name -> Spark's type, first match first."""
+
+
+def of_postgres(name: str, precision: int | None, scale: int | None) -> str | None:
+    """A type of PostgreSQL's in Spark's words; None: we know none."""
+    if name == "numeric":
+        return f"decimal({precision},{scale or 0})" if precision and precision <= 38 else None
+    return _POSTGRES.get(name)
+
+
+def of_sqlite(declared: str) -> str | None:
+    """A column's declared type in SQLite in Spark's words; None: we know none."""
+    name = declared.upper()
+    if found := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
+        return f"decimal({found[1]},{found[2] or 0})"
+    return next((kind for pattern, kind in _SQLITE if re.search(pattern, name)), None)
+
+
+def to_sql(kind: pa.DataType) -> Any:
+    """The SQLAlchemy type of a column that is made for values of an Arrow type; what is nested stands there as JSON."""
+    import sqlalchemy as sa
+
+    if pa.types.is_decimal(kind):
+        return sa.Numeric(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return sa.DateTime(timezone=kind.tz is not None)
+    if pa.types.is_nested(kind):
+        return sa.JSON()
+    fixed = {
+        pa.bool_(): sa.Boolean(),
+        pa.int8(): sa.SmallInteger(),
+        pa.int16(): sa.SmallInteger(),
+        pa.uint8(): sa.SmallInteger(),
+        pa.int32(): sa.Integer(),
+        pa.uint16(): sa.Integer(),
+        pa.int64(): sa.BigInteger(),
+        pa.uint32(): sa.BigInteger(),
+        pa.float16(): sa.REAL(),
+        pa.float32(): sa.REAL(),
+        pa.float64(): sa.Double(),
+        pa.date32(): sa.Date(),
+        pa.binary(): sa.LargeBinary(),
+        pa.large_binary(): sa.LargeBinary(),
+    }
+    return fixed.get(kind, sa.Text())

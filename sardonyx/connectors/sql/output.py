@@ -1,0 +1,336 @@
+"""A database's table as output: rows and positions in one database transaction.
+
+What must be durable before what, for a batch that read each of its partitions from S to E:
+
+1. ``begin``: the rows, and E in place of S in ``sardonyx_positions``. If S is not what stands there, another peer has
+   committed this batch or a part of it, and nothing is written (compare-and-set; the rows of the table are locked from here).
+2. the peer makes sure once more that the batch is still its own.
+3. ``commit``. From here on the batch counts, whatever becomes of Kafka's transaction and of this peer.
+4. Kafka's transaction commits E as the group's position, and what else it has to say: dead letters, sentinels that records
+   have overtaken. So that this is not lost if the peer dies before, it stands beside E as ``owed``.
+
+Whoever is given a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
+else, steps 3 and 4 were torn apart: the next commit says what is owed, once, and brings Kafka's position up. ``docs/media.md``
+goes through every way in which two peers can be at it at once.
+
+The table of positions is kept: a peer that was stopped in its first batch must find, when it wakes up, that it is late. Rows of
+sealed tasks go when a later job seals, a week after their own seal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import structlog
+
+from sardonyx.connectors import json_text
+from sardonyx.connectors.base import Kept, PositionsMoved
+from sardonyx.connectors.sql import database
+from sardonyx.connectors.sql.database import Address, explained
+from sardonyx.core.errors import OutputError, SetupError
+from sardonyx.core.positions import Partition, Position
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+POSITIONS = "sardonyx_positions"
+"""Stands in the schema of the output table."""
+_KEPT = timedelta(days=7)
+"""How long the positions of a sealed task stay: nobody is stopped for longer and then goes on."""
+
+_log = structlog.get_logger()
+
+
+class JdbcOutput:
+    """One task's way into a table.
+
+    Args:
+        options: as they stand in the spec: url, table, mode, key, user, password_env.
+        deployment: of the cluster.
+        job: the job's id.
+        task: the task's name.
+    """
+
+    def __init__(self, options: dict[str, Any], deployment: str, job: str, task: str) -> None:
+        self._address = Address.of(options)
+        self._schema, self._name = database.place(str(options["table"]))
+        self._keys: list[str] = options["key"] if options.get("mode") == "upsert" else []
+        self._task = {"deployment": deployment, "job": job, "task": task}
+        self._lock = threading.Lock()
+        self._open: sa.Connection | None = None
+        self._abandoned = False
+        self._ready = False
+        self._made = False
+
+    # --- Positions ----------------------------------------------------------------------------------------------------
+
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Kept]:
+        """What the database holds for these partitions.
+
+        Raises:
+            SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
+            OutputError: ``SX-OUTPUT-DATABASE``, it does not let us have a table of positions.
+        """
+        import sqlalchemy as sa
+
+        wanted = set(partitions)
+        with self._explained("tell the positions"):
+            self._prepare()
+            with self._address.engine().connect() as connection:
+                held = _positions_table(self._schema)
+                rows = connection.execute(sa.select(held).filter_by(**self._task)).all()
+        found = {
+            Partition(row.topic, row.partition): Kept(Position.read(row.offset, row.metadata), row.owed) for row in rows
+        }
+        return {partition: kept for partition, kept in found.items() if partition in wanted}
+
+    def begin(
+        self,
+        table: pa.Table,
+        started: Mapping[Partition, int | None],
+        positions: Mapping[Partition, Position],
+        owed: bytes | None,
+    ) -> None:
+        """Step 1. A transaction that is left open for :meth:`commit` or :meth:`abandon`.
+
+        Raises:
+            PositionsMoved: the batch is somebody else's, or the database has ended a deadlock at our expense.
+            OutputError: ``SX-OUTPUT-DATABASE``, the database does not take the rows.
+            SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
+        """
+        self.abandon()
+        with self._lock:
+            self._abandoned = False
+        with self._explained("take the rows"):
+            self._prepare()
+            if table.num_rows:
+                self._make_table(table.schema)
+            connection = self._address.engine().connect()
+            try:
+                self._move(connection, started, positions, owed)
+                self._write(connection, table)
+            except BaseException:
+                connection.close()  # rolls back
+                raise
+            with self._lock:
+                if self._abandoned:
+                    connection.close()
+                else:
+                    self._open = connection
+
+    def commit(self) -> None:
+        """Step 3. If this raises, the transaction may be committed or not; the positions tell.
+
+        Raises:
+            SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
+        """
+        with self._lock:
+            connection, self._open = self._open, None
+        if connection is None:
+            raise PositionsMoved("the transaction was rolled back")
+        with self._explained("commit"), connection:
+            connection.commit()
+
+    def abandon(self) -> None:
+        """Roll back what is open; what is just being begun is rolled back when it is through."""
+        with self._lock:
+            connection, self._open = self._open, None
+            self._abandoned = True
+        if connection is not None:
+            connection.close()
+
+    def seal(self) -> None:
+        """Note that the task is through, and remove what was sealed long ago."""
+        now = datetime.now(UTC)
+        held = _positions_table(self._schema)
+        with self._explained("seal"):
+            self._prepare()
+            with self._address.engine().begin() as connection:
+                mark = held.update().filter_by(**self._task).where(held.c.sealed.is_(None))
+                connection.execute(mark.values(sealed=now.isoformat(), owed=None))
+                connection.execute(held.delete().where(held.c.sealed < (now - _KEPT).isoformat()))
+        _log.info("output sealed", database=self._address.url, table=self._name)
+
+    def reach(self) -> None:
+        """Return if the database answers. Raises ``SetupError``."""
+        with self._explained("answer"), self._address.engine().connect():
+            return
+
+    def _move(
+        self,
+        connection: sa.Connection,
+        started: Mapping[Partition, int | None],
+        positions: Mapping[Partition, Position],
+        owed: bytes | None,
+    ) -> None:
+        """The compare-and-set, in a fixed order, so that two peers wait for each other and never in a circle."""
+        import sqlalchemy as sa
+
+        held = _positions_table(self._schema)
+        for partition in sorted(positions):
+            position, before = positions[partition], started[partition]
+            values = {"offset": position.offset, "metadata": position.metadata(), "owed": owed}
+            owed = None  # it is the batch's, and stands once, with its first partition
+            place = {**self._task, "topic": partition.topic, "partition": partition.number}
+            if before is None:
+                try:
+                    connection.execute(held.insert().values(**place, **values))
+                except sa.exc.IntegrityError as error:
+                    raise PositionsMoved(f"{partition.topic}[{partition.number}] has a position already") from error
+                continue
+            moved = connection.execute(held.update().filter_by(**place).where(held.c.offset == before).values(values))
+            if moved.rowcount != 1:
+                raise PositionsMoved(f"{partition.topic}[{partition.number}] does not stand at {before} any more")
+
+    # --- Rows ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, connection: sa.Connection, table: pa.Table) -> None:
+        import sqlalchemy as sa
+        from sqlalchemy.dialects import postgresql, sqlite
+
+        if not table.num_rows:
+            return
+        if not self._address.is_sqlite and not self._keys:
+            self._copy(connection, table)
+            return
+        place = sa.table(self._name, *map(sa.column, table.column_names), schema=self._schema)
+        statement: Any = sa.insert(place)
+        if self._keys:
+            insert: Any = sqlite.insert(place) if self._address.is_sqlite else postgresql.insert(place)
+            rest = {name: insert.excluded[name] for name in table.column_names if name not in self._keys}
+            statement = (
+                insert.on_conflict_do_update(index_elements=self._keys, set_=rest)
+                if rest
+                else insert.on_conflict_do_nothing(index_elements=self._keys)
+            )
+        columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
+        names = table.column_names
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        # By key, or two peers could each wait for a row that the other has locked. Of equal keys the last one still stands.
+        rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
+        connection.execute(statement, rows)
+
+    def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
+        """PostgreSQL's own way for many rows. All are made ready first: a transaction holds a lock, and should be short."""
+        quote = connection.dialect.identifier_preparer.quote
+        place = ".".join(quote(part) for part in (self._schema, self._name) if part is not None)
+        sink = pa.BufferOutputStream()
+        columns = {name: _copied(table[name], name) for name in table.column_names}
+        pacsv.write_csv(pa.table(columns), sink, pacsv.WriteOptions(include_header=False))
+        driver: Any = connection.connection.driver_connection
+        statement = f"COPY {place} ({', '.join(map(quote, table.column_names))}) FROM STDIN (FORMAT csv)"
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(sink.getvalue().to_pybytes())
+        except driver.Error as error:  # in the words that those of other statements come in
+            from sqlalchemy.exc import DBAPIError
+
+            lost = bool(driver.closed)
+            raise DBAPIError.instance(statement, {}, error, driver.Error, connection_invalidated=lost) from error
+
+    def _make_table(self, schema: pa.Schema) -> None:
+        """The output table, if it is missing, with the columns of the first rows that come."""
+        import sqlalchemy as sa
+
+        if self._made:
+            return
+        json_text.check_names(schema.names)
+        engine = self._address.engine()
+        if not sa.inspect(engine).has_table(self._name, schema=self._schema):
+            columns = [
+                sa.Column(
+                    field.name, database.to_sql(field.type), primary_key=field.name in self._keys, autoincrement=False
+                )
+                for field in schema
+            ]
+            _create(engine, sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema))
+        self._made = True
+
+    def _prepare(self) -> None:
+        """The table of positions, if it is missing."""
+        import sqlalchemy as sa
+
+        if self._ready:
+            return
+        engine = self._address.engine()
+        if not sa.inspect(engine).has_table(POSITIONS, schema=self._schema):
+            _create(engine, _positions_table(self._schema))
+        self._ready = True
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            with explained(self._address, OutputError, "SX-OUTPUT-DATABASE", what):
+                yield
+        except SetupError as error:
+            if database.lost_to_rival(error):
+                raise PositionsMoved(error.message) from error
+            raise
+
+
+def _positions_table(schema: str | None) -> sa.Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        POSITIONS,
+        sa.MetaData(),
+        sa.Column("deployment", sa.String(100), primary_key=True),
+        sa.Column("job", sa.String(100), primary_key=True),
+        sa.Column("task", sa.String(100), primary_key=True),
+        sa.Column("topic", sa.String(250), primary_key=True),
+        sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("offset", sa.BigInteger, nullable=False),
+        sa.Column("metadata", sa.Text, nullable=False, key="metadata"),
+        sa.Column("owed", sa.LargeBinary),
+        sa.Column("sealed", sa.String(40)),
+        schema=schema,
+    )
+
+
+def _create(engine: sa.Engine, table: sa.Table) -> None:
+    """Make a table that others may be making at this moment."""
+    import sqlalchemy as sa
+
+    try:
+        table.create(engine, checkfirst=True)
+    except sa.exc.DBAPIError:
+        if not sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+
+
+def _copied(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A column as COPY takes it from CSV: what is nested as JSON, bytes in hexadecimal."""
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return _nested(column, name)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.chunked_array(
+            [[None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]], pa.string()
+        )
+    return column
+
+
+def _nested(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([json_text.texts(chunk, name) for chunk in column.chunks], pa.string())
+
+
+def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]:
+    """Values as the drivers take them. Nested ones go as JSON; SQLite takes no decimals, dates and moments but as text."""
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+    found: list[Any] = column.to_pylist()
+    if not is_sqlite:
+        return found
+    if pa.types.is_timestamp(kind):
+        return [None if value is None else value.isoformat(sep=" ", timespec="microseconds") for value in found]
+    return [str(value) if isinstance(value, Decimal) or hasattr(value, "isoformat") else value for value in found]

@@ -1,0 +1,125 @@
+"""How rows stand as single records on a user's topic: ``json`` and ``raw``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from sardonyx.connectors import json_rows, json_text
+from sardonyx.connectors.base import Decoded
+from sardonyx.connectors.values import shortened
+from sardonyx.core.errors import Failure, OutputError
+
+VALUE, KEY = "value", "key"
+"""The columns of the raw format."""
+
+
+class JsonFormat:
+    """An object a record. See ``docs/media.md`` for how each type is written.
+
+    Args:
+        schema: declared columns; None: the types of each batch are taken from its records.
+        key: the column whose value becomes the record's key, as text; None: records have no key.
+    """
+
+    def __init__(self, schema: pa.Schema | None = None, key: str | None = None) -> None:
+        self._schema = schema
+        self._key = key
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Rows of the records that can be read, in order. Tombstones and empty records count as unreadable."""
+        table, bad = json_rows.decode(values, self._schema)
+        return Decoded(table, [(index, _undecodable(values[index], reason)) for index, reason in bad])
+
+    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes]]:
+        """Key and value of each row, in order.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-KEY``, there is no such column; ``SX-OUTPUT-TYPE``, a type without a form in JSON.
+        """
+        keys = keys_of(table, self._key)
+        return zip(keys, json_text.rows(table), strict=True)
+
+
+class RawFormat:
+    """Bytes as they are: one column ``value``, and ``key`` beside it where there is one.
+
+    Args:
+        key: the column that becomes the record's key; None: ``key``, if the table has it.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key
+
+    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> Decoded:
+        """Every record, also those without a value; with a column ``key`` if keys are given."""
+        columns = {VALUE: pa.array(values, pa.binary())}
+        if keys is not None:
+            columns[KEY] = pa.array(keys, pa.binary())
+        return Decoded(pa.table(columns), [])
+
+    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each row, in order; a null value is a tombstone.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-RAW``, there is no column ``value`` of bytes or text; ``SX-OUTPUT-KEY``.
+        """
+        if VALUE not in table.column_names or not _is_bytes(table.schema.field(VALUE).type):
+            raise OutputError(
+                "SX-OUTPUT-RAW",
+                "format raw writes the column 'value' (binary or string), which the rows do not have",
+                cause=f"they have {_described(table.schema)}",
+                fix="make such a column in the task before, or use format json",
+            )
+        key = self._key or (KEY if KEY in table.column_names else None)
+        return zip(keys_of(table, key), _bytes(table[VALUE]), strict=True)
+
+
+def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
+    """What becomes the key of each row's record. Raises OutputError ``SX-OUTPUT-KEY``."""
+    if key is None:
+        return [None] * table.num_rows
+    if key not in table.column_names:
+        raise OutputError(
+            "SX-OUTPUT-KEY",
+            f"the key column {key!r} is not in the rows that the task gives",
+            cause=f"they have {_described(table.schema)}",
+            fix="name one of these as key, or let the task before give that column",
+            where={"column": key},
+        )
+    column = table[key]
+    if _is_bytes(column.type):
+        return _bytes(column)
+    return [
+        None if text is None else text.encode()
+        for chunk in column.chunks
+        for text in json_text.texts(chunk, key).to_pylist()
+    ]
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
+def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+    return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns at all"
+
+
+def _undecodable(value: bytes | None, reason: str) -> Failure:
+    shown = "" if value is None else shortened(value[:200].decode("utf-8", "backslashreplace"), 100)
+    return Failure(
+        "SX-RECORD-UNDECODABLE",
+        f"a record could not be read as JSON: {reason}",
+        cause=f"the record begins with {shown!r}" if shown else "",
+        fix='mend its writer or the schema, or let the task leave such records out with on_error "skip"',
+    )

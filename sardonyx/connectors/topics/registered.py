@@ -1,0 +1,382 @@
+"""Records whose schema stands in a schema registry, in the form that Confluent's serialisers write: ``avro`` and
+``protobuf``.
+
+A record is a zero byte, the number of its schema in four bytes, and the data. What is read follows the schema that the record
+was written with; what is written is registered under the topic's subject first, unless the job says that it must be there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sardonyx.connectors.base import Decoded
+from sardonyx.connectors.schema import arrow_schema
+from sardonyx.connectors.topics import avro_types
+from sardonyx.connectors.topics.formats import keys_of
+from sardonyx.connectors.values import parsed, shortened
+from sardonyx.core.errors import Failure, InputError, OutputError, SetupError
+
+_HEAD = struct.Struct(">bI")
+
+
+Reading = Callable[[bytes], dict[str, Any]]
+
+
+class Written(NamedTuple):
+    """A schema that records were written with."""
+
+    columns: Callable[[bytes], pa.Schema]
+    """The columns of a record; in Protobuf a schema may hold several messages."""
+    read: Reading
+    """A whole record, its head included, as a row."""
+
+
+class _Registered:
+    """Records of one topic by schemas of a registry.
+
+    Args:
+        options: of the ``kafka`` medium: topic, schema, key, registry, subject, value_schema, register.
+        registry: the address that the settings give; the options' own goes first.
+
+    Raises:
+        SetupError: ``SX-REGISTRY-MISSING``, no address; ``SX-REGISTRY-DRIVER``, what talks to registries is not installed.
+    """
+
+    kind: str
+    """What it is called, and in capitals what the registry calls it."""
+    asked_as: str | None = None
+    """The form in which the registry is asked for schemas; None: its own."""
+
+    def __init__(self, options: dict[str, Any], registry: str | None) -> None:
+        self._topic: str = options["topic"]
+        self._key: str | None = options.get("key")
+        ddl = options.get("schema")
+        self._declared = None if ddl is None else arrow_schema(ddl)
+        self._given: str | None = options.get("value_schema")
+        self._conf = {"auto.register.schemas": options.get("register", True)}
+        self._subject: str = options.get("subject", "topic")
+        self._address = _address(options.get("registry") or registry)
+        self._client = _client(self._address, os.getpid())
+        self._schemas: dict[int, Written | str] = {}
+        self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
+
+        Raises:
+            SetupError: ``SX-REGISTRY-UNREACHABLE``: without it nobody knows whether a record is bad.
+            InputError: ``SX-INPUT-SCHEMA``, two schemas have one column in types that do not go together.
+        """
+        rows: list[dict[str, Any]] = []
+        bad: list[tuple[int, Failure]] = []
+        places: list[int] = []
+        schemas: dict[str, pa.Schema] = {}
+        for index, value in enumerate(values):
+            schema = self._schema_of(value)
+            if isinstance(schema, str) or value is None:
+                bad.append((index, _undecodable(value, str(schema))))
+                continue
+            try:
+                rows.append(schema.read(value))
+                columns = schema.columns(value)
+            except Exception as error:  # (whatever a decoder meets in bytes that are none of its own)
+                if _is_of_network(error):  # which says nothing about the record
+                    raise self._unreachable(error) from error
+                del rows[len(places) :]
+                bad.append((index, _undecodable(value, f"{type(error).__name__}: {error}")))
+                continue
+            schemas.setdefault(str(columns), columns)
+            places.append(index)
+        wanted = self._declared or self._unified(list(schemas.values()))
+        table, unfit = _table(rows, wanted)
+        bad += [(places[at], _undecodable(values[places[at]], reason)) for at, reason in unfit]
+        return Decoded(table, sorted(bad, key=lambda item: item[0]))
+
+    def _schema_of(self, value: bytes | None) -> Written | str:
+        """The schema that a record was written with; a text says why there is none."""
+        if value is None or len(value) < _HEAD.size or value[0] != 0:
+            return "it has no value" if value is None else "it does not begin with the number of a schema"
+        (_, number) = _HEAD.unpack_from(value)
+        if number not in self._schemas:
+            self._schemas[number] = self._fetched(number)
+        return self._schemas[number]
+
+    def _fetched(self, number: int) -> Written | str:
+        try:
+            found = self._client.get_schema(number, fmt=self.asked_as)
+        except Exception as error:
+            if _is_unknown(error):
+                return f"the registry has no schema {number}"
+            raise self._unreachable(error) from error
+        if found.schema_type != self.kind.upper():
+            return f"schema {number} is {found.schema_type}, not {self.kind}"
+        try:
+            return self._written(found)
+        except Exception as error:
+            if isinstance(error, (ValueError, KeyError)) or _is_unknown(error):
+                return f"schema {number} cannot be read as columns: {error}"
+            raise self._unreachable(error) from error
+
+    def _written(self, schema: Any) -> Written:
+        """How records of a schema are read. Raises ``ValueError`` or ``KeyError`` if they cannot be."""
+        raise NotImplementedError
+
+    def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
+        try:
+            return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
+        except pa.ArrowException as error:
+            raise InputError(
+                "SX-INPUT-SCHEMA",
+                f"records of topic {self._topic} were written with schemas that do not go together",
+                cause=str(error),
+                fix="declare the columns: schema=...",
+                where={"topic": self._topic},
+            ) from error
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each row, in order.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-REGISTRY``, the registry refuses the schema or does not have it; ``SX-OUTPUT-TYPE``, a
+                row that does not fit it; ``SX-OUTPUT-KEY``.
+            SetupError: ``SX-REGISTRY-UNREACHABLE``.
+        """
+        keys = keys_of(table, self._key)
+        write = self._writer(table.schema)
+        for key, row in zip(keys, table.to_pylist(maps_as_pydicts="strict"), strict=True):
+            try:
+                yield key, write(row)
+            except Exception as error:
+                raise self._refused(error, row) from error
+
+    def _writer(self, schema: pa.Schema) -> Callable[[dict[str, Any]], bytes]:
+        """What makes records of rows with these columns."""
+        known = self._writers.get(str(schema))
+        if known is None:
+            from confluent_kafka import schema_registry
+            from confluent_kafka.serialization import MessageField, SerializationContext
+
+            strategy = getattr(schema_registry, f"{self._subject}_subject_name_strategy")
+            context = SerializationContext(self._topic, MessageField.VALUE)
+            serializer = self._serializer(schema, {**self._conf, "subject.name.strategy": strategy})
+            known = self._writers[str(schema)] = lambda row: serializer(row, context)
+        return known
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        raise NotImplementedError
+
+    def _refused(self, error: Exception, row: dict[str, Any]) -> SetupError | OutputError:
+        where = {"topic": self._topic, "registry": self._address}
+        if _is_unknown(error) or getattr(error, "http_status_code", 0) in _NOT_TAKEN:
+            return OutputError(
+                "SX-OUTPUT-REGISTRY",
+                f"the schema registry did not take the schema of topic {self._topic}: {error}",
+                cause="it is not compatible with an earlier one, or it is not registered and register is false",
+                fix="make the rows fit the schema that is there, or register a new one",
+                where=where,
+            )
+        if _is_of_network(error):
+            return self._unreachable(error)
+        return OutputError(
+            "SX-OUTPUT-TYPE",
+            f"a row does not fit the schema of topic {self._topic}: {shortened(str(error), 300)}",
+            cause=f"the row is {shortened(str(row), 300)}",
+            fix="make the rows fit in the task before, or give another value_schema",
+            where=where,
+        )
+
+    def _unreachable(self, error: Exception) -> SetupError:
+        return SetupError(
+            "SX-REGISTRY-UNREACHABLE",
+            f"the schema registry does not answer: {shortened(str(error), 300)}",
+            fix="look at its address and whether it runs",
+            where={"registry": self._address},
+        )
+
+
+class AvroFormat(_Registered):
+    """Avro: columns follow the writer's schema; what is written, ``value_schema`` or what follows from the columns."""
+
+    kind = "Avro"
+
+    def _written(self, schema: Any) -> Written:
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+        columns = avro_types.to_arrow(json.loads(schema.schema_str))
+        read = AvroDeserializer(self._client)
+        # Without a context it does not ask the registry, batch after batch, for a subject that nothing here depends on.
+        return Written(lambda _: columns, lambda value: _record(read(value)))
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        wanted = self._given or json.dumps(avro_types.of_arrow(schema, self._topic))
+        try:
+            made: Callable[[dict[str, Any], Any], bytes] = AvroSerializer(self._client, wanted, conf=conf)
+        except Exception as error:
+            raise OutputError(
+                "SX-OUTPUT-REGISTRY",
+                f"value_schema of topic {self._topic} cannot be used: {error}",
+                fix="give an Avro schema of type record, as JSON",
+            ) from error
+        return made
+
+
+class ProtobufFormat(_Registered):
+    """Protobuf: columns are the fields of the writer's message; what is written, a message that follows from the columns."""
+
+    kind = "Protobuf"
+    asked_as = "serialized"
+
+    def _written(self, schema: Any) -> Written:
+        from sardonyx.connectors.topics import protobuf_types
+
+        references = {each.name: self._referred(each) for each in schema.references or ()}
+        messages = protobuf_types.files_of(schema.schema_str, references)
+        known: dict[str, pa.Schema] = {}
+
+        def columns(value: bytes) -> pa.Schema:
+            message, _ = protobuf_types.message_at(messages, value[_HEAD.size :])
+            if message.full_name not in known:
+                known[message.full_name] = protobuf_types.to_arrow(message)
+            return known[message.full_name]
+
+        def read(value: bytes) -> dict[str, Any]:
+            return protobuf_types.parsed(*protobuf_types.message_at(messages, value[_HEAD.size :]))
+
+        return Written(columns, read)
+
+    def _referred(self, reference: Any) -> str:
+        found = self._client.get_version(reference.subject, reference.version, fmt=self.asked_as)
+        return str(found.schema.schema_str)
+
+    def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        from sardonyx.connectors.topics import protobuf_types
+
+        message = protobuf_types.message_of(schema, self._topic)
+        write = ProtobufSerializer(message, self._client, conf={**conf, "use.deprecated.format": False})
+        return lambda row, context: write(protobuf_types.filled(message(), row), context)
+
+
+def _address(given: str | None) -> str:
+    if given:
+        return given
+    raise SetupError(
+        "SX-REGISTRY-MISSING",
+        "no address of a schema registry is given",
+        fix='give the medium registry="http://HOST:PORT", or set kafka.schema_registry where peers run',
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _client(address: str, _pid: int) -> Any:
+    """The process's one client of a registry, which remembers schemas.
+
+    It trusts whom this machine trusts, and not a list that some package brought along.
+    """
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+        from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: F401 - asked for here, to tell their absence
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: F401 - likewise
+    except ImportError as error:
+        raise SetupError(
+            "SX-REGISTRY-DRIVER",
+            "this machine has nothing that talks to schema registries",
+            cause=str(error),
+            fix="install it where peers run: pip install 'sardonyx[registry]'",
+        ) from error
+    trusted = ssl.get_default_verify_paths()
+    ca = next((path for path in (trusted.cafile, _DEBIAN_CA, trusted.capath) if path and Path(path).exists()), None)
+    secure = address.startswith("https") and ca is not None
+    return SchemaRegistryClient({"url": address, **({"ssl.ca.location": ca} if secure else {})})
+
+
+_DEBIAN_CA = "/etc/ssl/certs/ca-certificates.crt"
+
+
+_UNKNOWN = {40401, 40402, 40403}
+"""How a registry itself says that there is no such subject, version or schema; a bare 404 may be anybody's at its address."""
+_NOT_TAKEN = {409, 422}
+"""HTTP statuses of a schema that is not compatible or not valid."""
+
+
+def _is_unknown(error: Exception) -> bool:
+    return getattr(error, "error_code", None) in _UNKNOWN
+
+
+def _is_of_network(error: Exception) -> bool:
+    """Whether it was raised by talking to a registry, or to what answers in its place."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    talk = (SchemaRegistryError, OSError, json.JSONDecodeError)
+    return isinstance(error, talk) or type(error).__module__.startswith("httpx")
+
+
+def _record(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("it is no record")
+    return value
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """Rows as a table, and those that do not fit its types, by their index."""
+    try:
+        return pa.table([_column(rows, field) for field in schema], schema), []
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    good: list[dict[str, Any]] = []
+    bad: list[tuple[int, str]] = []
+    for index, row in enumerate(rows):
+        try:
+            pa.table([_column([row], field) for field in schema], schema)
+            good.append(row)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            bad.append((index, str(error)))
+    return pa.table([_column(good, field) for field in schema], schema), bad
+
+
+def _column(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
+    found = [_value(row.get(field.name), field.type) for row in rows]
+    present = [value for value in found if value is not None]
+    if present and not pa.types.is_string(field.type) and all(isinstance(value, str) for value in present):
+        return parsed(pa.array(found, pa.string()), field.type)  # a declared type for what stands there as text
+    return pa.array(found, field.type)
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return [(key, _value(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_list(kind):
+        return [_value(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _value(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        return str(value)
+    return value
+
+
+def _undecodable(value: bytes | None, reason: str) -> Failure:
+    shown = "" if value is None else shortened(value[:100].hex(), 60)
+    return Failure(
+        "SX-RECORD-UNDECODABLE",
+        f"a record could not be read: {shortened(reason, 300)}",
+        cause=f"the record begins with the bytes {shown}" if shown else "",
+        fix='mend its writer, or let the task leave such records out with on_error "skip"',
+    )

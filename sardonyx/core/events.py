@@ -1,0 +1,334 @@
+"""What can happen: the closed set of events, their wire form, and what stands in the tree afterwards. Pure.
+
+An event is what the coordinator decides on, one after the other, each with its number ``n`` in the log. Peers and clients
+ask for one by putting its wire form into ``/inbox``; others are made by the coordinator itself from a pulse, a timer or
+an effect that is done. Time and ids are stamped into the event before it is logged and never made later, so a replay
+gives the same decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sardonyx.core.errors import Failure
+from sardonyx.core.spec import JobSpec
+
+FORMAT = 3
+"""Version of the wire form. A log or snapshot of another version is refused, never misread."""
+
+PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
+JobStatus = Literal["planning", "running", "completed", "killed", "failed"]
+TaskState = Literal["pending", "running", "complete"]
+
+ENDED: frozenset[str] = frozenset({"completed", "killed", "failed"})
+"""Job statuses that never change again."""
+
+
+class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What was found or made for a link when its job was planned; the same for every reader ever after."""
+
+    partitions: int
+    start: list[int] | None = None
+    """Per partition the first offset to read; None: from the beginning."""
+    end: list[int] | None = None
+    """Per partition the offset behind the last one to read; None: sentinels tell, or it never ends."""
+
+
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Rows that a task has read, written and left out, as committed with its positions. ``dead``: left out, and kept."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    skipped: int = 0
+    dead: int = 0
+
+
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
+):
+    """Root of all events. ``at`` is the wall clock (seconds since 1970) when the coordinator took it in."""
+
+    at: float = 0.0
+
+
+class PeerBorn(Event, frozen=True, kw_only=True, tag="born"):
+    """A pulse appeared."""
+
+    peer: str
+    daemon: str = ""
+    host: str = ""
+    pid: int = 0
+
+
+class PeerDied(Event, frozen=True, kw_only=True, tag="died"):
+    """A pulse vanished."""
+
+    peer: str
+
+
+class Left(Event, frozen=True, kw_only=True, tag="leave"):
+    """A peer says that it goes, after its last batch."""
+
+    peer: str
+
+
+class JobSubmitted(Event, frozen=True, kw_only=True, tag="submit"):
+    """A client hands a job in, under an id that it made."""
+
+    job: str
+    spec: JobSpec
+
+
+class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
+    """Every topic of the job stands; ``links`` holds the facts of each by link name."""
+
+    job: str
+    links: dict[str, LinkFacts]
+
+
+class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
+    """A topic could not be made or found."""
+
+    job: str
+    error: Failure
+
+
+class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
+    """The job's topics, groups and sentinels are gone. ``counts``: last row counts by task, of tasks that did not complete."""
+
+    job: str
+    counts: dict[str, Counts] = {}
+
+
+class Acked(Event, frozen=True, kw_only=True, tag="ack"):
+    """A peer takes the task that it was offered. ``assignment`` is the id it was offered under, here and below."""
+
+    peer: str
+    assignment: int
+
+
+class Declined(Event, frozen=True, kw_only=True, tag="decline"):
+    """A peer cannot run the task (its code does not import ...)."""
+
+    peer: str
+    assignment: int
+    error: Failure
+
+
+class AckTimedOut(Event, frozen=True, kw_only=True, tag="ack-timed-out"):
+    """An offer stayed without answer."""
+
+    peer: str
+    assignment: int
+
+
+class GraceEnded(Event, frozen=True, kw_only=True, tag="grace-ended"):
+    """A revoked peer did not withdraw its pulse in time."""
+
+    peer: str
+
+
+class Exhausted(Event, frozen=True, kw_only=True, tag="exhausted"):
+    """The question "seal?": a peer found everything it reads drained, and has committed so."""
+
+    peer: str
+    assignment: int
+
+
+class Completed(Event, frozen=True, kw_only=True, tag="completed"):
+    """The word "complete!": the sealing peer has committed the sentinels. ``counts`` are the whole task's."""
+
+    peer: str
+    assignment: int
+    counts: Counts = Counts()
+
+
+class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
+    """A peer gives the task up. ``fatal``: trying again cannot help (the user's function raised, the input does not fit)."""
+
+    peer: str
+    assignment: int
+    error: Failure
+    fatal: bool = False
+
+
+class Rested(Event, frozen=True, kw_only=True, tag="rested"):
+    """A task has rested long enough since it failed. ``failures``: its count of failures when that was found."""
+
+    job: str
+    task: str
+    failures: int
+
+
+class JobKilled(Event, frozen=True, kw_only=True, tag="kill"):
+    """A user ends a job."""
+
+    job: str
+
+
+class JobPurged(Event, frozen=True, kw_only=True, tag="purge"):
+    """A user, or the limit on how many are kept, has an ended job forgotten."""
+
+    job: str
+
+
+class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
+    """A user takes a peer out."""
+
+    peer: str
+
+
+Request = Acked | Declined | Exhausted | Completed | TaskFailed | JobSubmitted | JobKilled | JobPurged | Evicted | Left
+"""Events that peers and clients may put into the inbox."""
+
+AnyEvent = (
+    PeerBorn
+    | PeerDied
+    | LinksCreated
+    | LinksFailed
+    | LinksDeleted
+    | AckTimedOut
+    | GraceEnded
+    | Acked
+    | Declined
+    | Exhausted
+    | Completed
+    | TaskFailed
+    | Rested
+    | JobSubmitted
+    | JobKilled
+    | JobPurged
+    | Evicted
+    | Left
+)
+
+_events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+
+
+def kind_of(event: Event) -> str:
+    """The event's name on the wire."""
+    return str(type(event).__struct_config__.tag)
+
+
+def encode_event(event: Event) -> bytes:
+    """An event as JSON bytes, as it stands in the log and in the inbox."""
+    return msgspec.json.encode(event, order="deterministic")
+
+
+def decode_event(data: bytes) -> AnyEvent:
+    """The reverse of :func:`encode_event`. Raises ``msgspec.ValidationError`` on anything else."""
+    return _events.decode(data)
+
+
+def decode_request(data: bytes) -> Request:
+    """Like :func:`decode_event`, but only for what peers and clients may ask."""
+    return _requests.decode(data)
+
+
+# What stands in the tree: the projections of the coordinator's state that others read.
+
+
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
+
+    id: int
+    job: str
+    task: str
+    slot: int
+
+
+class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/pulse/<peer>``, written by the peer itself: where it runs."""
+
+    daemon: str = ""
+    host: str = ""
+    pid: int = 0
+
+
+class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """``/peer-state/<peer>``: what the peer is to be, and the number of the event that decided so."""
+
+    state: PeerState
+    n: int
+    assignment: Assignment | None = None
+
+
+class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/job/<job>/status``."""
+
+    name: str
+    status: JobStatus
+    n: int
+    submitted_at: float
+    ended_at: float | None = None
+    error: Failure | None = None
+    waits_for: int = 0
+    """How many more virtual peers it needs before it can go on; 0 if none."""
+    waits_since: float | None = None
+    """Since when it needs any, seconds since 1970."""
+    links: Literal["none", "made", "gone"] = "none"
+    """Whether its topics stand."""
+
+
+class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/job/<job>/task/<task>``."""
+
+    state: TaskState
+    n: int
+    peers: dict[str, int] = {}
+    """Peers on the task -> slot."""
+    failures: int = 0
+    resting: bool = False
+    """It failed a while ago, and is offered to nobody yet."""
+    counts: Counts | None = None
+    """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
+
+
+class LinksNote(msgspec.Struct, frozen=True):
+    """``/job/<job>/links``: the facts of each link, by link name."""
+
+    links: dict[str, LinkFacts]
+
+
+# What is to be done about an event. Effects on the tree carry paths relative to the root; the service applies all of an
+# event's in one transaction with the checkpoint. The others run after it, are idempotent, and end as a new event.
+
+
+class Create(msgspec.Struct, frozen=True, gc=False):
+    path: str
+    data: bytes = b""
+
+
+class Set(msgspec.Struct, frozen=True, gc=False):
+    path: str
+    data: bytes
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    path: str
+
+
+class DeletePulse(msgspec.Struct, frozen=True):
+    """Take a revoked peer's pulse away, if it is still there; its session may be alive, but it is no peer any more."""
+
+    peer: str
+
+
+class CreateLinks(msgspec.Struct, frozen=True):
+    """Make the job's topics and look the user's up; ends as LinksCreated or LinksFailed."""
+
+    job: str
+
+
+class DeleteLinks(msgspec.Struct, frozen=True):
+    """Remove the job's topics, groups and sentinels; ends as LinksDeleted."""
+
+    job: str
+
+
+TreeEffect = Create | Set | Delete
+OuterEffect = DeletePulse | CreateLinks | DeleteLinks
+Effect = TreeEffect | OuterEffect

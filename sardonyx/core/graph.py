@@ -1,0 +1,250 @@
+"""What follows from a job's spec alone: which tasks run, over which links, in which order. Pure.
+
+A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue: it is bound
+in place as the link, and the task that names it runs nowhere, unless there is something for it to do: see
+:func:`graph_of`. Every task that does
+run (a :class:`Stage`) has links as its only way in; an input task whose medium is not Kafka reads a link of its own, on
+which the list of its splits stands.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from typing import Any, Literal
+
+import msgspec
+
+from sardonyx.connectors.declarations import is_own
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+
+LinkKind = Literal["internal", "splits", "parts", "dead", "input", "output"]
+"""internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
+task has written, in the order of their commits. dead: the records that a task could not work on; kept beyond the job's end.
+input, output: a topic that belongs to the user."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One queue of a job."""
+
+    name: str
+    """``from.to``; ``task.splits``, ``task.parts`` and ``task.dead`` for the links of a task's own."""
+    topic: str
+    kind: LinkKind
+    source: str
+    """The task that writes it (of fused tasks the first, by whose name they run); for an input the bound input task."""
+    target: str
+    """The task that reads it; for an output the bound output task."""
+    options: dict[str, Any] = {}
+    """The medium's options, on a user's topic."""
+    route: Route = Route()
+    """What of its source's results goes over it."""
+    group_by: list[str] | str | None = None
+    """Internal: by what the task that reads it groups its rows; equal keys are in one partition."""
+
+    @property
+    def owned(self) -> bool:
+        """Whether the job makes this topic, and it goes with the job (a ``dead`` one that is not empty: when it is purged)."""
+        return self.kind in ("internal", "splits", "parts", "dead")
+
+    @property
+    def has_sentinels(self) -> bool:
+        """Whether the end of this link is told by sentinels (a bound input's is told by its end positions)."""
+        return self.kind in ("internal", "splits")
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A task that virtual peers run, with those that are fused behind it."""
+
+    task: TaskSpec
+    ingress: list[Link]
+    egress: list[Link]
+    """Links that its results go to. An output stage's go to its medium; if that keeps a ``parts`` link, it is here."""
+    fused: list[TaskSpec] = []
+    """Tasks behind ``task`` that run in its micro-batches, in their order."""
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def last(self) -> TaskSpec:
+        """The task whose results leave the stage."""
+        return self.fused[-1] if self.fused else self.task
+
+    def group(self, deployment: str, job: str) -> str:
+        """The consumer group as which all peers of this task read."""
+        return f"{deployment}.{job}.{self.task.name}"
+
+    def transactional_id(self, deployment: str, job: str, slot: int) -> str:
+        """Stable over peers, so that the next holder of the slot fences the last one."""
+        return f"{deployment}/{job}/{self.task.name}/{slot}"
+
+    def member(self, slot: int) -> str:
+        """Who the slot's holder is in the group, whichever peer that is; of the characters that Kafka allows there."""
+        return f"slot-{slot}"
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """A job's links and stages. ``stages`` and ``order`` are in topological order, ties in the catalog's order."""
+
+    order: list[str]
+    stages: list[Stage]
+    bound: dict[str, list[str]]
+    """Tasks that nobody runs for themselves (their topic is a link in place, or they are fused) -> the stages they mirror: all
+    done, they are done."""
+    bounded: bool
+    """Whether the job ends by itself."""
+
+    def stage(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+    @property
+    def links(self) -> list[Link]:
+        """Every link once, in the order of the stages."""
+        found: dict[str, Link] = {}
+        for stage in self.stages:
+            for link in (*stage.ingress, *stage.egress):
+                found.setdefault(link.name, link)
+        return list(found.values())
+
+
+def order_of(spec: JobSpec) -> list[str]:
+    """Task names in topological order, ties in the catalog's order. Raises ``graphlib.CycleError``."""
+    position = {task.name: index for index, task in enumerate(spec.catalog)}
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter({task.name: () for task in spec.catalog})
+    for source, target in spec.workflow:
+        sorter.add(target, source)
+    sorter.prepare()
+    order: list[str] = []
+    ready = sorted(sorter.get_ready(), key=position.__getitem__)
+    while ready:
+        name = ready.pop(0)
+        order.append(name)
+        sorter.done(name)
+        ready = sorted([*ready, *sorter.get_ready()], key=position.__getitem__)
+    return order
+
+
+def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
+    """Lay a valid spec out as stages and links.
+
+    A Kafka input without a function is bound in place, unless its rows must be looked at before they are dealt out: a task
+    behind it groups them, an edge out of it has a condition, or the input itself has ``on_error`` or a lifecycle. A Kafka
+    output without a function is bound in place, unless it groups or has a lifecycle; and right behind a bound input it
+    runs itself and copies, since somebody has to. Conditions into an output do not matter to it: who writes evaluates them.
+
+    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place there is no queue of ours
+    between them anyway.
+    """
+    return _Layout(spec, deployment, job).graph()
+
+
+class _Layout:
+    """A spec on its way to a graph."""
+
+    def __init__(self, spec: JobSpec, deployment: str, job: str) -> None:
+        self._spec = spec
+        self._prefix = f"{deployment}.{job}"
+        self._order = order_of(spec)
+        self._tasks = {task.name: task for task in spec.catalog}
+        self._ins: dict[str, list[str]] = {name: [] for name in self._order}
+        self._outs: dict[str, list[str]] = {name: [] for name in self._order}
+        for source, target in spec.workflow:
+            self._ins[target].append(source)
+            self._outs[source].append(target)
+        self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
+        self._first: dict[str, str] = {}
+        """Fused tasks -> the first of those that they are fused with."""
+        for name in self._order:
+            if self._tasks[name].fuse and self._ins[name]:
+                before = self._ins[name][0]
+                if name not in self._bound_out and before not in self._bound_in:
+                    self._first[name] = self._first.get(before, before)
+
+    def graph(self) -> Graph:
+        elsewhere = self._bound_in | self._bound_out | set(self._first)
+        return Graph(
+            order=self._order,
+            stages=[self._stage(name) for name in self._order if name not in elsewhere],
+            bound={name: self._beside(name) for name in self._order if name in elsewhere},
+            bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
+        )
+
+    def _stage(self, name: str) -> Stage:
+        fused = [self._tasks[other] for other in self._order if self._first.get(other) == name]
+        last = fused[-1] if fused else self._tasks[name]
+        return Stage(self._tasks[name], self._ingress(name), self._egress(name, last), fused)
+
+    def _beside(self, name: str) -> list[str]:
+        """The stages that a task mirrors which nobody runs for itself."""
+        if name in self._bound_in:
+            return self._outs[name]
+        return [self._runs(name)] if name in self._first else [self._runs(source) for source in self._ins[name]]
+
+    def _runs(self, name: str) -> str:
+        """The stage that a task is run by."""
+        return self._first.get(name, name)
+
+    def _ingress(self, name: str) -> list[Link]:
+        task = self._tasks[name]
+        if task.type != "input":
+            return [self._between(source, name) for source in self._ins[name]]
+        if task.medium == "kafka":  # with a function of its own: reads the user's topic itself
+            return [Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options)]
+        return [self._own(name, "splits")]
+
+    def _egress(self, name: str, last: TaskSpec) -> list[Link]:
+        dead = [self._own(name, "dead")] if self._tasks[name].on_error.then == "dead_letter" else []
+        if last.type != "output":
+            return [self._between(last.name, target) for target in self._outs[last.name]] + dead
+        if last.medium == "files" or is_own(last.medium):
+            return [self._own(name, "parts"), *dead]
+        if last.medium == "kafka":
+            topic = str(last.options["topic"])
+            return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *dead]
+        return dead
+
+    def _own(self, task: str, what: LinkKind) -> Link:
+        return Link(f"{task}.{what}", f"{self._prefix}.{task}.{what}", what, task, task)
+
+    def _between(self, source: str, target: str) -> Link:
+        name = f"{source}.{target}"
+        route = self._spec.route(source, target)
+        if source in self._bound_in:
+            options = self._tasks[source].options
+            return Link(name, str(options["topic"]), "input", source, target, options)
+        if target in self._bound_out:
+            options = self._tasks[target].options
+            return Link(name, str(options["topic"]), "output", self._runs(source), target, options, route)
+        group_by = self._tasks[target].group_by
+        topic = f"{self._prefix}.{name}"
+        return Link(name, topic, "internal", self._runs(source), target, route=route, group_by=group_by)
+
+
+def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> tuple[set[str], set[str]]:
+    """The inputs and the outputs that are bound in place; see :func:`graph_of`."""
+    tasks = {task.name: task for task in spec.catalog}
+
+    def stands_still(task: TaskSpec) -> bool:
+        return task.medium == "kafka" and task.fn is None and task.lifecycle is None
+
+    def looked_at(task: TaskSpec) -> bool:
+        readers = outs[task.name]
+        routed = any(spec.route(task.name, reader) != Route() for reader in readers)
+        return routed or task.on_error != OnError() or any(tasks[reader].group_by for reader in readers)
+
+    inputs = {n for n, t in tasks.items() if t.type == "input" and stands_still(t) and not looked_at(t)}
+    outputs = {
+        n
+        for n, t in tasks.items()
+        if t.type == "output" and stands_still(t) and not t.group_by and not inputs.intersection(ins[n])
+    }
+    return inputs, outputs
+
+
+def is_bounded(task: TaskSpec) -> bool:
+    """Whether an input ends by itself: a Kafka topic only with an ``end``, every other medium always."""
+    return task.medium != "kafka" or task.options.get("end") is not None

@@ -1,0 +1,129 @@
+"""A job as data: what travels from the client through ZooKeeper to coordinator and peers.
+
+The typed builder (:mod:`sardonyx.job.builder`) and YAML or TOML files give the same :class:`JobSpec`, which is validated in one
+place (:mod:`sardonyx.job.validate`). Nothing here imports kazoo, Kafka or Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+TaskType = Literal["input", "function", "output"]
+Consumption = Literal["concurrent", "sequential"]
+
+DEFAULT_BATCH_SIZE = 50_000
+"""Rows a micro-batch aims at: large enough that Spark's floor of about 0.05 s a batch is small beside the work."""
+
+DEFAULT_BATCH_TIMEOUT = "100 ms"
+"""How long a reader waits for a batch to fill once it holds its first row."""
+
+DEFAULT_BACKOFF = "100 ms"
+"""How long a batch that raised waits before it is run again, if its task says that it is."""
+
+DEFAULT_PARTITIONS = 8
+"""Partitions of every internal link, and so the most peers that can share one task."""
+
+
+class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What happens to a record that makes the task's function raise.
+
+    A batch that raises is run again ``retries`` times as it is; then it is halved until the record stands alone.
+    """
+
+    retries: int = 0
+    backoff: str = DEFAULT_BACKOFF
+    """Before the first run again; before each later one twice as long."""
+    then: Literal["fail", "skip", "dead_letter"] = "fail"
+    """``fail`` ends the job with the first traceback; ``skip`` leaves the record out, counts it and shows the count;
+    ``dead_letter`` does so too and keeps the record, with what went wrong, on a queue of the task's own."""
+
+
+class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What goes over one link: without one, all results of the task before it."""
+
+    of: Literal["results", "failed"] = "results"
+    """``failed``: the records that made the task's function raise, each as a row that says what happened."""
+    where: str | None = None
+    """``module:function``, which says of each row whether it goes this way; None: all of them."""
+
+
+class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One entry of a job's catalog."""
+
+    name: str
+    type: TaskType
+    medium: str | None = None
+    """Input and output: ``kafka``, ``files``, ``generator``, ``blackhole``; a user's own as ``module:Class``."""
+    options: dict[str, Any] = {}
+    """The medium's own options, as the functions in :mod:`sardonyx.connectors.declarations` make them."""
+    fn: str | None = None
+    """``module:function``; must stand on a function task, may stand on an input or output."""
+    params: dict[str, Any] = {}
+    """Keyword arguments for ``fn``: plain JSON data."""
+    consumption: Consumption = "concurrent"
+    min_peers: int = 1
+    """The task is not begun before so many virtual peers are free for it."""
+    max_peers: int | None = None
+    batch_size: int = DEFAULT_BATCH_SIZE
+    batch_timeout: str = DEFAULT_BATCH_TIMEOUT
+    on_error: OnError = OnError()
+    group_by: list[str] | str | None = None
+    """Rows with equal keys go to one peer at a time, in order: the columns of the key, or ``module:function`` that
+    makes it. Stands on the task that reads them."""
+    lifecycle: str | None = None
+    """``module:Class``, made once for each peer that runs the task."""
+    fuse: bool = False
+    """Whether it runs in the micro-batches of the task before it, without a queue between the two."""
+    doc: str = ""
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A whole job. ``workflow`` holds the edges (from, to) between the names in ``catalog``."""
+
+    name: str
+    workflow: list[tuple[str, str]]
+    catalog: list[TaskSpec]
+    routes: dict[str, Route] = {}
+    """Conditions, by the link ``from.to``; edges that are not named carry all results."""
+    partitions: int = DEFAULT_PARTITIONS
+    failure_limit: int = 3
+    """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
+    code: str | None = None
+    """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
+    doc: str = ""
+
+    def task(self, name: str) -> TaskSpec:
+        for task in self.catalog:
+            if task.name == name:
+                return task
+        raise KeyError(name)
+
+    def route(self, source: str, target: str) -> Route:
+        """What goes from one task to another."""
+        return self.routes.get(f"{source}.{target}", Route())
+
+    def references(self) -> list[str]:
+        """Everything that the job names by ``module:name``, in the order of its catalog; then its conditions."""
+        found: list[str | None] = []
+        for task in self.catalog:
+            found += [task.fn, task.lifecycle, group_function(task)]
+            found.append(task.medium if task.medium and ":" in task.medium else None)
+        found += [route.where for _, route in sorted(self.routes.items())]
+        return list(dict.fromkeys(name for name in found if name))
+
+
+def group_function(task: TaskSpec) -> str | None:
+    """The ``module:function`` that makes the keys by which a task's rows are grouped; None if columns do, or nothing."""
+    return task.group_by if isinstance(task.group_by, str) else None
+
+
+def encode_spec(spec: JobSpec) -> bytes:
+    """A spec as JSON bytes, keys in a fixed order: equal specs give equal bytes."""
+    return msgspec.json.encode(spec, order="deterministic")
+
+
+def decode_spec(data: bytes) -> JobSpec:
+    """The reverse of :func:`encode_spec`. Raises ``msgspec.ValidationError`` on anything else."""
+    return msgspec.json.decode(data, type=JobSpec)

@@ -1,0 +1,145 @@
+"""What this machine has and lacks for Sardonyx, as findings: each with the line that fixes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from queues.connectivity import check_reachable, reach_kafka, reach_zookeeper
+from sardonyx.core.errors import SetupError
+from sardonyx.dev import kafka_jars
+from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
+from sardonyx.runtime.java import find_java
+from sardonyx.runtime.settings import Settings
+
+__all__ = ["Finding", "check_reachable", "examine"]
+
+PYTHON = (3, 11)
+FLOORS = {"pyspark": "4.3", "confluent-kafka": "2.15.0", "kazoo": "2.11", "pyarrow": "22", "pandas": "2.3"}
+"""Oldest versions that we run with; kazoo's and librdkafka's have fixes that exactly once rests on."""
+LIBRDKAFKA = "2.15.0"
+ZOOKEEPER_SERVER = ("3.8.6", "3.9.5")
+"""Oldest good server of either line: older ones let strangers read names or skip authentication."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``ok`` is None when it could not be told, or does not matter here."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Everything that ``sardonyx doctor`` shows, in the order in which to mend it. Starts nothing, changes nothing."""
+    return [
+        _python(),
+        _found("Java", _java),
+        *(_package(name, floor) for name, floor in FLOORS.items()),
+        _librdkafka(),
+        _found("ZooKeeper and Ivy in PySpark's jars", _pyspark_jars),
+        _kafka_jars(),
+        _zookeeper(settings),
+        _kafka(settings),
+    ]
+
+
+def _found(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, look())
+    except SetupError as error:
+        return Finding(name, False, f"{error.message} ({error.code}): {error.cause}", error.fix)
+
+
+def _python() -> Finding:
+    have = ".".join(map(str, sys.version_info[:3]))
+    needed = ".".join(map(str, PYTHON))
+    ok = sys.version_info[:2] >= PYTHON
+    return Finding("Python", ok, f"{have} ({sys.executable})", "" if ok else f"install Python {needed} or newer")
+
+
+def _java() -> str:
+    java = find_java()
+    return f"{java.version} ({java.path})"
+
+
+def _package(name: str, floor: str) -> Finding:
+    fix = f"pip install '{name}>={floor}'"
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        return Finding(name, False, "not installed", fix)
+    ok = _at_least(have, floor)
+    return Finding(name, ok, have, "" if ok else fix)
+
+
+def _librdkafka() -> Finding:
+    try:
+        from confluent_kafka import libversion
+    except ImportError as error:
+        return Finding("librdkafka", False, str(error), f"pip install 'confluent-kafka>={FLOORS['confluent-kafka']}'")
+    have: str = libversion()[0]
+    ok = _at_least(have, LIBRDKAFKA)
+    fix = f"pip install 'confluent-kafka>={LIBRDKAFKA}' (its wheels bring a librdkafka of their own)"
+    return Finding("librdkafka", ok, have, "" if ok else fix)
+
+
+def _pyspark_jars() -> str:
+    return str(kafka_jars.pyspark_jars())
+
+
+def _kafka_jars() -> Finding:
+    name = f"embedded Kafka {kafka_jars.KAFKA_VERSION}"
+    if kafka_jars.cached():
+        return Finding(name, True, str(kafka_jars.jars_dir()))
+    return Finding(name, None, "not fetched yet (44 MB, once)", "`sardonyx dev` or `sardonyx run` fetches it by itself")
+
+
+def _zookeeper(settings: Settings) -> Finding:
+    if not settings.zookeeper.hosts:
+        return Finding("ZooKeeper", None, "no address is set: `run` and `dev` use embedded services")
+
+    found = _found("ZooKeeper", lambda: reach_zookeeper(settings))
+    if not found.ok:
+        return found
+    server = found.detail
+    if not server:
+        return Finding("ZooKeeper", True, f"{settings.zookeeper.hosts} answers, its version is not told")
+    line = next((floor for floor in ZOOKEEPER_SERVER if server.startswith(floor.rpartition(".")[0])), "3.8.6")
+    ok = _at_least(server, line)
+    fix = "" if ok else f"upgrade the server to {' or '.join(ZOOKEEPER_SERVER)}: older ones have known security holes"
+    return Finding("ZooKeeper", ok, f"{settings.zookeeper.hosts} answers, version {server}", fix)
+
+
+def _kafka(settings: Settings) -> Finding:
+    servers = settings.kafka.bootstrap_servers
+    if not servers:
+        return Finding("Kafka", None, "no address is set: `run` and `dev` use embedded services")
+    found = _found("Kafka", lambda: f"{servers} answers, brokers: {reach_kafka(settings)}")
+    level = metadata_version(settings.kafka.client(), settings.kafka.connect_timeout) if found.ok else None
+    if level is None or level < LOSES_ENDS:
+        return found
+    return Finding(
+        "Kafka",
+        False,
+        f"{found.detail}; it is 4.3.0 or later, which loses the ends of transactions when a broker starts again",
+        "run brokers of 4.2.1, until a release mends it: docs/guarantees.md, under what is not promised",
+    )
+
+
+def _at_least(have: str, floor: str) -> bool:
+    return _numbers(have) >= _numbers(floor)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = []
+    for part in text.split("."):
+        digits = "".join(c for c in part if c.isdigit())
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)

@@ -1,0 +1,91 @@
+"""A job's own modules as a zip: what lies beside the spec, the same bytes for the same files. No pickled code.
+
+The zip is stored in ZooKeeper under its sha256 and put on the path of the peers that run the job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sardonyx.core.errors import JobInvalid, SardonyxError
+
+MAX_BYTES = 768 * 1024
+"""ZooKeeper holds nodes of up to 1 MiB; beside the zip there must be room for the request around it."""
+
+_LEFT_OUT = frozenset({"__pycache__", "venv", "env", "site-packages", "dist-packages", "node_modules", "build", "dist"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The first moment that a zip can hold; every file gets it, so that only contents count."""
+
+
+class Bundle(NamedTuple):
+    """A zip of modules, and the hash that it is known by."""
+
+    data: bytes
+    sha256: str
+
+
+def build(root: Path) -> Bundle:
+    """The zip of all modules in ``root`` and of its packages.
+
+    Raises:
+        JobInvalid: ``SX-JOB-CODE-TOO-LARGE``, with its largest files.
+    """
+    buffer = io.BytesIO()
+    sizes: list[tuple[int, str]] = []
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(_modules(root, "")):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, wherever it is made
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, (root / name).read_bytes())
+            sizes.append((archive.getinfo(name).compress_size, name))
+    data = buffer.getvalue()
+    if len(data) > MAX_BYTES:
+        largest = ", ".join(f"{name} ({size // 1024} KiB)" for size, name in sorted(sizes, reverse=True)[:5])
+        raise JobInvalid(
+            [
+                SardonyxError(
+                    "SX-JOB-CODE-TOO-LARGE",
+                    f"the modules beside the spec make a zip of {len(data) // 1024} KiB; "
+                    f"the limit is {MAX_BYTES // 1024} KiB",
+                    cause=f"of {len(sizes)} modules in {root} the largest, zipped, are {largest}",
+                    fix="put the spec into a folder with only the modules that it needs, or install them on the peers",
+                    where={"path": root},
+                )
+            ]
+        )
+    return Bundle(data, hashlib.sha256(data).hexdigest())
+
+
+def top_level(root: Path) -> set[str]:
+    """The names under which what is in the bundle of ``root`` can be imported."""
+    return {Path(name).parts[0].removesuffix(".py") for name in _modules(root, "", deep=False)}
+
+
+def _modules(folder: Path, prefix: str, *, deep: bool = True) -> Iterator[str]:
+    """Paths, relative to the root, of the modules in a folder and in the packages below it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in _LEFT_OUT:
+                continue
+            if entry.is_file() and entry.name.endswith(".py"):
+                yield prefix + entry.name
+            elif entry.is_dir() and not _loops(Path(entry.path)) and Path(entry.path, "__init__.py").is_file():
+                inner = (
+                    _modules(Path(entry.path), f"{prefix}{entry.name}/")
+                    if deep
+                    else [f"{prefix}{entry.name}/__init__.py"]
+                )
+                yield from inner
+
+
+def _loops(folder: Path) -> bool:
+    """Whether a folder is a link to one that it is in."""
+    return folder.is_symlink() and folder.resolve() in folder.absolute().parents

@@ -1,0 +1,351 @@
+"""From what a user names on the command line, or hands to the client, to a valid job with its code.
+
+A spec is ``file.py``, ``file.py:name``, ``module:name``, a YAML or TOML file, or ``-`` (YAML on standard input). All of
+them go through the same reader and the same validation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from sardonyx.connectors.check_paths import check_places
+from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.tracebacks import user_traceback
+from sardonyx.job import bundle
+from sardonyx.job.builder import Job
+from sardonyx.job.parse import near, read
+from sardonyx.job.validate import problems_of
+
+_YAML = (".yaml", ".yml")
+_SPECS = "file.py, file.py:name, module:name, a .yaml or .toml file, or - for YAML on standard input"
+
+
+class LoadedJob(NamedTuple):
+    """A valid job, ready to be submitted."""
+
+    spec: JobSpec
+    """With absolute paths, and ``code`` set."""
+    code: bytes | None
+    """The zip of the job's own modules; None if its functions are all in installed packages."""
+    base_dir: Path
+    """What relative paths were relative to."""
+
+
+def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
+    """The job that ``argument`` names, validated.
+
+    Args:
+        argument: a SPEC as on the command line, or a job as for :func:`load_job`.
+        places: whether to look at the files and directories it names, too.
+
+    Raises:
+        SpecUnreadable: ``SX-SPEC-MISSING``, ``SX-SPEC-NO-JOB``, ``SX-SPEC-RAISED``, ``SX-SPEC-SYNTAX``, ``SX-SPEC-NAME``.
+        JobInvalid: with every problem of the job.
+    """
+    if isinstance(argument, Job):
+        return load_job(argument, places=places)
+    if argument == "-":
+        here = Path.cwd()
+        return _finish(_yaml(sys.stdin.read(), "standard input"), {}, base=here, root=here, places=places)
+    target, name = _split(argument)
+    path = Path(target).absolute()
+    if path.suffix in (*_YAML, ".toml"):
+        data = (_toml if path.suffix == ".toml" else _yaml)(_text(path), str(path))
+        return _finish(data, {}, base=path.parent, root=path.parent, places=places)
+    if path.suffix == ".py":
+        _text(path)
+        return _from_module(lambda: _import_file(path), name, base=path.parent, root=path.parent, places=places)
+    if all(part.isidentifier() for part in target.split(".")):
+        return _from_named_module(target, name, places=places)
+    raise SpecUnreadable("SX-SPEC-MISSING", f"{argument!r} names no job", fix=f"a spec is {_SPECS}")
+
+
+def load_job(job: Job, *, places: bool = True) -> LoadedJob:
+    """A job that was made in this process, validated. Paths are relative to the file in which it was made.
+
+    Raises:
+        JobInvalid: with every problem of the job.
+    """
+    file = job.origin.file
+    base = file.parent if file else Path.cwd()
+    root = _root_of(file, job.origin.module) if file else base
+    return _finish(job.data(), job.functions, base=base, root=root, places=places)
+
+
+# --- What is common to all ways ---------------------------------------------------------------------------------------
+
+
+def _finish(
+    data: object, functions: Mapping[str, Callable[..., Any]], *, base: Path, root: Path, places: bool
+) -> LoadedJob:
+    """Read, validate, bundle. ``root``: the folder from which the job's own modules are imported."""
+    spec, problems = read(data, base)
+    with importable(root):
+        problems += problems_of(spec, functions=functions)
+    code: bundle.Bundle | None = None
+    try:
+        code = _bundle(spec, root)
+    except JobInvalid as error:
+        problems += error.problems
+    if places:
+        unread = ("SX-JOB-MEDIUM", "SX-JOB-SCHEMA", "SX-JOB-FIELD")
+        leave = {problem.where.get("task", "") for problem in problems if problem.code in unread}
+        try:  # of tasks whose media are as they must be
+            check_places(spec, leave=leave)
+        except JobInvalid as error:
+            problems += error.problems
+    if problems:
+        raise JobInvalid(problems)
+    if code is None:
+        return LoadedJob(spec, None, base)
+    return LoadedJob(msgspec.structs.replace(spec, code=code.sha256), code.data, base)
+
+
+def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
+    """The zip of the modules in ``root``, if something that the job names is in one of them."""
+    if {"site-packages", "dist-packages"} & set(root.parts):
+        return None
+    own = bundle.top_level(root)
+    needed = [reference.partition(":")[0] for reference in spec.references()]
+    for module in needed:
+        top = module.partition(".")[0]
+        if top not in own and (root / top).is_dir() and (root / Path(*module.split("."))).with_suffix(".py").is_file():
+            raise JobInvalid(
+                [
+                    SardonyxError(
+                        "SX-JOB-CODE-NO-PACKAGE",
+                        f"module {module!r} would not travel with the job: folder {top!r} is no package",
+                        cause="of the folders beside a spec only packages are taken along",
+                        fix=f"put an empty __init__.py into {root / top} (and into the folders between)",
+                        where={"path": root / top},
+                    )
+                ]
+            )
+    return bundle.build(root) if any(module.partition(".")[0] in own for module in needed) else None
+
+
+@contextmanager
+def importable(root: Path) -> Iterator[None]:
+    """Within it, modules in ``root`` are imported before others of the same name."""
+    entry = str(root)
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    _forget_namesakes(root)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _forget_namesakes(root: Path) -> None:
+    """Two jobs may each have a ``helpers.py``: another job's, already imported, must not stand for this one's."""
+    if not root.is_dir():
+        return
+    own = bundle.top_level(root)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] not in own or file is None or name == "__main__":
+            continue
+        parts = Path(file).parts
+        elsewhere = not Path(file).is_relative_to(root)
+        if elsewhere and not {"site-packages", "dist-packages"} & set(parts) and name.partition(".")[0] not in _KEPT:
+            del sys.modules[name]
+
+
+_KEPT = {*sys.stdlib_module_names, "sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks", "conftest"}
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    target, colon, name = argument.rpartition(":")
+    return (target, name) if colon and name.isidentifier() else (argument, None)
+
+
+def _from_named_module(target: str, name: str | None, *, places: bool) -> LoadedJob:
+    def imported() -> ModuleType:
+        try:
+            return importlib.import_module(target)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (target == error.name or target.startswith(f"{error.name}.")):
+                raise
+            raise SpecUnreadable(
+                "SX-SPEC-MISSING",
+                f"there is no module {target!r}",
+                cause=f"it is neither in {Path.cwd()} nor installed",
+                fix=f"a spec is {_SPECS}",
+            ) from error
+
+    with importable(Path.cwd()):
+        module = _run(imported, target)
+    file = getattr(module, "__file__", None)
+    base = Path(file).absolute().parent if file else Path.cwd()
+    root = _root_of(Path(file).absolute(), target) if file else base
+    return _from_module(lambda: module, name, base=base, root=root, places=places)
+
+
+def _from_module(
+    imported: Callable[[], ModuleType], name: str | None, *, base: Path, root: Path, places: bool
+) -> LoadedJob:
+    def job() -> object:
+        module = imported()
+        found = getattr(module, name or "job", None)
+        if callable(found) and not isinstance(found, type | Job):
+            found = found()
+        return found if isinstance(found, Job) else _no_job(module, name or "job", found)
+
+    with importable(root):
+        made = _run(job, str(root))
+    return _finish(made.data(), made.functions, base=base, root=root, places=places)
+
+
+def _run(what: Callable[[], Any], where: str) -> Any:
+    """Run a user's module; whatever it raises becomes one error that begins with the user's own traceback."""
+    try:
+        return what()
+    except SardonyxError:
+        raise
+    except SyntaxError as error:
+        raise SpecUnreadable(
+            "SX-SPEC-SYNTAX",
+            f"{error.filename}, line {error.lineno}: {error.msg}",
+            fix="mend the line that the traceback shows",
+            traceback=user_traceback(error),
+            where={"path": error.filename or where},
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise SpecUnreadable(
+            "SX-SPEC-RAISED",
+            f"the spec raised {type(error).__name__}: {error}",
+            cause="making the job failed in the user's own code",
+            fix="mend what the traceback shows",
+            traceback=user_traceback(error),
+            where={"path": where},
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The module of a file, imported afresh under its own name: its functions are imported so by the peers."""
+    name = path.stem
+    if not name.replace("-", "_").isidentifier() or name in sys.stdlib_module_names or name in _KEPT:
+        taken = name in sys.stdlib_module_names or name in _KEPT
+        raise SpecUnreadable(
+            "SX-SPEC-NAME",
+            f"a spec cannot be called {path.name}",
+            cause=f"there is another module {name!r}" if taken else f"{name!r} cannot be imported by its name",
+            fix="rename the file, for example to job.py",
+            where={"path": path},
+        )
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None  # noqa: S101 - a .py file always has one
+    assert module_spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(module_spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _no_job(module: ModuleType, name: str, found: object) -> Job:
+    jobs = [key for key, value in vars(module).items() if isinstance(value, Job)]
+    others = f"; it has the jobs {', '.join(jobs)}" if jobs else "; there is no Job at the top level of the module"
+    wrong = f"{name!r} is not a Job but {type(found).__name__}" if hasattr(module, name) else f"there is no {name!r}"
+    file = getattr(module, "__file__", None) or module.__name__
+    example = f"{Path(file).name}:{jobs[0]}" if jobs else ""
+    raise SpecUnreadable(
+        "SX-SPEC-NO-JOB",
+        f"{file} holds no job: {wrong}{near(name, jobs)}",
+        cause=f"a spec holds a Job (or a function that makes one) called job{others}",
+        fix=f"name it: {example}" if example else 'write job = Job("name") at the top level of the module',
+        where={"path": file},
+    )
+
+
+def _root_of(file: Path, module: str) -> Path:
+    """The folder from which a module of this name is imported, if it is imported from this file."""
+    depth = module.count(".") + (file.name == "__init__.py") if module != "__main__" else 0
+    return file.parents[depth]
+
+
+# --- YAML and TOML ----------------------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecUnreadable(
+            "SX-SPEC-SYNTAX",
+            f"{path} is not UTF-8 text",
+            cause=str(error),
+            fix="save it as UTF-8",
+            where={"path": path},
+        ) from error
+    except OSError as error:
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise SpecUnreadable(
+            "SX-SPEC-MISSING",
+            f"there is no spec {path}{near(path.name, beside)}",
+            cause=error.strerror or str(error),
+            fix=f"correct the path; a spec is {_SPECS}",
+            where={"path": path},
+        ) from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without the trap that the second of two equal keys silently wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key if isinstance(key, Hashable) else None)
+        return super().construct_mapping(node, deep)
+
+
+def _yaml(text: str, source: str) -> object:
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise _not_readable("YAML", source, str(error)) from error
+
+
+def _toml(text: str, source: str) -> object:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _not_readable("TOML", source, str(error)) from error
+
+
+def _not_readable(language: str, source: str, cause: str) -> SpecUnreadable:
+    return SpecUnreadable(
+        "SX-SPEC-SYNTAX",
+        f"{source} is not valid {language}",
+        cause=cause,
+        fix="mend the line that the cause names",
+        where={"path": source},
+    )

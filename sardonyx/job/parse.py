@@ -1,0 +1,183 @@
+"""A job as written (by the builder, in YAML, in TOML) -> a :class:`JobSpec`. Strict, and says all that is wrong at once.
+
+What cannot be read is reported and left at its default, so that the rest can still be validated and reported with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sardonyx.connectors import declarations
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+
+_DECIDED_BY_US = ("code",)
+_ON_ERROR = ("fail", "skip", "dead_letter")
+_WHAT: dict[type[msgspec.Struct], str] = {JobSpec: "a job", TaskSpec: "a task", OnError: "on_error"}
+
+
+def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[SardonyxError]]:
+    """A spec and what is wrong with how it is written; ``base``: the folder that relative paths are relative to.
+
+    The edges are put in the order of the catalog, so that equal jobs give equal specs.
+    """
+    problems: list[SardonyxError] = []
+    if not isinstance(data, Mapping):
+        return JobSpec(name="unnamed", workflow=[], catalog=[]), [
+            _problem("", f"a job is a mapping with name, workflow and catalog, not {_kind(data)}", "see docs/jobs.md")
+        ]
+    entries = data.get("catalog", [])
+    catalog: list[TaskSpec] = []
+    if isinstance(entries, list):
+        catalog = [_task(entry, index, base, problems) for index, entry in enumerate(entries)]
+    else:
+        problems.append(_problem("", f"catalog is a list of tasks, not {_kind(entries)}", "see docs/jobs.md"))
+    rest = {key: value for key, value in data.items() if key not in ("catalog", "routes")}
+    fields = _fields(JobSpec, rest, "", problems, skip=("catalog", "routes", *_DECIDED_BY_US))
+    workflow = fields.pop("workflow", [])
+    routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in workflow}, problems)
+    position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
+    last = len(catalog)
+    workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
+    return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog, routes=routes), problems
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, to be put behind a message; empty if none is near."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxError]) -> TaskSpec:
+    if not isinstance(entry, Mapping):
+        problems.append(
+            _problem("", f"entry {index + 1} of catalog is a mapping, not {_kind(entry)}", "see docs/jobs.md")
+        )
+        return TaskSpec(name=f"entry-{index + 1}", type="function")
+    name = entry["name"] if isinstance(entry.get("name"), str) else f"entry-{index + 1}"
+    written = dict(entry)
+    if "on_error" in written:
+        written["on_error"] = _on_error(written["on_error"], name, problems)
+    if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
+        written["group_by"] = [written["group_by"]]
+    if isinstance(written.get("options"), Mapping):
+        medium = str(written.get("medium"))
+        options = declarations.normal(medium, written["options"])
+        written["options"] = declarations.absolute(medium, options, base) if base else options
+    for key in ("params", "options"):
+        if key in written:
+            written[key], wrong = _plain(written[key], key)
+            if wrong:
+                code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-MEDIUM"
+                fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
+                problems.append(_problem(name, f"{wrong} cannot travel with the job", fix, code=code))
+                written.pop(key)
+    fields = _fields(TaskSpec, written, name, problems)
+    return TaskSpec(**{"name": name, "type": "function", **fields})
+
+
+def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnError:
+    """A mapping, or only the word for what happens in the end."""
+    if isinstance(written, str):
+        written = {"then": written}
+    if not isinstance(written, Mapping):
+        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}, or a mapping with retries, backoff and then"
+        problems.append(_problem(task, f"on_error cannot be {_shown(written)}", fix))
+        return OnError()
+    then = written.get("then")
+    if isinstance(then, str) and then not in _ON_ERROR:
+        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}"
+        problems.append(_problem(task, f"on_error cannot be {_shown(then)}{near(then, _ON_ERROR)}", fix))
+        written = {key: value for key, value in written.items() if key != "then"}
+    return OnError(**_fields(OnError, written, task, problems))
+
+
+def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:
+    """Conditions by link. One that says nothing is left out, so that equal jobs give equal specs."""
+    if not isinstance(written, Mapping):
+        problems.append(_problem("", f"routes is a mapping of links, not {_kind(written)}", "see docs/jobs.md"))
+        return {}
+    found: dict[str, Route] = {}
+    for link, entry in written.items():
+        if not isinstance(entry, Mapping):
+            fix = "write what goes over the link: of (results or failed), where (module:function), or both"
+            problems.append(_problem("", f"the route of {_shown(link)} is a mapping, not {_kind(entry)}", fix))
+            continue
+        route = Route(**_fields(Route, entry, "", problems, what=f"the route of {link}"))
+        if route != Route() or link not in edges:
+            found[str(link)] = route
+    return found
+
+
+def _fields(
+    kind: type[msgspec.Struct],
+    written: Mapping[Any, Any],
+    task: str,
+    problems: list[SardonyxError],
+    skip: tuple[str, ...] = (),
+    what: str = "",
+) -> dict[str, Any]:
+    """The values that can be read, by field; what cannot is added to ``problems``."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    known = {name: field for name, field in fields.items() if name not in skip}
+    named = [name for name in fields if name not in _DECIDED_BY_US]
+    what = what or _WHAT[kind]
+    for key in written:
+        if key not in known:
+            hint = near(str(key), named)
+            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"{what} has {', '.join(named)}"))
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name not in written:
+            if field.required:
+                problems.append(_problem(task, f"{what} needs {name}", f"add {name}"))
+            continue
+        try:
+            value = msgspec.convert(written[name], field.type)
+            if value != field.default:  # what is said and what is left unsaid give the same spec
+                values[name] = value
+        except msgspec.ValidationError as error:
+            wrong = str(error).replace(" - at `$`", "").replace("`", "")
+            problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}", f"correct {name}", cause=wrong))
+    return values
+
+
+def _plain(value: Any, at: str) -> tuple[Any, str]:
+    """The value as JSON holds it (tuples become lists), and what in it cannot stand there."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        wrong = ""
+        for key, item in value.items():
+            found[key], inner = _plain(item, f"{at}.{key}")
+            wrong = wrong or ("" if isinstance(key, str) else f"{at}: the key {_shown(key)}") or inner
+        return found, wrong
+    if isinstance(value, list | tuple):
+        items = [_plain(item, f"{at}[{index}]") for index, item in enumerate(value)]
+        return [item for item, _ in items], next((inner for _, inner in items if inner), "")
+    if value is None or type(value) in (str, bool, int, float):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        fits = not isinstance(value, int) or -(2**63) <= value < 2**63
+        return value, "" if finite and fits else f"{at}: {_shown(value)}"
+    hint = " (write it as a text)" if isinstance(value, date) else ""
+    return value, f"{at}: {_shown(value)} of type {type(value).__name__}{hint}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} ({_shown(value)})"
+
+
+def _problem(task: str, message: str, fix: str, *, cause: str = "", code: str = "SX-JOB-FIELD") -> SardonyxError:
+    message = f"task {task!r}: {message}" if task else message
+    return SardonyxError(code, message, cause=cause, fix=fix, where={"task": task} if task else {})

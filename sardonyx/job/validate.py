@@ -1,0 +1,376 @@
+"""Whether a job can run: every problem at once, each with where it is and what to do.
+
+One place for jobs from Python, YAML and TOML, on the client and again on the coordinator. The structure is checked
+without touching anything; with ``import_functions`` the functions are imported and looked at;
+:func:`check_places` looks at files and directories.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import inspect
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from sardonyx.connectors import declarations
+from sardonyx.connectors.check_paths import check_places
+from sardonyx.core import units
+from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
+from sardonyx.core.graph import graph_of, is_bounded, order_of
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.job import validate_edges
+from sardonyx.job.parse import near
+from sardonyx.job.validate_edges import located, problem
+from sardonyx.runtime import functions as fns
+
+__all__ = ["MAX_SPEC_BYTES", "check_places", "problems_of", "validate"]
+
+MAX_SPEC_BYTES = 60 * 1024
+"""A spec travels in one ZooKeeper transaction with others; what is larger belongs into files or params of its own."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
+_RESERVED = ("splits", "parts", "topic", "dead")
+"""A task's own queues are called task.splits, task.parts, task.topic and task.dead."""
+
+
+def validate(
+    spec: JobSpec,
+    *,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    import_functions: bool = True,
+) -> None:
+    """Check a whole job.
+
+    Args:
+        spec: the job as data.
+        functions: functions at hand, by their ``module:function``; others are imported.
+        import_functions: False: leave functions alone and check the structure only.
+
+    Raises:
+        JobInvalid: with every problem that was found.
+    """
+    problems = problems_of(spec, functions=functions, import_functions=import_functions)
+    if problems:
+        raise JobInvalid(problems)
+
+
+def problems_of(
+    spec: JobSpec,
+    *,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    import_functions: bool = True,
+) -> list[SardonyxError]:
+    """Everything that is wrong with a job, in the order of its catalog; see :func:`validate`."""
+    problems = [*_job(spec), *_names(spec), *_graph(spec)]
+    for task in spec.catalog:
+        problems += [
+            *_medium(spec, task),
+            *_numbers(spec, task),
+            *_function_named(task),
+            *validate_edges.problems_of_task(task),
+        ]
+    problems += [
+        *validate_edges.problems_of_routes(spec),
+        *validate_edges.problems_of_fusing(spec),
+        *_shared_places(spec),
+    ]
+    if import_functions:
+        find = partial(_find, functions or {})
+        for task in spec.catalog:
+            problems += _function(task, find)
+        problems += validate_edges.problems_of_imports(spec, find)
+    return problems or [*_topics(spec), *_size(spec)]
+
+
+# --- The job and its graph --------------------------------------------------------------------------------------------
+
+
+def _job(spec: JobSpec) -> Iterator[SardonyxError]:
+    if not _NAME.fullmatch(spec.name):
+        yield _bad_name("the job", spec.name)
+    if spec.partitions < 1:
+        yield SardonyxError(
+            "SX-JOB-PARTITIONS",
+            f"a job cannot have {spec.partitions} partitions",
+            fix="give 1 or more; it is the most peers that can share a task",
+        )
+    if spec.failure_limit < 0:
+        yield SardonyxError(
+            "SX-JOB-FAILURE-LIMIT",
+            f"failure_limit cannot be {spec.failure_limit}",
+            fix="give 0 (the first failure ends the job) or more",
+        )
+    for kind in ("input", "output"):
+        if not any(task.type == kind for task in spec.catalog):
+            yield SardonyxError(
+                "SX-JOB-ENDS", f"the job has no {kind}", fix=f"add one: job.{kind}(...), or a task of type {kind}"
+            )
+
+
+def _names(spec: JobSpec) -> Iterator[SardonyxError]:
+    for name, count in Counter(task.name for task in spec.catalog).items():
+        if count > 1:
+            yield problem(
+                "SX-JOB-DUPLICATE",
+                name,
+                f"{count} tasks have this name",
+                fix="name each task differently; its queues are named by it",
+            )
+        if not _NAME.fullmatch(name):
+            yield _bad_name("a task", name)
+        elif name in _RESERVED:
+            yield problem(
+                "SX-JOB-NAME",
+                name,
+                f"a task cannot be called {name!r}",
+                cause="the queues that tasks keep for themselves are called so",
+                fix="give it another name",
+            )
+
+
+def _bad_name(what: str, name: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-JOB-NAME",
+        f"{what} cannot be called {name!r}",
+        cause="topics, groups and nodes in ZooKeeper are named by it",
+        fix="use letters, digits, - and _, beginning with a letter, at most 60 of them",
+        where={"task": name} if what == "a task" else {},
+    )
+
+
+def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
+    types = {task.name: task.type for task in spec.catalog}
+    edges = [(source, target) for source, target in spec.workflow if source in types and target in types]
+    for source, target in spec.workflow:
+        for name, other, side in ((source, target, "before"), (target, source, "after")):
+            if name not in types:
+                yield problem(
+                    "SX-JOB-UNKNOWN-TASK",
+                    other,
+                    f"there is no task {name!r} to stand {side} it{near(name, types)}",
+                    fix=f"the job's tasks are {', '.join(types) or 'none'}",
+                )
+    for (source, target), count in Counter(edges).items():
+        if count > 1:
+            yield problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
+        if types[target] == "input":
+            fix = "an input reads its medium only; make it a function task, or take the link away"
+            yield problem("SX-JOB-EDGE", target, f"it is an input, but comes after {source!r}", fix=fix)
+        if types[source] == "output":
+            fix = f"let {target!r} come after what {source!r} comes after"
+            yield problem("SX-JOB-EDGE", source, f"it is an output, but {target!r} comes after it", fix=fix)
+    named = {name for edge in spec.workflow for name in edge}
+    mistyped = named - set(types)  # a task whose name is mistyped where it is linked is not also without a way
+    for task in spec.catalog:
+        if near(task.name, mistyped):
+            continue
+        if task.type != "input" and task.name not in {target for _, target in spec.workflow}:
+            yield problem("SX-JOB-NO-WAY-IN", task.name, "no task comes before it", fix="say which with after=...")
+        if task.type != "output" and task.name not in {source for source, _ in spec.workflow}:
+            fix = "let another task or an output come after it, or take it away"
+            yield problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
+    try:
+        unique = {task.name: task for task in reversed(spec.catalog)}
+        order_of(JobSpec(name=spec.name, workflow=edges, catalog=list(unique.values())))
+    except graphlib.CycleError as error:
+        circle = " -> ".join(error.args[1])
+        yield SardonyxError(
+            "SX-JOB-CYCLE",
+            f"the tasks form a cycle: {circle}",
+            cause="records would run in a circle, and the job could never end",
+            fix="take one of these links away",
+        )
+
+
+# --- One task ---------------------------------------------------------------------------------------------------------
+
+
+def _medium(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
+    if task.type == "function":
+        if task.medium or task.options:
+            fix = "make it an input or an output, or take medium and options away"
+            yield problem("SX-JOB-MEDIUM", task.name, "it is a function task, but has a medium", fix=fix)
+        return
+    for found in declarations.problems_of(task.medium, task.type, task.options):
+        yield problem(found.code, task.name, found.message, cause=found.cause, fix=found.fix)
+    unbounded = [other.name for other in spec.catalog if other.type == "input" and not is_bounded(other)]
+    if task.type == "output" and task.options.get("mode") == "overwrite" and unbounded:
+        yield problem(
+            "SX-JOB-MODE",
+            task.name,
+            'it has mode "overwrite", but the job never ends',
+            cause=f"input {unbounded[0]!r} has no end, and what was there is only replaced by a whole result",
+            fix='use mode="append", or give the input an end',
+        )
+
+
+def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
+    def wrong(message: str, fix: str, code: str = "SX-JOB-PEERS") -> SardonyxError:
+        return problem(code, task.name, message, fix=fix)
+
+    if task.min_peers < 1:
+        yield wrong(f"min_peers cannot be {task.min_peers}", "give 1 or more")
+    if task.max_peers is not None and task.max_peers < max(1, task.min_peers):
+        fix = f"give max_peers of {max(1, task.min_peers)} or more, or leave it out"
+        yield wrong(f"max_peers ({task.max_peers}) is less than min_peers ({task.min_peers})", fix)
+    elif task.min_peers > spec.partitions:
+        message = f"it waits for {task.min_peers} peers, but only {spec.partitions} can share a task"
+        yield wrong(message, f"give the job partitions={task.min_peers} or more, or the task a smaller min_peers")
+    if task.consumption == "sequential" and max(task.max_peers or 1, task.min_peers) > 1:
+        fix = "leave min_peers and max_peers out, or make it concurrent"
+        yield wrong("it is sequential, which is one peer at a time, but asks for more", fix)
+    if task.batch_size < 1:
+        yield wrong(f"batch_size cannot be {task.batch_size}", "give 1 row or more", "SX-JOB-BATCH")
+    try:
+        units.seconds(task.batch_timeout)
+    except ValueError as error:
+        yield problem(
+            "SX-JOB-UNITS",
+            task.name,
+            f"batch_timeout cannot be {task.batch_timeout!r}",
+            cause=str(error),
+            fix='write a number and a unit, such as "100 ms"',
+        )
+
+
+def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
+    if task.fn is None and task.type == "function":
+        fix = "give it one: fn=..., or fn: module:function"
+        yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
+    if task.fn is None and task.params:
+        fix = "take params away, or give it a function"
+        yield problem("SX-JOB-FUNCTION", task.name, "it has params, but no function to give them to", fix=fix)
+    wrong = None if task.fn is None else fns.check_reference(task.fn)
+    if wrong is not None:
+        yield located(task.name, wrong)
+
+
+Find = Callable[[str], Callable[..., Any]]
+
+
+def _find(functions: Mapping[str, Callable[..., Any]], reference: str) -> Callable[..., Any]:
+    """What a ``module:name`` stands for: at hand, or imported."""
+    fn = functions.get(reference)
+    if fn is None:
+        return fns.import_function(reference)
+    _same(reference, fn)
+    return fn
+
+
+def _function(task: TaskSpec, find: Find) -> Iterator[SardonyxError]:
+    if task.fn is None or fns.check_reference(task.fn) is not None:
+        return
+    try:
+        fn = find(task.fn)
+        fns.takes(fn)
+    except FunctionError as error:
+        yield located(task.name, error)
+        return
+    yield from _params(task, fn, given_more=_lifecycle_gives(task, find))
+
+
+def _same(reference: str, fn: Callable[..., Any]) -> None:
+    """A function at hand must be what peers will find under its name."""
+    name = reference.partition(":")[2]
+    module = sys.modules.get(fn.__module__)
+    if getattr(module, name, None) is not fn:
+        raise FunctionError(
+            "SX-FN-NAME",
+            f"{reference!r} does not name a function that peers can import",
+            cause=f"the module holds {'something else' if hasattr(module, name) else 'nothing'} under that name",
+            fix="keep the function under the name that it was defined with (decorators: use functools.wraps)",
+            where={"function": reference},
+        )
+
+
+def _lifecycle_gives(task: TaskSpec, find: Find) -> bool:
+    """Whether the task's lifecycle may give its function what params do not."""
+    try:
+        return task.lifecycle is not None and validate_edges.gives_arguments(find(task.lifecycle))
+    except FunctionError:  # told where lifecycles are looked at
+        return True
+
+
+def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iterator[SardonyxError]:
+    parameters = list(inspect.signature(fn).parameters.values())[1:]
+    by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for name in task.params:
+        if name not in by_name and not takes_any:
+            yield problem(
+                "SX-FN-PARAMS",
+                task.name,
+                f"function {task.fn!r} has no parameter {name!r}{near(name, by_name)}",
+                fix=f"besides the rows it takes {', '.join(by_name) or 'nothing'}",
+            )
+    for parameter in parameters:
+        needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if needed and parameter.name not in task.params and not given_more:
+            fix = f'add params={{"{parameter.name}": ...}}, or give the parameter a default'
+            message = f"function {task.fn!r} needs {parameter.name!r}, which params do not give"
+            yield problem("SX-FN-PARAMS", task.name, message, fix=fix)
+
+
+# --- What only shows in the whole -------------------------------------------------------------------------------------
+
+
+def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
+    """An output directory belongs to one output: what lies there may be replaced and cleaned up by it."""
+    on_files = [task for task in spec.catalog if task.medium == "files"]
+    outputs = [task for task in on_files if task.type == "output"]
+    for index, task in enumerate(outputs):
+        path = declarations.paths_of(task.options)[0]
+        for other in outputs[:index]:
+            if _within(path, declarations.paths_of(other.options)[0]) or _within(
+                declarations.paths_of(other.options)[0], path
+            ):
+                fix = "give each output a directory of its own, not inside the other's"
+                yield problem("SX-JOB-PATHS", task.name, f"it writes where {other.name!r} writes", cause=path, fix=fix)
+        for other in (task for task in on_files if task.type == "input"):
+            for read in declarations.paths_of(other.options):
+                if _within(re.split(r"[*?\[{]", read)[0], path):
+                    fix = "write to another directory"
+                    message = f"it writes over what {other.name!r} reads"
+                    yield problem("SX-JOB-PATHS", task.name, message, cause=f"{read} is in {path}", fix=fix)
+
+
+def _within(path: str, folder: str) -> bool:
+    return os.path.normpath(path) == os.path.normpath(folder) or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _topics(spec: JobSpec) -> Iterator[SardonyxError]:
+    """Kafka takes ``.`` and ``_`` in topic names for the same, and refuses the second of two such names."""
+    seen: dict[str, str] = {}
+    for link in graph_of(spec, "d", "j").links:
+        if not link.owned:
+            continue
+        other = seen.setdefault(link.topic.replace(".", "_"), link.name)
+        if other != link.name:
+            yield SardonyxError(
+                "SX-JOB-NAME",
+                f"the queues {other} and {link.name} would have names that Kafka cannot tell apart",
+                cause="to Kafka, . and _ in the name of a topic are the same",
+                fix=f"rename {link.name.partition('.')[0]!r} or {link.target!r}; - instead of _ will do",
+                where={"task": link.name.partition(".")[0]},
+            )
+
+
+def _size(spec: JobSpec) -> Iterator[SardonyxError]:
+    size = len(encode_spec(spec))
+    if size > MAX_SPEC_BYTES:
+        largest = max(spec.catalog, key=lambda task: len(encode_spec(JobSpec(name="", workflow=[], catalog=[task]))))
+        yield SardonyxError(
+            "SX-JOB-TOO-LARGE",
+            f"the job's spec has {size} bytes; the limit is {MAX_SPEC_BYTES}",
+            cause=f"its largest task is {largest.name!r}",
+            fix="move long params into a module beside the spec, or into files",
+            where={"task": largest.name},
+        )

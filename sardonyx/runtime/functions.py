@@ -1,0 +1,280 @@
+"""A user's function as data: its name for the job spec, and what it takes. Imports no Spark.
+
+A function travels as ``module:function`` and is imported again where it runs, so it must stand at the top level of a
+module. What it takes is said by the annotation of its first parameter, read without running the annotation's imports:
+names that stand only under ``if TYPE_CHECKING:`` are looked up in the module's source.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.tracebacks import user_traceback
+
+TakesRows = Literal["arrow", "record"]
+"""What a function takes that says something about each row: a ``pyarrow.Table``, or one ``dict`` at a time."""
+
+Takes = Literal["dataframe", "arrow", "pandas", "record"]
+"""``pyspark.sql.DataFrame``, ``pyarrow.Table``, ``pandas.DataFrame``, or one ``dict`` at a time."""
+
+_MAY_BE = "pyspark.sql.DataFrame, pyarrow.Table, pandas.DataFrame or dict (one record at a time)"
+_RECORDS = ("dict", "typing.Dict", "collections.abc.Mapping", "collections.abc.MutableMapping", "typing.Mapping")
+
+
+def reference_text(fn: Callable[..., Any]) -> str:
+    """``module:function`` as far as it can be told; never raises. ``check_reference`` says whether it will do."""
+    module = str(getattr(fn, "__module__", None) or type(fn).__module__)
+    name = str(getattr(fn, "__qualname__", None) or f"<{type(fn).__qualname__} object>")
+    return f"{_main_name() if module == '__main__' else module}:{name}"
+
+
+def reference(fn: Callable[..., Any]) -> str:
+    """The ``module:function`` under which a function can be imported again.
+
+    A function of the script that runs (``__main__``) goes by the name of its file.
+
+    Raises:
+        FunctionError: ``SX-FN-NAME``, it has no such name: a lambda, a nested function, a bound object.
+    """
+    text = reference_text(fn)
+    problem = check_reference(text)
+    if problem is not None:
+        raise problem
+    return text
+
+
+def check_reference(text: str) -> FunctionError | None:
+    """Whether ``text`` can name a function that another process imports; the error if it cannot."""
+    module, colon, name = text.partition(":")
+    if colon and all(part.replace("-", "_").isidentifier() for part in module.split(".")) and name.isidentifier():
+        return None
+    if "<lambda>" in name:
+        cause = "a lambda has no name to import it by"
+    elif "<locals>" in name:
+        cause = "a function inside another function cannot be imported by its name"
+    elif not module or "<" in module:
+        cause = "it was not defined in a file (an interactive session?), so peers cannot import it"
+    elif "." in name or "<" in name:
+        cause = "it is not a function at the top level of a module (a method, a partial, an object)"
+    else:
+        cause = "a function is named as module:function"
+    return FunctionError(
+        "SX-FN-NAME",
+        f"{text!r} does not name a function that peers can import",
+        cause=cause,
+        fix="define it with def at the top level of a module, and give what varies through params",
+        where={"function": text},
+    )
+
+
+def import_function(text: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    Raises:
+        FunctionError: ``SX-FN-NAME``, or ``SX-FN-IMPORT`` with the user's traceback if its module raised.
+    """
+    problem = check_reference(text)
+    if problem is not None:
+        raise problem
+    module_name, _, name = text.partition(":")
+    where = {"function": text}
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "") in _parents(module_name)
+        raise FunctionError(
+            "SX-FN-IMPORT",
+            f"{text!r} cannot be imported: {type(error).__name__}: {error}",
+            cause=f"there is no module {error.name!r} beside the spec nor among the installed packages"
+            if missing and isinstance(error, ModuleNotFoundError)
+            else f"importing module {module_name!r} raised",
+            fix="put the module beside the spec, or install it where the peers run"
+            if missing
+            else "mend what the traceback shows; the module is imported by every peer, so importing must just work",
+            traceback="" if missing else user_traceback(error),
+            where=where,
+        ) from error
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        raise FunctionError(
+            "SX-FN-IMPORT",
+            f"module {module_name!r} has no function {name!r}",
+            cause=f"it has {_functions_in(module)}",
+            fix="correct the name after the colon",
+            where=where,
+        )
+    return typing.cast("Callable[..., Any]", fn)
+
+
+def takes(fn: Callable[..., Any]) -> Takes:
+    """What a function takes, by the annotation of its first parameter.
+
+    Raises:
+        FunctionError: ``SX-FN-ANNOTATION``, there is none, or it is none of the four.
+    """
+    name = getattr(fn, "__name__", str(fn))
+    parameters = _parameters(fn)
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise _annotation_error(name, "it has no first parameter to give the rows to")
+    first = parameters[0]
+    if first.annotation is inspect.Parameter.empty:
+        raise _annotation_error(name, f"its first parameter, {first.name!r}, has no annotation")
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise _annotation_error(name, "it is async, and Spark workers call functions plainly")
+    annotation: object = first.annotation
+    dotted = _dotted(annotation, inspect.unwrap(fn)) if isinstance(annotation, str) else annotation
+    kind = _kind(dotted)
+    if kind is None:
+        shown = annotation if isinstance(annotation, str) else _name_of(annotation)
+        raise _annotation_error(name, f"its first parameter, {first.name!r}, is annotated {shown}")
+    return kind
+
+
+def takes_rows(fn: Callable[..., Any]) -> TakesRows:
+    """What a group function or a condition takes; it is called with that alone.
+
+    Raises:
+        FunctionError: ``SX-FN-ANNOTATION``, it is neither of the two; ``SX-FN-PARAMS``, it needs more than the rows.
+    """
+    name = getattr(fn, "__name__", str(fn))
+    may_be = "pyarrow.Table or dict (one record at a time)"
+    try:
+        kind = takes(fn)
+    except FunctionError as error:
+        raise _annotation_error(name, error.cause, may_be) from error
+    if kind not in ("arrow", "record"):
+        raise _annotation_error(name, "a DataFrame has no row for each answer to stand at", may_be)
+    needed = [
+        parameter.name
+        for parameter in _parameters(fn)[1:]
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise FunctionError(
+            "SX-FN-PARAMS",
+            f"function {name!r} needs {needed[0]!r}, which nothing gives it",
+            cause="a group function or a condition is called with the rows alone",
+            fix="give the parameter a default",
+            where={"function": name},
+        )
+    return kind
+
+
+def _annotation_error(name: str, cause: str, may_be: str = _MAY_BE) -> FunctionError:
+    return FunctionError(
+        "SX-FN-ANNOTATION",
+        f"function {name!r} does not say what it takes",
+        cause=cause,
+        fix=f"annotate its first parameter as {may_be}",
+        where={"function": name},
+    )
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # builtins that tell no signature
+        return []
+
+
+def _kind(annotation: object) -> Takes | None:
+    """Sorts an annotation, given as an object or as the dotted name that it was imported by."""
+    if typing.is_typeddict(annotation):
+        return "record"
+    name = annotation if isinstance(annotation, str) else _name_of(typing.get_origin(annotation) or annotation)
+    root, _, last = name.rpartition(".")
+    if name in _RECORDS:
+        return "record"
+    if last == "DataFrame" and root.split(".")[:2] == ["pyspark", "sql"]:
+        return "dataframe"
+    if last == "DataFrame" and root.split(".")[0] == "pandas":
+        return "pandas"
+    if last == "Table" and root in ("pyarrow", "pyarrow.lib"):
+        return "arrow"
+    return None
+
+
+def _name_of(annotation: object) -> str:
+    module = getattr(annotation, "__module__", "")
+    name = getattr(annotation, "__qualname__", None)
+    if name is None:
+        return str(annotation)
+    return str(name) if module == "builtins" else f"{module}.{name}"
+
+
+def _dotted(annotation: str, fn: Callable[..., Any]) -> object:
+    """The object that a string annotation names, or, if it is not imported at run time, its full dotted name."""
+    try:
+        node = ast.parse(annotation.strip(), mode="eval").body
+    except SyntaxError:
+        return annotation
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):  # "'DataFrame'" under future annotations
+        return _dotted(node.value, fn)
+    if isinstance(node, ast.Subscript):  # dict[str, Any]
+        node = node.value
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return annotation
+    scope: Mapping[str, Any] = getattr(fn, "__globals__", {})
+    found: object = scope.get(node.id, getattr(builtins, node.id, None))
+    if found is None:
+        imported = _imports(fn).get(node.id, node.id)
+        return ".".join([imported, *names])
+    for name in names:
+        found = getattr(found, name, None)
+    return found
+
+
+def _imports(fn: Callable[..., Any]) -> dict[str, str]:
+    """What each imported name in the source of a function's module stands for, wherever the import is."""
+    module = sys.modules.get(fn.__module__)
+    try:
+        source = inspect.getsource(module) if module else ""
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    found[alias.asname] = alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _main_name() -> str:
+    """The name by which peers can import what runs here as ``__main__``."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "<interactive>"
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _functions_in(module: object) -> str:
+    names = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]
+    return ", ".join(names) or "no functions"

@@ -1,0 +1,73 @@
+"""How the log looks: lines for people or JSON, on standard error, with what is bound in context on every line.
+
+Whoever works on something binds it, ``structlog.contextvars.bind_contextvars(job=..., task=..., peer=..., n=...)``, and
+it stands on every line that is logged meanwhile, whoever logs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from sardonyx.runtime.settings import MASK, Settings, is_secret
+
+
+def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> None:
+    """Set up logging for this process; may be called again.
+
+    Args:
+        settings: ``log.format`` and ``log.level``. Libraries that use the standard library's logging (kazoo, py4j) come
+            through the same way, from warnings upwards.
+        stream: where to; standard error if not given. Colours only on a terminal.
+    """
+    out = stream or sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        mask_secrets,
+    ]
+    final: list[structlog.typing.Processor]
+    if settings.log.format == "json":
+        # Local variables stay out: they hold records, and at times secrets.
+        frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        final = [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer(default=str)]
+    else:
+        final = [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, pad_level=False
+            )
+        ]
+    structlog.configure(
+        processors=[*shared, *final],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log.level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,  # a cached logger would keep what is configured before
+    )
+    _route_standard_logging(shared, final, out)
+
+
+def mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: values of keys that name a secret are never written."""
+    for key, value in event.items():
+        if value and is_secret(key):
+            event[key] = MASK
+    return event
+
+
+def _route_standard_logging(
+    shared: list[structlog.typing.Processor], final: list[structlog.typing.Processor], out: TextIO
+) -> None:
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

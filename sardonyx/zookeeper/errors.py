@@ -1,0 +1,148 @@
+"""The errors of :mod:`sardonyx.zookeeper.session`: what a call to ZooKeeper can end in besides an answer.
+
+Each says by its class what its receiver may do: stop leading (``Deposed``, ``OutcomeUnknown``), stop owning (``SessionLost``),
+try again (``ZooKeeperAway``), or look at the tree (``TransactionFailed``, ``ParentMissing``).
+"""
+
+from __future__ import annotations
+
+from kazoo.exceptions import AuthFailedError, NoAuthError, SessionExpiredError
+
+from sardonyx.core.errors import InternalError, SardonyxError, SetupError
+
+
+class Deposed(SardonyxError):
+    """Another coordinator has taken the epoch; nothing of the transaction was done."""
+
+
+class TransactionFailed(InternalError):
+    """An operation of a transaction was refused, and so the whole of it. ``reason`` is kazoo's error."""
+
+    def __init__(self, operation: object, reason: Exception) -> None:
+        self.operation = operation
+        self.reason = reason
+        path = getattr(operation, "path", "?")
+        super().__init__(
+            "SX-INTERNAL-TRANSACTION",
+            f"ZooKeeper refused a transaction: {type(operation).__name__} {path}: {type(reason).__name__}",
+            cause="the tree is not as the coordinator left it; somebody else writes to it, or this is a bug",
+            fix="if nobody edited the tree by hand, please report it with the coordinator's log",
+            where={"path": path},
+        )
+
+
+class ParentMissing(InternalError):
+    """A node cannot be made: what it should stand below is not there, or not any more."""
+
+
+class OutcomeUnknown(SardonyxError):
+    """The reply to a write was lost: it may have been done or not."""
+
+
+class SessionLost(SardonyxError):
+    """The ZooKeeper session ended: what it owned is gone, and its owner must stop."""
+
+
+class ZooKeeperAway(SetupError):
+    """ZooKeeper did not answer for as long as we may wait."""
+
+
+def deposed() -> Deposed:
+    """The epoch is another's."""
+    return Deposed(
+        "SX-COORDINATOR-DEPOSED",
+        "another coordinator leads now",
+        cause="this one was paused or cut off for longer than its ZooKeeper session lives",
+        fix="nothing: it stands for election again",
+    )
+
+
+def outcome_unknown(hosts: str) -> OutcomeUnknown:
+    """No reply to a transaction."""
+    return OutcomeUnknown(
+        "SX-ZOOKEEPER-OUTCOME-UNKNOWN",
+        f"the connection to ZooKeeper at {hosts} broke during a write",
+        cause="the write may have been done or not",
+        fix="nothing: the next leader finds out from the log",
+    )
+
+
+def session_lost(hosts: str, timeout: float) -> SessionLost:
+    """The session, of ``timeout`` seconds, is over."""
+    return SessionLost(
+        "SX-ZOOKEEPER-SESSION-LOST",
+        f"the session with ZooKeeper at {hosts} has ended",
+        cause=f"ZooKeeper heard nothing from this process for {timeout:g} s, or it was closed",
+        fix="nothing: whoever owned it starts afresh; raise zookeeper.session_timeout if it happens often",
+    )
+
+
+def away(hosts: str, patience: float) -> ZooKeeperAway:
+    """No answer within ``patience`` seconds."""
+    return ZooKeeperAway(
+        "SX-ZOOKEEPER-AWAY",
+        f"ZooKeeper at {hosts} does not answer",
+        cause=f"no answer within {patience:g} s; a write that was under way may have been done or not",
+        fix="check that ZooKeeper runs and can be reached; then try again",
+        where={"zookeeper": hosts},
+    )
+
+
+def unreachable(hosts: str, timeout: float) -> SetupError:
+    """No connection at all within ``timeout`` seconds."""
+    return SetupError(
+        "SX-ZOOKEEPER-UNREACHABLE",
+        f"ZooKeeper cannot be reached at {hosts}",
+        cause=f"no connection within {timeout:g} s",
+        fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
+        where={"zookeeper": hosts},
+    )
+
+
+def no_address(hosts: str, error: Exception) -> SetupError:
+    """What kazoo cannot make an address of."""
+    return SetupError(
+        "SX-ZOOKEEPER-ADDRESS",
+        f"{hosts!r} is no ZooKeeper address",
+        cause=str(error),
+        fix='write it as "host:port" or "host:port,host:port"',
+    )
+
+
+def request_too_large(kind: str, size: int, limit: int) -> SardonyxError:
+    """A request of ``size`` bytes, of which at most ``limit`` fit into the log."""
+    return SardonyxError(
+        "SX-REQUEST-TOO-LARGE",
+        f"the request {kind!r} has {size:,} bytes; {limit:,} is the most",
+        cause="ZooKeeper keeps small things; every request goes into the replayable log",
+        fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
+    )
+
+
+def no_chroot(chroot: str, hosts: str) -> SetupError:
+    """The address names a path in ZooKeeper that is not there."""
+    return SetupError(
+        "SX-ZOOKEEPER-CHROOT",
+        f"the path {chroot} does not exist in ZooKeeper",
+        fix=f"create it, or leave it out of the address {hosts}",
+    )
+
+
+def refused(error: Exception, hosts: str, root: str, timeout: float) -> SardonyxError:
+    """A kazoo error as one of ours."""
+    if isinstance(error, SessionExpiredError):  # also: the connection was closed by us
+        return session_lost(hosts, timeout)
+    if isinstance(error, (NoAuthError, AuthFailedError)):
+        return SetupError(
+            "SX-ZOOKEEPER-DENIED",
+            f"ZooKeeper at {hosts} denies access to {root}",
+            cause="the credentials are missing, wrong, or not those that the deployment was made with",
+            fix="set zookeeper.auth as for the other processes of this deployment, or choose another deployment",
+            where={"zookeeper": hosts, "root": root},
+        )
+    return SetupError(
+        "SX-ZOOKEEPER-REFUSED",
+        f"ZooKeeper at {hosts} refused a request: {type(error).__name__} {error}".rstrip(),
+        fix="look into ZooKeeper's own log",
+        where={"zookeeper": hosts},
+    )

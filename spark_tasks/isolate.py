@@ -1,0 +1,182 @@
+"""The search for the rows that a function raises for: what holds some is cut, until each stands alone. Knows nothing of Spark.
+
+One bad row among ``n`` costs about ``1.5 * log2(n)`` runs: of two halves the second need not be tried as a whole if the first is
+fine. Every row that is not bad ends in exactly one run that succeeds. Where many are bad, parts are cut into as many
+pieces as hold about one bad row each, by how many were found so far; a cut into halves would only find both bad again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
+
+from sardonyx.core.errors import FunctionError
+
+Result = TypeVar("Result")
+
+MOST_PIECES = 16
+"""Into which a part is cut at one go: a guess that is wrong shall not cost too many runs."""
+
+
+class DataFault(Exception):
+    """A user's function raised for rows that other rows may be saved from.
+
+    Args:
+        raised: what it raised.
+        tell: makes the error to be shown of it; called only if it is to be shown, since a traceback takes long to write.
+    """
+
+    def __init__(self, raised: BaseException, tell: Callable[[], FunctionError]) -> None:
+        super().__init__(str(raised))
+        self._tell = tell
+
+    @cached_property
+    def error(self) -> FunctionError:
+        """As it is shown."""
+        return self._tell()
+
+
+class Alone(NamedTuple):
+    """A row that raises when it stands alone."""
+
+    row: int
+    fault: DataFault
+    attempts: int
+    """Runs that it was in and that raised."""
+
+
+@dataclass
+class Found(Generic[Result]):
+    """What came of a search."""
+
+    results: list[Result] = field(default_factory=list)
+    """Of all runs that succeeded, in the order of their rows."""
+    bad: list[Alone] = field(default_factory=list)
+    """In the order of the rows."""
+    runs: int = 0
+
+
+class _Part(NamedTuple):
+    start: int
+    stop: int
+    raised: int
+    """Runs so far that its rows were in and that raised."""
+    sure: bool
+    """Whether it must hold a bad row, since all beside it are fine."""
+    beside: tuple[tuple[int, int], ...] = ()
+    """Parts to be looked at after it; all those before it are fine."""
+
+
+def search(
+    rows: int,
+    run: Callable[[int, int], Result],
+    *,
+    raised: int = 1,
+    thread: Callable[..., threading.Thread] = threading.Thread,
+    threads: int = 1,
+) -> Found[Result]:
+    """Find the bad rows of a batch that raised as a whole.
+
+    Args:
+        rows: how many it has.
+        run: ``run(start, stop)`` applies the function to these rows; raises :class:`DataFault` if it raises for them. Whatever
+            else it raises ends the search.
+        raised: how often the whole was run, and raised.
+        thread: makes a thread.
+        threads: runs at a time. For one bad row only one at a time is of use; for many all are.
+    """
+    state = _Search(rows, run, raised)
+    if threads == 1:
+        state.work()
+    else:
+        crew = [thread(target=state.work, daemon=True) for _ in range(threads - 1)]
+        for each in crew:
+            each.start()
+        state.work()
+        for each in crew:
+            each.join()
+    if state.failed is not None:
+        raise state.failed
+    results = [result for _, result in sorted(state.results.items())]
+    return Found(results, sorted(state.bad), state.runs)
+
+
+class _Search(Generic[Result]):
+    """The parts still to be looked at, the last found first: so bad rows are found early, and tell how many there may be."""
+
+    def __init__(self, rows: int, run: Callable[[int, int], Result], raised: int) -> None:
+        self._run = run
+        self._waiting = [_Part(0, rows, raised, sure=True)] if rows else []
+        self._busy = 0
+        self._changed = threading.Condition()
+        self._settled = 0
+        self.results: dict[int, Result] = {}
+        self.bad: list[Alone] = []
+        self.runs = 0
+        self.failed: BaseException | None = None
+
+    def work(self) -> None:
+        """Look at parts until none is left; may be called by several threads at a time."""
+        while (part := self._next()) is not None:
+            try:
+                self._look(part)
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever began the search
+                with self._changed:
+                    self.failed = self.failed or error
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> _Part | None:
+        with self._changed:
+            while not self._waiting and self._busy and self.failed is None:
+                self._changed.wait()
+            if not self._waiting or self.failed is not None:
+                return None
+            self._busy += 1
+            return self._waiting.pop()
+
+    def _look(self, part: _Part) -> None:
+        rows = part.stop - part.start
+        if part.sure and rows > 1:
+            with self._changed:
+                self._cut(part, part.raised)
+            return
+        try:
+            result = self._run(part.start, part.stop)
+        except DataFault as fault:
+            with self._changed:
+                self._raised(part, fault)
+            return
+        with self._changed:
+            self.runs += 1
+            self._settled += rows
+            self.results[part.start] = result
+            if part.beside:
+                (start, stop), *rest = part.beside
+                self._waiting.append(_Part(start, stop, part.raised, sure=not rest, beside=tuple(rest)))
+                self._changed.notify()
+
+    def _raised(self, part: _Part, fault: DataFault) -> None:
+        self.runs += 1
+        for start, stop in reversed(part.beside):
+            self._waiting.append(_Part(start, stop, part.raised, sure=False))
+        if part.stop - part.start > 1:
+            self._cut(part, part.raised + 1)
+        else:
+            self._settled += 1
+            self.bad.append(Alone(part.start, fault, part.raised + 1))
+        self._changed.notify_all()
+
+    def _cut(self, part: _Part, raised: int) -> None:
+        rows = part.stop - part.start
+        expected = rows * len(self.bad) // max(self._settled, 1)
+        pieces = min(max(2, expected), MOST_PIECES, rows)
+        edges = [part.start + rows * n // pieces for n in range(pieces + 1)]
+        (start, stop), *rest = itertools.pairwise(edges)
+        self._waiting.append(_Part(start, stop, raised, sure=False, beside=tuple(rest)))
+        self._changed.notify()
