@@ -32,10 +32,11 @@ test: $(READY) java ## everything: check, core, simulated, then the tests on emb
 	@$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services
 	@$(BIN)/pytest -m "not faults" tests/services/test_faults.py
 
-check: $(READY) ## lint, format, types
+check: $(READY) ## lint, format, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core

@@ -35,7 +35,6 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log as journal
-from coordinator.loop.slot_fencing import Slot
 from peer.assignment import WORKING, Grant
 from peer.daemon import PeerDaemon
 from peer.task_loop import TaskLoop
@@ -43,6 +42,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
 from sardonyx.core.graph import Link, graph_of
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.dev.services import four_letters
 from sardonyx.runtime.logging import configure_logging

@@ -27,7 +27,6 @@ from coordinator.loop import event_log as journal
 from coordinator.loop import snapshots
 from coordinator.loop.election import Candidacy, Leadership
 from coordinator.loop.leader import Leader
-from coordinator.loop.slot_fencing import Slot
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
     Acked,
@@ -51,6 +50,7 @@ from sardonyx.core.events import (
     kind_of,
 )
 from sardonyx.core.graph import graph_of
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import Tree

@@ -12,9 +12,10 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop.election import Candidacy, LeadershipEnded, identity
 from coordinator.loop.leader import Leader
-from coordinator.loop.side_effects import KafkaLinks, OuterEffects
+from coordinator.loop.side_effects import OuterEffects
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobNote

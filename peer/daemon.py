@@ -29,9 +29,8 @@ from sardonyx.zookeeper.errors import SessionLost
 from sardonyx.zookeeper.session import Tree
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from peer.task_runner import Work
+    from spark_tasks.session import SparkSession
 
 log = structlog.get_logger()
 

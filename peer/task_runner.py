@@ -23,12 +23,11 @@ from queues.messages import Outgoing
 from queues.pieces import Batch
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
-from sardonyx.connectors.declarations import is_own
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import Assignment, LinkFacts, LinksNote
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
-from sardonyx.core.spec import decode_spec
+from sardonyx.core.spec import decode_spec, is_own
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import Tree
@@ -38,7 +37,7 @@ from spark_tasks.read_splits import joined_splits, read_splits
 from spark_tasks.session import cancel_group, enter_group, forget_sockets, is_alive
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from spark_tasks.session import SparkSession
 
 
 @dataclass(frozen=True)

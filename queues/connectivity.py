@@ -5,32 +5,19 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException, libversion
+from confluent_kafka.admin import AdminClient
+
 from sardonyx.core.errors import SetupError
+from sardonyx.runtime.logging import Collected
 from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.connectivity import reach_zookeeper
 
-
-class _Heard(logging.Handler):
-    """Collects what a client says while it tries, for the error's cause; shown as it comes it would be noise."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._sentences: Counter[str] = Counter()
-        self.logger = logging.Logger("reachable")  # noqa: LOG001 (outside the hierarchy: nothing goes on from here)
-        self.logger.addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._sentences[_LIBRDKAFKA_DECORATION.sub("", record.getMessage())] += 1
-
-    def most(self) -> str:
-        """What was said most often."""
-        return max(self._sentences, key=self._sentences.__getitem__, default="")
-
-
-_LIBRDKAFKA_DECORATION = re.compile(r"^.*/bootstrap: | \(after .*")
+_DECORATION = re.compile(r"^.*/bootstrap: | \(after .*")
+"""What librdkafka puts around the reason."""
 
 
 def check_reachable(settings: Settings) -> None:
@@ -44,46 +31,6 @@ def check_reachable(settings: Settings) -> None:
     reach_kafka(settings)
 
 
-def reach_zookeeper(settings: Settings) -> str:
-    """Open a session and close it again; gives the server's version, "" if it does not tell.
-
-    Raises:
-        SetupError: ``SX-ZOOKEEPER-UNREACHABLE`` with the address and how long it waited.
-    """
-    from kazoo.client import KazooClient
-    from kazoo.exceptions import KazooException
-
-    started = time.monotonic()
-    heard = _Heard()
-    client = KazooClient(**settings.zookeeper.client(), logger=heard.logger)
-    try:
-        client.start(timeout=settings.zookeeper.connect_timeout)
-    except Exception as error:
-        raise zookeeper_unreachable(settings, time.monotonic() - started, heard.most() or str(error)) from error
-    else:
-        try:
-            said: str = client.command(b"srvr")
-        except (KazooException, OSError):  # the word may be forbidden there, and goes without TLS
-            return ""
-        return said.partition("Zookeeper version: ")[2].partition("-")[0]
-    finally:
-        client.stop()
-        client.close()
-
-
-def zookeeper_unreachable(settings: Settings, waited: float, cause: str = "") -> SetupError:
-    """The error ``SX-ZOOKEEPER-UNREACHABLE`` for whoever tried to connect with these settings."""
-    hosts = settings.zookeeper.hosts
-    return SetupError(
-        "SX-ZOOKEEPER-UNREACHABLE",
-        f"ZooKeeper at {hosts} did not answer, waited {waited:.1f} s",
-        cause=cause or "no session could be opened",
-        fix="is it running, and is this its address? (zookeeper.hosts, from "
-        f"{settings.origins.get('zookeeper.hosts', 'default')}; time allowed: zookeeper.connect_timeout)",
-        where={"zookeeper": hosts},
-    )
-
-
 def reach_kafka(settings: Settings) -> int:
     """Ask for the cluster's metadata; gives the number of brokers.
 
@@ -91,11 +38,9 @@ def reach_kafka(settings: Settings) -> int:
         SetupError: ``SX-KAFKA-UNREACHABLE`` with the address and how long it waited; ``SX-CONFIG-VALUE`` when librdkafka
             does not take one of its settings.
     """
-    from confluent_kafka import KafkaError, KafkaException
-
     started = time.monotonic()
     servers = settings.kafka.bootstrap_servers
-    heard = _Heard()
+    heard = Collected(_DECORATION)
     try:
         return kafka_brokers(settings.kafka.client(), timeout=settings.kafka.connect_timeout, logger=heard.logger)
     except KafkaException as error:
@@ -129,10 +74,22 @@ def kafka_brokers(client: Mapping[str, Any], *, timeout: float, logger: logging.
     Raises:
         KafkaException: when nobody answers in time, or a setting is one that librdkafka does not take.
     """
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(dict(client), logger=logger or _Heard().logger)
+    admin = AdminClient(dict(client), logger=logger or Collected(_DECORATION).logger)
     try:
         return len(admin.list_topics(timeout=timeout).brokers)
     finally:
         admin.poll(0)  # hands over what was said
+
+
+def answers(client: Mapping[str, Any], *, timeout: float) -> bool:
+    """Whether a broker answers within ``timeout`` seconds; ``client`` holds librdkafka settings."""
+    try:
+        return kafka_brokers(client, timeout=timeout) > 0
+    except KafkaException:
+        return False
+
+
+def librdkafka_version() -> str:
+    """The version of the C library under the Kafka client."""
+    version: str = libversion()[0]
+    return version

@@ -5,7 +5,8 @@ of the decisions as they stood; and an end that says how many there are, so that
 file is read as it comes, never as a whole.
 
 What a key like ``password`` names in a job's options or params is masked as settings are
-(:func:`sardonyx.runtime.settings.is_secret`), and so is that text wherever an error quotes it. No decision reads such a key, so the masked log decides the same.
+(:func:`sardonyx.runtime.settings.is_secret`), and so is that text wherever an error quotes it. No decision reads such a key,
+so the masked log decides the same.
 """
 
 from __future__ import annotations

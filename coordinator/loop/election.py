@@ -19,6 +19,7 @@ import structlog
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import EpochNote
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import gate
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
@@ -40,14 +41,6 @@ log = structlog.get_logger()
 
 class LeadershipEnded(SardonyxError):
     """The leader had no answer from ZooKeeper for too long, and stops before another one is elected."""
-
-
-class EpochNote(msgspec.Struct, frozen=True):
-    """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
-
-    epoch: int
-    leader: str
-    token: str
 
 
 def identity() -> str:

@@ -29,7 +29,7 @@ from coordinator.loop.event_log import Intake
 from coordinator.loop.intake import Watches, stamped
 from coordinator.loop.node_gc import sweep_claims, sweep_code
 from coordinator.loop.side_effects import OuterEffects, OuterWorker
-from coordinator.loop.slot_fencing import Fences, Slot
+from coordinator.loop.slot_fencing import Fences
 from coordinator.loop.topic_gc import Orphans, readers_of_letters
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
@@ -56,6 +56,7 @@ from sardonyx.core.events import (
     TreeEffect,
     kind_of,
 )
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import gate

@@ -11,12 +11,10 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from coordinator.loop.slot_fencing import Slot
 from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
@@ -29,11 +27,10 @@ from sardonyx.core.events import (
     LinksFailed,
     encode_event,
 )
-from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Clockwork
 from sardonyx.runtime.failpoints import gate
-from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT
 
 THREADS = 4
@@ -70,70 +67,6 @@ class OuterEffects(Protocol):
 
     def forget(self, jobs: Collection[str]) -> None:
         """Remove what forgotten jobs have left. Whatever it raises, it is tried again."""
-
-
-class KafkaLinks:
-    """The links on Kafka."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._counted: dict[str, dict[str, Counts]] = {}
-        """By job, what was counted by attempts to remove its links that did not get to their end."""
-
-    def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
-        from queues.admin import create_links
-
-        return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
-
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
-        from queues.admin import delete_links, last_counts
-
-        graph = graph_of(spec, self._settings.deployment, job)
-        # The last count of each counts; by the next attempt the positions of some may be gone, and these are not counted.
-        self._counted[job] = self._counted.get(job, {}) | last_counts(self._settings, graph, job)
-        delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
-        return self._counted.pop(job)
-
-    def forget(self, jobs: Collection[str]) -> None:
-        from queues.dead_letter_topics import forget
-
-        forget(self._settings, jobs)
-
-    def _settle_files(self, graph: Graph, job: str) -> None:
-        """Put in order what the file outputs of a job that was ended early had written aside, in folders that are seen from
-        here: all of them on one machine, those that are mounted on several.
-        """
-        for stage in graph.stages:
-            parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
-            if parts is None or task.medium != "files" or not Path(str(task.options["path"])).is_dir():
-                continue
-            from queues.admin import read_all
-            from sardonyx.connectors.files.output import FilesOutput
-
-            output = FilesOutput(task.options, job, task.name)
-            try:
-                if output.unsettled:
-                    output.settle(read_all(self._settings, parts.topic))
-            except SardonyxError as error:  # the topics must go all the same
-                log.warning("files of an ended job stay written aside", job=job, task=task.name, reason=str(error))
-
-    def fence(self, slot: Slot, spec: JobSpec) -> None:
-        from queues.transaction import TransactionalWriter
-
-        deployment = self._settings.deployment
-        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        writer = TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number))
-        try:
-            writer.open()
-        finally:
-            writer.close()
-
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
-        from queues.membership import dismiss
-
-        deployment = self._settings.deployment
-        stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        dismiss(self._settings, stage.group(deployment, slot.job), stage.member(slot.number), stage.ingress)
 
 
 class OuterWorker:

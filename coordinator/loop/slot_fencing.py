@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Clockwork
 from sardonyx.runtime.failpoints import gate
@@ -26,14 +27,6 @@ THREADS = 4
 """Slots that are fenced at a time."""
 
 log = structlog.get_logger()
-
-
-class Slot(NamedTuple):
-    """One place on a task."""
-
-    job: str
-    task: str
-    number: int
 
 
 class Fencing(Protocol):

@@ -115,7 +115,6 @@ def run(
     ] = False,
 ) -> int:
     """Run a job and show its result. Without configured services it brings its own, and stops them after."""
-    from queues.connectivity import check_reachable
     from sardonyx.cli.daemons import local_daemons, stop_request
     from sardonyx.cli.profile import must_be_ours, profiled, read_profile
     from sardonyx.job.load import load
@@ -132,8 +131,7 @@ def run(
             settings, folder = stack.enter_context(embedded(call, settings))
         else:
             _require_both(settings)
-            with call.patience(f"ZooKeeper at {settings.zookeeper.hosts}, Kafka at {settings.kafka.bootstrap_servers}"):
-                check_reachable(settings)
+            _check_reachable(call, settings)
         daemons = None
         if embedded_here or peers is not None:
             count = peers or settings.peer.virtual_peers
@@ -262,6 +260,13 @@ def _tell_result(
 def _configured(settings: Settings) -> bool:
     """Whether any address is given: then the services are somebody else's."""
     return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
+
+
+def _check_reachable(call: Call, settings: Settings) -> None:
+    from queues.connectivity import check_reachable
+
+    with call.patience(f"ZooKeeper at {settings.zookeeper.hosts}, Kafka at {settings.kafka.bootstrap_servers}"):
+        check_reachable(settings)
 
 
 def _require_both(settings: Settings) -> None:

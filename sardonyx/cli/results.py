@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sardonyx.cli.tables import number, plain
+from sardonyx.core.errors import SardonyxError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,6 @@ FEW = 3
 """Rows of an output that are shown."""
 WIDE = 10
 """Columns of it that are shown."""
-PEEK = 5.0
-"""Seconds that reading a few records may take."""
 
 
 class OutputView(msgspec.Struct, omit_defaults=True):
@@ -96,49 +94,12 @@ def first_rows(files: Sequence[Path], options: dict[str, Any]) -> list[dict[str,
 
 
 def _look_at_topic(settings: Settings, output: OutputView) -> None:
-    from confluent_kafka import KafkaException
+    from queues.topics import peek
 
     try:
-        output.first = peek(settings, output.where)
-    except KafkaException as error:
-        output.note = f"cannot be shown: {error}"
-
-
-def peek(settings: Settings, topic: str) -> list[str]:
-    """A few of a topic's last committed records as text, in no order between partitions.
-
-    Raises:
-        KafkaException: Kafka does not answer or refuses.
-    """
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            **settings.kafka.client(),
-            "group.id": f"{settings.deployment}.peek",  # joined by nobody: partitions are assigned by hand
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
-    try:
-        known = consumer.list_topics(topic, timeout=PEEK).topics[topic].partitions
-        places = []
-        for partition in known:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PEEK)
-            # Behind the last record stands a transaction marker, which takes an offset too.
-            places.append(TopicPartition(topic, partition, max(low, high - FEW - 1)))
-        consumer.assign(places)
-        texts: list[str] = []
-        deadline = time.monotonic() + PEEK
-        while len(texts) < FEW and time.monotonic() < deadline:
-            message = consumer.poll(min(0.5, PEEK))
-            if message is not None and message.error() is None:
-                texts.append((message.value() or b"").decode("utf-8", "replace"))
-            elif message is None and texts:
-                break  # nothing more comes at once; a few are enough
-        return texts
-    finally:
-        consumer.close()
+        output.first = peek(settings, output.where, FEW)
+    except SardonyxError as error:
+        output.note = f"cannot be shown: {error.message}"
 
 
 def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> None:

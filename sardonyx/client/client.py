@@ -287,7 +287,7 @@ class Client:
 
     def _leader(self) -> str:
         """Where the coordinator that won the last election runs, in words; empty if none ever did."""
-        from coordinator.loop.election import EpochNote
+        from sardonyx.core.events import EpochNote
 
         data = self._tree.read(node_paths.EPOCH)
         return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""

@@ -47,7 +47,7 @@ def look(settings: Settings) -> list[DeploymentView]:
 
 
 def _look(settings: Settings) -> DeploymentView | None:
-    from coordinator.loop.election import EpochNote
+    from sardonyx.core.events import EpochNote
     from sardonyx.zookeeper.session import Tree
 
     name = settings.deployment

@@ -11,7 +11,7 @@ from pathlib import Path
 from sardonyx.connectors.declarations import paths_of
 from sardonyx.core.errors import InputError, JobInvalid, OutputError, SardonyxError
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.job.parse import near
+from sardonyx.core.text import near
 
 _PIECES = 1000
 """Of how many pieces of an input the beginning is looked at; what is behind is found out when it is read."""

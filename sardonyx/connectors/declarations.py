@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, near, together
+from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, together
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
+from sardonyx.core.spec import is_own
+from sardonyx.core.text import near
 
 Position = str | datetime | Mapping[int, int]
 """Where in a topic: ``earliest`` (start), ``latest``, a time with its zone, or an offset for each partition."""
@@ -164,11 +166,6 @@ def console(rows: int | None = None) -> Medium:
 def blackhole() -> Medium:
     """An output that forgets what it is given: for measuring."""
     return Medium("blackhole")
-
-
-def is_own(medium: str | None) -> bool:
-    """Whether a medium is a class of the user's, named as ``module:Class``."""
-    return medium is not None and ":" in medium
 
 
 def _medium(name: str, given: Mapping[str, Any]) -> Medium:

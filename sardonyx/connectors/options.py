@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from sardonyx.core import units
+from sardonyx.core.text import near
 
 Use = Literal["input", "output"]
 
@@ -271,9 +271,3 @@ def together(medium: str | None, use: Use, options: Mapping[str, Any]) -> tuple[
     if use == "output" and (options.get("mode") == "upsert") != ("key" in options):
         return 'jdbc: key and mode="upsert" belong together', 'give both, or neither (mode="append")'
     return None
-
-
-def near(name: str, known: Sequence[Any]) -> str:
-    """``; did you mean ...?`` with the nearest known name; empty if none is near."""
-    found = difflib.get_close_matches(name, [one for one in known if isinstance(one, str)], 1)
-    return f"; did you mean {found[0]!r}?" if found else ""

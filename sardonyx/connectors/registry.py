@@ -12,7 +12,6 @@ from sardonyx.connectors.base import Output, PositionedOutput, SplitInput, Topic
 from sardonyx.connectors.blackhole import Blackhole
 from sardonyx.connectors.console import Console
 from sardonyx.connectors.custom import Load, own_input, own_output
-from sardonyx.connectors.declarations import is_own
 from sardonyx.connectors.files.input import FilesInput
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.generator import Generator
@@ -22,7 +21,7 @@ from sardonyx.connectors.sql.output import JdbcOutput
 from sardonyx.connectors.topics.formats import JsonFormat, RawFormat
 from sardonyx.connectors.topics.registered import AvroFormat, ProtobufFormat
 from sardonyx.core.errors import InternalError
-from sardonyx.core.spec import TaskSpec
+from sardonyx.core.spec import TaskSpec, is_own
 from sardonyx.runtime.functions import import_function
 
 __all__ = ["output", "split_input", "topic_format"]

@@ -240,6 +240,14 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
     slot: int
 
 
+class EpochNote(msgspec.Struct, frozen=True):
+    """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
+
+    epoch: int
+    leader: str
+    token: str
+
+
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/pulse/<peer>``, written by the peer itself: where it runs."""
 

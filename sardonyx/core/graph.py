@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sardonyx.connectors.declarations import is_own
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_own
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output

@@ -127,3 +127,8 @@ def encode_spec(spec: JobSpec) -> bytes:
 def decode_spec(data: bytes) -> JobSpec:
     """The reverse of :func:`encode_spec`. Raises ``msgspec.ValidationError`` on anything else."""
     return msgspec.json.decode(data, type=JobSpec)
+
+
+def is_own(medium: str | None) -> bool:
+    """Whether a medium is a class of the user's, named as ``module:Class``."""
+    return medium is not None and ":" in medium

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from queues.connectivity import check_reachable, reach_kafka, reach_zookeeper
+from queues.connectivity import check_reachable, librdkafka_version, reach_kafka
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
 from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.connectivity import reach_zookeeper
 
 __all__ = ["Finding", "check_reachable", "examine"]
 
@@ -78,11 +79,7 @@ def _package(name: str, floor: str) -> Finding:
 
 
 def _librdkafka() -> Finding:
-    try:
-        from confluent_kafka import libversion
-    except ImportError as error:
-        return Finding("librdkafka", False, str(error), f"pip install 'confluent-kafka>={FLOORS['confluent-kafka']}'")
-    have: str = libversion()[0]
+    have = librdkafka_version()
     ok = _at_least(have, LIBRDKAFKA)
     fix = f"pip install 'confluent-kafka>={LIBRDKAFKA}' (its wheels bring a librdkafka of their own)"
     return Finding("librdkafka", ok, have, "" if ok else fix)

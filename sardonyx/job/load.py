@@ -22,10 +22,11 @@ import yaml
 from sardonyx.connectors.check_paths import check_places
 from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.text import near
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.job import bundle
 from sardonyx.job.builder import Job
-from sardonyx.job.parse import near, read
+from sardonyx.job.parse import read
 from sardonyx.job.validate import problems_of
 
 _YAML = (".yaml", ".yml")

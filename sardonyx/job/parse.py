@@ -5,9 +5,8 @@ What cannot be read is reported and left at its default, so that the rest can st
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.text import near
 
 _DECIDED_BY_US = ("code",)
 _ON_ERROR = ("fail", "skip", "dead_letter")
@@ -47,12 +47,6 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     last = len(catalog)
     workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
     return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog, routes=routes), problems
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known name, to be put behind a message; empty if none is near."""
-    found = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxError]) -> TaskSpec:

@@ -23,8 +23,8 @@ from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, is_bounded, order_of
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.core.text import near
 from sardonyx.job import validate_edges
-from sardonyx.job.parse import near
 from sardonyx.job.validate_edges import located, problem
 from sardonyx.runtime import functions as fns
 

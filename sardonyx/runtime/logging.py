@@ -7,7 +7,9 @@ it stands on every line that is logged meanwhile, whoever logs it.
 from __future__ import annotations
 
 import logging
+import re
 import sys
+from collections import Counter
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -71,3 +73,26 @@ def _route_standard_logging(
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+class Collected(logging.Handler):
+    """Collects what a client library logs while it tries to connect, for the cause of an error. None of it is shown.
+
+    Args:
+        decoration: what the library puts around the reason; it is cut off.
+    """
+
+    def __init__(self, decoration: re.Pattern[str] | None = None) -> None:
+        super().__init__(logging.WARNING)
+        self._decoration = decoration
+        self._messages: Counter[str] = Counter()
+        self.logger = logging.Logger("connectivity")  # noqa: LOG001 - outside the hierarchy, so nothing is passed on
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        self._messages[self._decoration.sub("", message) if self._decoration else message] += 1
+
+    def most(self) -> str:
+        """The most frequent message; empty if there is none."""
+        return max(self._messages, key=self._messages.__getitem__, default="")

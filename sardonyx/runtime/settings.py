@@ -77,7 +77,7 @@ class ZookeeperSettings(_Section):
     auth: ZookeeperAuth = ZookeeperAuth()
 
     def client(self) -> dict[str, Any]:
-        """The arguments of a ``KazooClient`` for these settings."""
+        """The arguments of a ``KazooClient``, except access rights: :func:`sardonyx.zookeeper.connectivity.client_arguments`."""
         auth = self.auth
         arguments: dict[str, Any] = {"hosts": self.hosts, "timeout": self.session_timeout}
         if auth.digest:
@@ -93,10 +93,6 @@ class ZookeeperSettings(_Section):
                 "keyfile_password": auth.key_password,
                 "verify_certs": auth.verify,
             }
-        if auth.digest or auth.sasl:
-            from kazoo.security import CREATOR_ALL_ACL
-
-            arguments["default_acl"] = CREATOR_ALL_ACL
         return arguments
 
 

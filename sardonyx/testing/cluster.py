@@ -14,9 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from queues import topics
 from sardonyx.client.client import Client
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.views import JobView
@@ -29,8 +27,6 @@ from sardonyx.testing.faults import Daemon, Fault
 
 _REGISTER = 90.0
 """Seconds that a peer daemon may take to start Spark and to be seen by the coordinator."""
-_CALL = 30.0
-"""Seconds that Kafka may take to answer."""
 
 
 class Addresses(NamedTuple):
@@ -65,7 +61,6 @@ class Cluster(contextlib.ExitStack):
         """``TMPDIR`` of the daemons: what one that is killed leaves behind does not outlive the test's own folder."""
         self.temporary.mkdir()
         self._number = itertools.count()
-        self._client_settings = {**self.settings.kafka.client(), "log_level": 0}
         self.client = self.enter_context(Client(settings=self.settings))
         self.coordinator()
 
@@ -150,43 +145,18 @@ class Cluster(contextlib.ExitStack):
             its whole name, to stand in the job.
         """
         topic = f"{self.settings.deployment}-{name}"
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
-        admin = AdminClient(self._client_settings)  # by a name: forgotten, it would end its own request
-        for future in admin.create_topics([new]).values():
-            future.result(_CALL)
+        topics.create(self.settings, topic, partitions)
         self.fill(topic, records, partitions)
         return topic
 
     def fill(self, topic: str, records: Iterable[Any], partitions: int = 2) -> None:
         """Write records to a topic, in turn over its partitions; see :meth:`topic`."""
-        producer = Producer(self._client_settings)
-        for number, record in enumerate(records):
-            value = record if isinstance(record, bytes) else json.dumps(record).encode()
-            producer.produce(topic, value, partition=number % partitions)
-            producer.poll(0)
-        if producer.flush(_CALL):
-            raise self._silent(f"records for topic {topic}")
+        values = (record if isinstance(record, bytes) else json.dumps(record).encode() for record in records)
+        topics.write(self.settings, topic, values, partitions)
 
     def records(self, topic: str) -> list[Any]:
-        """The JSON records of a topic that are committed, partition by partition; raw bytes where they are no JSON."""
-        config = {"group.id": f"{topic}.nobody", "enable.auto.commit": False, "enable.partition.eof": True}
-        consumer = Consumer({**self._client_settings, **config, "isolation.level": "read_committed"})
-        try:
-            partitions = consumer.list_topics(topic, timeout=_CALL).topics[topic].partitions
-            found: dict[int, list[Any]] = {number: [] for number in partitions}
-            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-            ended = 0
-            while ended < len(partitions):
-                message = consumer.poll(_CALL)
-                if message is None:
-                    raise self._silent(f"topic {topic} to its end: is a transaction still open on it?")
-                if message.error() is not None:
-                    ended += 1
-                    continue
-                found[message.partition()].append(_plain(message.value()))
-            return [record for number in sorted(found) for record in found[number]]
-        finally:
-            consumer.close()
+        """The committed JSON records of a topic, partition by partition; a record that is not JSON as raw bytes."""
+        return [_plain(value) for value in topics.read_committed(self.settings, topic)]
 
     # --- underneath ----------------------------------------------------------------------------------------------
 
@@ -201,14 +171,6 @@ class Cluster(contextlib.ExitStack):
                     fix="the cause stands in the lines above; `sardonyx doctor` checks what the daemons need",
                 )
             time.sleep(0.05)
-
-    def _silent(self, what: str) -> SetupError:
-        return SetupError(
-            "SX-KAFKA-UNREACHABLE",
-            f"Kafka at {self.services.kafka} did not take or give {what} within {_CALL:g} s",
-            cause="no answer",
-            fix="look at the broker",
-        )
 
 
 def _plain(value: bytes | None) -> Any:

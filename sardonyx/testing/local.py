@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from confluent_kafka import Message
 
 from peer.task_runner import Result, StepClock, Work, assemble
 from queues.messages import ROWS_HEADER, Outgoing, Records
-from queues.pieces import Batch
+from queues.pieces import Batch, Message
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import Assignment, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
@@ -34,7 +33,7 @@ from sardonyx.testing.spark import shared_session
 from spark_tasks.code import CodeBundle
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from spark_tasks.session import SparkSession
 
 DEPLOYMENT = "test"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from peer.task_runner import Result
 from queues import block, dead_letters
 from queues.messages import Outgoing
+from queues.pieces import Message
 from sardonyx.connectors import registry
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts

@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import threading
 
-from pyspark.sql import SparkSession
-
 from sardonyx.runtime.settings import SparkSettings
-from spark_tasks.session import is_alive, start_session, stop_session
+from spark_tasks.session import SparkSession, is_alive, start_session, stop_session
 
 MASTER = "local[2]"
 """Whatever the settings say: a test runs here, and two cores show what happens when a batch is cut into slices."""

@@ -45,6 +45,7 @@ from sardonyx.runtime.clock import REAL, Clockwork
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper import errors
 from sardonyx.zookeeper.bulk import BulkClient
+from sardonyx.zookeeper.connectivity import client_arguments
 from sardonyx.zookeeper.multiread import MOST_COUNT, Chunks
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, HARD_LIMIT, Append, Check, Operation, SetIf
 
@@ -119,7 +120,7 @@ class Tree:
         hosts = settings.zookeeper.hosts
         waits = settings.zookeeper.connect_timeout if timeout is None else timeout
         try:
-            client = BulkClient(connection_retry=dict(_RECONNECT), **settings.zookeeper.client())
+            client = BulkClient(connection_retry=dict(_RECONNECT), **client_arguments(settings.zookeeper))
         except ValueError as error:
             raise errors.no_address(str(hosts), error) from error
         tree = cls(client, settings, survive_expiry=survive_expiry)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.loop.slot_fencing import THREADS, Fences, Slot
+from coordinator.loop.slot_fencing import THREADS, Fences
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])

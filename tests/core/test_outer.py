@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop import side_effects
-from coordinator.loop.side_effects import KafkaLinks, OuterWorker
+from coordinator.loop.side_effects import OuterWorker
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.core.events import Counts, CreateLinks, DeleteLinks, LinkFacts, LinksCreated, LinksDeleted, LinksFailed
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.settings import Settings
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 FACTS = {"a.b": LinkFacts(4)}
@@ -161,20 +158,3 @@ def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
     release.set()
     with pytest.raises(queue.Empty):
         done.get(timeout=0.2)
-
-
-def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first."""
-    found = [{"a": Counts(1, 1), "b": Counts(2, 2)}, {"b": Counts(3, 3)}]
-    attempts = iter([SetupError("SX-KAFKA-UNREACHABLE", "away"), None])
-
-    def delete(*_: object) -> None:
-        if (error := next(attempts)) is not None:
-            raise error
-
-    kafka = SimpleNamespace(last_counts=lambda *_: found.pop(0), delete_links=delete)
-    monkeypatch.setitem(sys.modules, "queues.admin", kafka)
-    links = KafkaLinks(Settings())
-    with pytest.raises(SetupError):
-        links.delete_links("j-1", SPEC)
-    assert links.delete_links("j-1", SPEC) == {"a": Counts(1, 1), "b": Counts(3, 3)}

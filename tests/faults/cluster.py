@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from coordinator.loop.election import EpochNote
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
+from sardonyx.core.events import EpochNote
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
 from tests.faults import processes

@@ -20,8 +20,8 @@ import msgspec
 from kazoo.protocol.states import ZnodeStat
 
 from coordinator.loop import event_log
-from coordinator.loop.election import EpochNote
 from sardonyx.core import node_paths
+from sardonyx.core.events import EpochNote
 from sardonyx.runtime.clock import Clockwork
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import Tree

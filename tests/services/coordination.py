@@ -16,7 +16,6 @@ from coordinator.core.state import check, project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidacy, Leadership
-from coordinator.loop.slot_fencing import Slot
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
     Acked,
@@ -30,6 +29,7 @@ from sardonyx.core.events import (
     PulseNote,
 )
 from sardonyx.core.graph import graph_of
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import Tree

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.loop.election import EpochNote
 from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.core import node_paths
+from sardonyx.core.events import EpochNote
 from sardonyx.runtime.child_process import Keeper, start_child
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import Tree

@@ -26,7 +26,8 @@ import psutil
 
 import peer.task_runner
 from coordinator.daemon import Coordinator
-from coordinator.loop.side_effects import KafkaLinks, OuterEffects
+from coordinator.kafka.job_links import KafkaLinks
+from coordinator.loop.side_effects import OuterEffects
 from peer.assignment import Grant
 from peer.daemon import PeerDaemon
 from peer.outlets import Outlet

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from queues.connectivity import check_reachable, reach_kafka, reach_zookeeper
+from queues.connectivity import check_reachable, reach_kafka
 from sardonyx.client.health import at_work
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import doctor, kafka_jars, services
@@ -31,6 +31,7 @@ from sardonyx.dev.services import Services, embedded_services, free_ports, liste
 from sardonyx.runtime.child_process import Keeper, start_child
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.connectivity import client_arguments, reach_zookeeper
 from tests.waiting import until
 
 SERVE_UNTIL_KILLED = """
@@ -272,7 +273,9 @@ def test_a_kafka_setting_that_librdkafka_does_not_take_is_named(kafka: str) -> N
 def test_credentials_make_what_we_create_ours_alone(zookeeper: str, settings: Settings) -> None:
     """With zookeeper.auth.digest a node can be read by its creator, and by nobody without the password."""
     path = f"/{settings.deployment}"
-    ours = KazooClient(**load_settings(zookeeper={"hosts": zookeeper, "auth": {"digest": "me:pw"}}).zookeeper.client())
+    ours = KazooClient(
+        **client_arguments(load_settings(zookeeper={"hosts": zookeeper, "auth": {"digest": "me:pw"}}).zookeeper)
+    )
     anyone = KazooClient(zookeeper)
     for client in (ours, anyone):
         client.start()

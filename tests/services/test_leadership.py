@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from coordinator.loop.election import Candidacy, EpochNote, LeadershipEnded, identity
+from coordinator.loop.election import Candidacy, LeadershipEnded, identity
 from sardonyx.core import node_paths
-from sardonyx.core.events import Create, Set
+from sardonyx.core.events import Create, EpochNote, Set
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost
 from sardonyx.zookeeper.session import Tree

@@ -13,13 +13,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.loop.side_effects import KafkaLinks
+from coordinator.kafka.job_links import KafkaLinks
 from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction import ProducerLost, TransactionAborted
-from sardonyx.core.errors import InputError, OutputError, SardonyxError
+from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.events import Counts
+from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until
@@ -369,3 +370,21 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
     assert not refused.value.passing
     assert refused.value.error.code() == KafkaError.INVALID_RECORD
     assert admin.read_all(task.settings, topic) == []
+
+
+def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first."""
+    found = [{"a": Counts(1, 1), "b": Counts(2, 2)}, {"b": Counts(3, 3)}]
+    attempts = iter([SetupError("SX-KAFKA-UNREACHABLE", "away"), None])
+
+    def delete(*_: object) -> None:
+        if (error := next(attempts)) is not None:
+            raise error
+
+    monkeypatch.setattr("coordinator.kafka.job_links.last_counts", lambda *_: found.pop(0))
+    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", delete)
+    spec = JobSpec(name="j", workflow=[], catalog=[])
+    links = KafkaLinks(Settings())
+    with pytest.raises(SetupError):
+        links.delete_links("j-1", spec)
+    assert links.delete_links("j-1", spec) == {"a": Counts(1, 1), "b": Counts(3, 3)}

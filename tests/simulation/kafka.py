@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from coordinator.loop.slot_fencing import Slot
 from peer.assignment import Grant, GrantGone
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
 from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import Tree

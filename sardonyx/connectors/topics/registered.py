@@ -7,17 +7,15 @@ was written with; what is written is registered under the topic's subject first,
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from queues import schema_registry
 from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
@@ -65,7 +63,7 @@ class _Registered:
         self._conf = {"auto.register.schemas": options.get("register", True)}
         self._subject: str = options.get("subject", "topic")
         self._address = _address(options.get("registry") or registry)
-        self._client = _client(self._address, os.getpid())
+        self._client = schema_registry.client(self._address, os.getpid())
         self._schemas: dict[int, Written | str] = {}
         self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
 
@@ -166,11 +164,7 @@ class _Registered:
         """What makes records of rows with these columns."""
         known = self._writers.get(str(schema))
         if known is None:
-            from confluent_kafka import schema_registry
-            from confluent_kafka.serialization import MessageField, SerializationContext
-
-            strategy = getattr(schema_registry, f"{self._subject}_subject_name_strategy")
-            context = SerializationContext(self._topic, MessageField.VALUE)
+            strategy, context = schema_registry.subject_of_values(self._subject, self._topic)
             serializer = self._serializer(schema, {**self._conf, "subject.name.strategy": strategy})
             known = self._writers[str(schema)] = lambda row: serializer(row, context)
         return known
@@ -213,26 +207,21 @@ class AvroFormat(_Registered):
     kind = "Avro"
 
     def _written(self, schema: Any) -> Written:
-        from confluent_kafka.schema_registry.avro import AvroDeserializer
-
         columns = avro_types.to_arrow(json.loads(schema.schema_str))
-        read = AvroDeserializer(self._client)
+        read = schema_registry.avro_deserializer(self._client)
         # Without a context it does not ask the registry, batch after batch, for a subject that nothing here depends on.
         return Written(lambda _: columns, lambda value: _record(read(value)))
 
     def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
-        from confluent_kafka.schema_registry.avro import AvroSerializer
-
         wanted = self._given or json.dumps(avro_types.of_arrow(schema, self._topic))
         try:
-            made: Callable[[dict[str, Any], Any], bytes] = AvroSerializer(self._client, wanted, conf=conf)
+            return schema_registry.avro_serializer(self._client, wanted, conf)
         except Exception as error:
             raise OutputError(
                 "SX-OUTPUT-REGISTRY",
                 f"value_schema of topic {self._topic} cannot be used: {error}",
                 fix="give an Avro schema of type record, as JSON",
             ) from error
-        return made
 
 
 class ProtobufFormat(_Registered):
@@ -264,12 +253,10 @@ class ProtobufFormat(_Registered):
         return str(found.schema.schema_str)
 
     def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
-        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
-
         from sardonyx.connectors.topics import protobuf_types
 
         message = protobuf_types.message_of(schema, self._topic)
-        write = ProtobufSerializer(message, self._client, conf={**conf, "use.deprecated.format": False})
+        write = schema_registry.protobuf_serializer(self._client, message, conf)
         return lambda row, context: write(protobuf_types.filled(message(), row), context)
 
 
@@ -281,32 +268,6 @@ def _address(given: str | None) -> str:
         "no address of a schema registry is given",
         fix='give the medium registry="http://HOST:PORT", or set kafka.schema_registry where peers run',
     )
-
-
-@functools.lru_cache(maxsize=8)
-def _client(address: str, _pid: int) -> Any:
-    """The process's one client of a registry, which remembers schemas.
-
-    It trusts whom this machine trusts, and not a list that some package brought along.
-    """
-    try:
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-        from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: F401 - asked for here, to tell their absence
-        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: F401 - likewise
-    except ImportError as error:
-        raise SetupError(
-            "SX-REGISTRY-DRIVER",
-            "this machine has nothing that talks to schema registries",
-            cause=str(error),
-            fix="install it where peers run: pip install 'sardonyx[registry]'",
-        ) from error
-    trusted = ssl.get_default_verify_paths()
-    ca = next((path for path in (trusted.cafile, _DEBIAN_CA, trusted.capath) if path and Path(path).exists()), None)
-    secure = address.startswith("https") and ca is not None
-    return SchemaRegistryClient({"url": address, **({"ssl.ca.location": ca} if secure else {})})
-
-
-_DEBIAN_CA = "/etc/ssl/certs/ca-certificates.crt"
 
 
 _UNKNOWN = {40401, 40402, 40403}
@@ -321,9 +282,7 @@ def _is_unknown(error: Exception) -> bool:
 
 def _is_of_network(error: Exception) -> bool:
     """Whether it was raised by talking to a registry, or to what answers in its place."""
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-    talk = (SchemaRegistryError, OSError, json.JSONDecodeError)
+    talk = (schema_registry.registry_error(), OSError, json.JSONDecodeError)
     return isinstance(error, talk) or type(error).__module__.startswith("httpx")
 
 

@@ -1,0 +1,138 @@
+"""Whole topics, for people and tests: create one, write records to it, look at the records that are committed.
+
+Tasks use :mod:`queues.reader` and :mod:`queues.transaction`; nothing here takes part in a job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings import Settings
+
+CALL = 30.0
+"""Seconds that Kafka may take to answer."""
+PEEK = 5.0
+"""Seconds that :func:`peek` may take."""
+
+
+def create(settings: Settings, topic: str, partitions: int, replication_factor: int = 1) -> None:
+    """Create a topic.
+
+    Raises:
+        SetupError: ``SX-KAFKA-REFUSED``: it exists, or may not be created.
+    """
+    admin = AdminClient(_client(settings))  # kept in a name: a client that is collected cancels its own request
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
+    for future in admin.create_topics([new]).values():
+        try:
+            future.result(CALL)
+        except KafkaException as error:
+            raise _refused(settings, f"create topic {topic}", error) from error
+
+
+def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: int) -> None:
+    """Write records, in turn over the topic's partitions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``: Kafka did not take all of them in time.
+    """
+    producer = Producer(_client(settings))
+    for number, record in enumerate(records):
+        producer.produce(topic, record, partition=number % partitions)
+        producer.poll(0)
+    if producer.flush(CALL):
+        raise _silent(settings, f"accept records for topic {topic}")
+
+
+def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
+    """The values of all committed records, partition by partition.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time.
+    """
+    consumer = _consumer(settings, topic)
+    try:
+        partitions = consumer.list_topics(topic, timeout=CALL).topics[topic].partitions
+        found: dict[int, list[bytes | None]] = {number: [] for number in partitions}
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        ended = 0
+        while ended < len(partitions):
+            message = consumer.poll(CALL)
+            if message is None:
+                raise _silent(settings, f"give topic {topic} to its end (is a transaction still open on it?)")
+            if message.error() is not None:
+                ended += 1
+                continue
+            found[message.partition()].append(message.value())
+        return [value for number in sorted(found) for value in found[number]]
+    finally:
+        consumer.close()
+
+
+def peek(settings: Settings, topic: str, count: int) -> list[str]:
+    """Up to ``count`` of a topic's last committed records as text, in no order between partitions.
+
+    Raises:
+        SetupError: ``SX-KAFKA-REFUSED``: Kafka does not answer or refuses.
+    """
+    consumer = _consumer(settings, topic)
+    try:
+        known = consumer.list_topics(topic, timeout=PEEK).topics[topic].partitions
+        places = []
+        for partition in known:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PEEK)
+            # A transaction marker follows the last record, and takes an offset too.
+            places.append(TopicPartition(topic, partition, max(low, high - count - 1)))
+        consumer.assign(places)
+        texts: list[str] = []
+        deadline = time.monotonic() + PEEK
+        while len(texts) < count and time.monotonic() < deadline:
+            message = consumer.poll(min(0.5, PEEK))
+            if message is not None and message.error() is None:
+                texts.append((message.value() or b"").decode("utf-8", "replace"))
+            elif message is None and texts:
+                break  # nothing more comes at once; a few are enough
+        return texts
+    except KafkaException as error:
+        raise _refused(settings, f"give records of topic {topic}", error) from error
+    finally:
+        consumer.close()
+
+
+def _client(settings: Settings) -> dict[str, object]:
+    return {**settings.kafka.client(), "log_level": 0}
+
+
+def _consumer(settings: Settings, topic: str) -> Consumer:
+    return Consumer(
+        {
+            **_client(settings),
+            "group.id": f"{topic}.peek",  # no member joins it: partitions are assigned by hand
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+
+
+def _refused(settings: Settings, what: str, error: KafkaException) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-REFUSED",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
+        cause=str(error),
+        fix="look at the broker's log and at the rights of this client",
+    )
+
+
+def _silent(settings: Settings, what: str) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-UNREACHABLE",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not {what} within {CALL:g} s",
+        cause="no answer",
+        fix="check that the brokers run and that kafka.bootstrap_servers names them",
+    )
