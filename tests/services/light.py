@@ -258,7 +258,7 @@ class LightCraft:
 
     def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
         self.wait(tree, "answer")
-        spec = decode_spec(peer.work._must(tree, node_paths.job_spec(assignment.job)))
+        spec = decode_spec(peer.task_runner._must(tree, node_paths.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, tree, peer_id, assignment, stage)
 
