@@ -21,9 +21,9 @@ STAGES, PARTITIONS = 5, 8
 
 def job(number: int) -> JobSpec:
     names = [f"t{index}" for index in range(STAGES)]
-    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog = [TaskSpec(name=names[0], type="input", connector="generator")]
     catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
-    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    catalog.append(TaskSpec(name=names[-1], type="output", connector="blackhole"))
     workflow = list(itertools.pairwise(names))
     return JobSpec(name=f"job{number}", workflow=workflow, catalog=catalog, partitions=PARTITIONS)
 

@@ -52,7 +52,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.events import PulseNote, Set
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 RESULTS = Path(__file__).parent / "results" / "coordination"
 SEED = 4
@@ -329,28 +329,26 @@ def killed(settings: Settings) -> float:
     }
     command = [sys.executable, __file__, "--coordinator"]
     with contextlib.ExitStack() as stack:
-        tree = Tree.connect(own)
-        stack.callback(tree.close)
+        zk = ZooKeeperSession.connect(own)
+        stack.callback(zk.close)
         processes = []
         for standing in (1, 2):
             quiet = subprocess.DEVNULL
             processes.append(subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet))
             stack.callback(processes[-1].kill)
-            until(
-                lambda standing=standing: len(tree.children(node_paths.ELECTION)) == standing, "a coordinator to stand"
-            )
-        decided(tree)  # the first one leads
+            until(lambda standing=standing: len(zk.children(node_paths.ELECTION)) == standing, "a coordinator to stand")
+        decided(zk)  # the first one leads
         processes[0].send_signal(signal.SIGKILL)
-        return decided(tree)
+        return decided(zk)
 
 
-def decided(tree: Tree) -> float:
+def decided(zk: ZooKeeperSession) -> float:
     """Seconds from a birth to the decision about it."""
     peer = f"peer-{next(_serial)}"
     there = threading.Event()
-    tree.read(node_paths.peer_state(peer), watch=lambda _: there.set())
+    zk.read(node_paths.peer_state(peer), watch=lambda _: there.set())
     began = time.perf_counter()
-    tree.create(node_paths.pulse(peer), msgspec.json.encode(PulseNote("d", "bench", 1)), ephemeral=True)
+    zk.create(node_paths.pulse(peer), msgspec.json.encode(PulseNote("d", "bench", 1)), ephemeral=True)
     if not there.wait(60):
         raise RuntimeError("nobody decided within a minute")
     return time.perf_counter() - began

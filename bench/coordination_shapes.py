@@ -55,9 +55,9 @@ class Shape:
 def chain(tasks: int) -> JobSpec:
     """A job of so many tasks in a row."""
     names = [f"t{index}" for index in range(tasks)]
-    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog = [TaskSpec(name=names[0], type="input", connector="generator")]
     catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
-    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    catalog.append(TaskSpec(name=names[-1], type="output", connector="blackhole"))
     return JobSpec(name="chain", workflow=list(itertools.pairwise(names)), catalog=catalog, partitions=PARTITIONS)
 
 

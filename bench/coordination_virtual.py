@@ -48,7 +48,7 @@ from sardonyx.dev.services import four_letters
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.services.light import LightCraft, LightReader, LightWork
@@ -102,7 +102,7 @@ class HeldCraft(LightCraft):
     _asked: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ended(self, tree: Tree, job: str, link: Link) -> bool:
+    def ended(self, zk: ZooKeeperSession, job: str, link: Link) -> bool:
         """Whether everything that will ever be on the link is there."""
         path = node_paths.sentinel(job, link.name)
         if link.kind == "splits" or path in self._ended:
@@ -110,12 +110,12 @@ class HeldCraft(LightCraft):
         with self._lock:
             asked = path in self._asked
             self._asked.add(path)
-        if not asked and tree.read(path, watch=lambda _: self._asked.discard(path)) is not None:
+        if not asked and zk.read(path, watch=lambda _: self._asked.discard(path)) is not None:
             self._ended.add(path)
         return path in self._ended
 
-    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
-        HeldLoop(prepared, grant, tree).run()
+    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
+        HeldLoop(prepared, grant, zk).run()
 
 
 @dataclass
@@ -135,7 +135,7 @@ class HeldReader(LightReader):
         craft = self.work.craft
         assert isinstance(craft, HeldCraft)
         through = craft.released.is_set() and time.monotonic() >= self.due
-        ended = through and craft.ended(self.work.tree, self.work.assignment.job, link)
+        ended = through and craft.ended(self.work.zk, self.work.assignment.job, link)
         drained = self.leader(link.name, uuid.uuid4().hex) if ended else None
         return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
 
@@ -149,7 +149,7 @@ class SealWriter:
     def write(self, messages: list[str], positions: object, group: object, clock: object) -> None:
         del positions, group, clock
         for link in self.work.stage.egress if messages else []:
-            self.work.tree.create(node_paths.sentinel(self.work.assignment.job, link.name), messages[0].encode())
+            self.work.zk.create(node_paths.sentinel(self.work.assignment.job, link.name), messages[0].encode())
 
     def close(self) -> None:
         pass
@@ -187,9 +187,9 @@ def coordinate() -> None:
 def wide(name: str) -> JobSpec:
     """A chain of tasks, each wide enough for every peer."""
     names = [f"t{index}" for index in range(TASKS)]
-    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog = [TaskSpec(name=names[0], type="input", connector="generator")]
     catalog += [TaskSpec(name=each, type="function", fn="m:f") for each in names[1:-1]]
-    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    catalog.append(TaskSpec(name=names[-1], type="output", connector="blackhole"))
     return JobSpec(name=name, workflow=list(itertools.pairwise(names)), catalog=catalog, partitions=PARTITIONS)
 
 
@@ -208,15 +208,15 @@ class Stage:
         self._folder, self._stack = folder, stack
         self.lists: dict[str, int] = {}
         """The longest that each child list was when it was looked at."""
-        self.tree = Tree.connect(settings)
-        stack.callback(self.tree.close)
+        self.zk = ZooKeeperSession.connect(settings)
+        stack.callback(self.zk.close)
         self.coordinators: list[subprocess.Popen[str]] = []
         for number in range(2):  # the first one leads
             self.coordinators.append(self._process("coordinator", number))
             self.until(
-                lambda standing=number + 1: len(self.tree.children(node_paths.ELECTION)) == standing, "a coordinator"
+                lambda standing=number + 1: len(self.zk.children(node_paths.ELECTION)) == standing, "a coordinator"
             )
-        self.until(lambda: self.tree.read(node_paths.EPOCH), "one of them to lead")
+        self.until(lambda: self.zk.read(node_paths.EPOCH), "one of them to lead")
         self.leader = psutil.Process(self.coordinators[0].pid)
         self.alone = self.leader.memory_info().rss
         self.daemons = [self._process("daemon", number) for number in range(daemons)]
@@ -255,12 +255,12 @@ class Stage:
     def states(self) -> Tally[str]:
         """How many peers are in which state, as the tree says."""
         self._look_at_lists()
-        notes = self.tree.read_many(map(node_paths.peer_state, self.tree.children(node_paths.PEER_STATE)))
+        notes = self.zk.read_many(map(node_paths.peer_state, self.zk.children(node_paths.PEER_STATE)))
         return Tally(msgspec.json.decode(data, type=PeerNote).state for data in notes.values())
 
     def _look_at_lists(self) -> None:
         for path in node_paths.TOP:
-            found = self.tree.client.exists(self.tree.path(path))
+            found = self.zk.client.exists(self.zk.path(path))
             if found is not None:
                 self.lists[path] = max(self.lists.get(path, 0), int(found.children_count))
 
@@ -272,11 +272,11 @@ class Stage:
 
     def submit(self, *names: str) -> None:
         for name in names:
-            self.tree.request(JobSubmitted(job=name, spec=wide(name)))
+            self.zk.request(JobSubmitted(job=name, spec=wide(name)))
 
     def ended(self, *names: str) -> bool:
         self._look_at_lists()
-        found = [self.tree.read(node_paths.job_status(name)) for name in names]
+        found = [self.zk.read(node_paths.job_status(name)) for name in names]
         notes = [msgspec.json.decode(data, type=JobNote) for data in found if data]
         if any(note.status != "completed" for note in notes if note.status in ENDED):
             raise RuntimeError(f"a job failed: {notes}")
@@ -284,7 +284,7 @@ class Stage:
 
     def taken(self) -> int:
         """Events that have been handled so far."""
-        return int(self.tree.read(node_paths.CHECKPOINT) or 0)
+        return int(self.zk.read(node_paths.CHECKPOINT) or 0)
 
     def memory(self) -> dict[str, float]:
         """MiB of the coordinator that leads beyond what it took alone, KiB of a virtual peer beyond the daemon without any;
@@ -364,14 +364,14 @@ def measure(settings: Settings, daemons: int, each: int) -> dict[str, Any]:
         found["verify_exit_code"], found["verify"] = stage.verify()
         found["lists"] = stage.lists
         found["zookeeper"] = served(str(settings.zookeeper.hosts))
-        found |= told_by_the_log(stage.tree)
+        found |= told_by_the_log(stage.zk)
         found["warnings"] = warnings(folder)
     found["seconds"] = {name: round(seconds, 2) for name, seconds in took.items()}
     return found
 
 
 def left(stage: Stage) -> bool:
-    return not stage.tree.children(node_paths.PULSE)
+    return not stage.zk.children(node_paths.PULSE)
 
 
 def tell(what: str, took: dict[str, float]) -> None:
@@ -396,14 +396,14 @@ def warnings(folder: Path) -> dict[str, int]:
     return dict(found.most_common(20))
 
 
-def told_by_the_log(tree: Tree) -> dict[str, Any]:
+def told_by_the_log(zk: ZooKeeperSession) -> dict[str, Any]:
     """Kinds of events, how long peers took to take a task, and how many were in which state, by the log's own times."""
     state: State = new_state("bench")
     kinds: Tally[str] = Tally()
     answered: list[float] = []
     points: dict[str, list[float]] = {name: [] for name in ("at", "idle", "offered", "at_work", "events")}
     first: float | None = None
-    for n, entry in journal.read_entries(tree):
+    for n, entry in journal.read_entries(zk):
         event = entry.event
         kinds[kind_of(event)] += 1
         first = event.at if first is None else first

@@ -25,7 +25,7 @@ from coordinator.core.decide import Timers, decide, surplus
 from coordinator.core.state import State, new_state
 from coordinator.loop import event_log as journal
 from coordinator.loop import snapshots
-from coordinator.loop.election import Candidacy, Leadership
+from coordinator.loop.election import Candidate, Leadership
 from coordinator.loop.leader import Leader
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
@@ -53,7 +53,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import chunked
 
 STAGES, PARTITIONS = 5, 8
@@ -72,9 +72,9 @@ TIMERS = Timers(ack_timeout=15.0, revoke_grace=10.0, failure_backoff=1.0, keep_j
 def job_spec(name: str) -> JobSpec:
     """A chain of tasks."""
     names = [f"t{index}" for index in range(STAGES)]
-    catalog = [TaskSpec(name=names[0], type="input", medium="generator")]
+    catalog = [TaskSpec(name=names[0], type="input", connector="generator")]
     catalog += [TaskSpec(name=name, type="function", fn="m:f") for name in names[1:-1]]
-    catalog.append(TaskSpec(name=names[-1], type="output", medium="blackhole"))
+    catalog.append(TaskSpec(name=names[-1], type="output", connector="blackhole"))
     return JobSpec(name=name, workflow=list(itertools.pairwise(names)), catalog=catalog, partitions=PARTITIONS)
 
 
@@ -195,7 +195,7 @@ class World:
         crowd: who speaks.
     """
 
-    def __init__(self, leadership: Leadership, outside: Tree, settings: Settings, crowd: Crowd) -> None:
+    def __init__(self, leadership: Leadership, outside: ZooKeeperSession, settings: Settings, crowd: Crowd) -> None:
         self.crowd = crowd
         self.cpu = dict.fromkeys(PROCESSES, 0.0)
         """Seconds of processor time that the measured rounds took, by process: the load of the machine disturbs it less."""
@@ -238,7 +238,7 @@ class World:
         dying = self.crowd.dying(self.state, churn)
         said = self.crowd.said(self.state, requests)
         self._put([*self.crowd.jobs(self.state), *said], self.crowd.born(len(dying)), dying)
-        self._leader._tree.sync()  # noqa: SLF001 - so that its watches have fired
+        self._leader._zk.sync()  # noqa: SLF001 - so that its watches have fired
         with self._steps():
             before = self._processors()
             self._leader.turn()
@@ -324,7 +324,7 @@ class World:
         for at in range(0, len(requests), 500):
             transaction = self._outside.client.transaction()
             for event in requests[at : at + 500]:
-                prefix = node_paths.inbox_prefix(kind_of(event), self._outside.clockwork.token())
+                prefix = node_paths.inbox_prefix(kind_of(event), self._outside.runtime.token())
                 transaction.create(self._outside.path(prefix), encode_event(event), sequence=True)
             failed = [result for result in transaction.commit() if isinstance(result, Exception)]
             if failed:
@@ -356,7 +356,7 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
 def world(settings: Settings, peers: int, seed: int) -> Iterator[World]:
     """A coordinator that has taken over an empty deployment, with so many peers on running jobs."""
     with swept(settings), leadership(settings) as won:
-        outside = Tree.connect(settings)
+        outside = ZooKeeperSession.connect(settings)
         try:
             yield World(won, outside, settings, Crowd(peers, random.Random(seed)))  # noqa: S311 - repeatable, not secret
         finally:
@@ -367,32 +367,32 @@ def world(settings: Settings, peers: int, seed: int) -> Iterator[World]:
 def swept(settings: Settings) -> Iterator[Settings]:
     """A deployment that is removed in the end: ZooKeeper keeps all in memory."""
     yield settings
-    tree = Tree.connect(settings)
+    zk = ZooKeeperSession.connect(settings)
     try:
-        _sweep(tree, "")
+        _sweep(zk, "")
     finally:
-        tree.close()
+        zk.close()
 
 
-def _sweep(tree: Tree, path: str) -> None:
-    below = [f"{path}/{name}" for name in tree.children(path)]
+def _sweep(zk: ZooKeeperSession, path: str) -> None:
+    below = [f"{path}/{name}" for name in zk.children(path)]
     leaves = path in {node_paths.PEER_STATE, node_paths.PULSE, node_paths.INBOX} or path.startswith(
         node_paths.LOG + "/"
     )
     for child in () if leaves else below:
-        _sweep(tree, child)
+        _sweep(zk, child)
     for chunk in chunked([Delete(child)] for child in below):
-        tree.commit(chunk)
+        zk.commit(chunk)
 
 
 @contextmanager
 def leadership(settings: Settings) -> Iterator[Leadership]:
     """A won election, with nobody who drives it."""
-    tree = Tree.connect(settings)
+    zk = ZooKeeperSession.connect(settings)
     try:
-        candidacy = Candidacy(tree, Event())
-        if not candidacy.wait(Event()):
+        candidate = Candidate(zk, Event())
+        if not candidate.wait(Event()):
             raise RuntimeError("not elected")
-        yield candidacy.take()
+        yield candidate.take()
     finally:
-        tree.close()
+        zk.close()

@@ -21,7 +21,7 @@ from performance_track import Track
 from sardonyx.cli.daemons import DRAIN
 from sardonyx.cli.profile import profiled
 from sardonyx.client.client import Client
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 
 PRODUCT = ("-m", "sardonyx")
 """What Python is given to be the product."""
@@ -47,7 +47,7 @@ class Daemons:
     """A coordinator and peer daemons of our own."""
 
     client: Client
-    peers: list[Keeper]
+    peers: list[ChildProcess]
 
     def commits(self, task: str) -> Commits:
         """Of all peers together, read out of their logs, as ``run --profile`` does."""
@@ -81,7 +81,7 @@ def daemons(
         settings = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
     with contextlib.ExitStack() as stack:
 
-        def start(name: str, *command: str | Path) -> Keeper:
+        def start(name: str, *command: str | Path) -> ChildProcess:
             log = folder / f"{name}.log"
             child = start_child([sys.executable, *command], name=name, log_path=log, env=settings.environment())
             stack.callback(child.stop, DRAIN)

@@ -13,18 +13,18 @@ import msgspec
 import structlog
 
 from coordinator.kafka.job_links import KafkaLinks
-from coordinator.loop.election import Candidacy, LeadershipEnded, identity
+from coordinator.loop.election import Candidate, LeadershipEnded, identity
 from coordinator.loop.leader import Leader
 from coordinator.loop.side_effects import OuterEffects
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobNote
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a coordinator that broke stands again; doubled each time, until a leadership lasts."""
@@ -48,9 +48,9 @@ log = structlog.get_logger()
 
 
 class Connect(Protocol):
-    """How a session with ZooKeeper is opened: :meth:`Tree.connect`."""
+    """How a session with ZooKeeper is opened: :meth:`ZooKeeperSession.connect`."""
 
-    def __call__(self, settings: Settings, *, timeout: float | None = None) -> Tree: ...
+    def __call__(self, settings: Settings, *, timeout: float | None = None) -> ZooKeeperSession: ...
 
 
 class Coordinator:
@@ -68,18 +68,18 @@ class Coordinator:
         settings: Settings,
         outer: OuterEffects | None = None,
         *,
-        connect: Connect = Tree.connect,
-        clockwork: Clockwork = REAL,
+        connect: Connect = ZooKeeperSession.connect,
+        runtime: Runtime = REAL,
     ) -> None:
         self._settings = settings
         self._outer = KafkaLinks(settings) if outer is None else outer
         self._connect = connect
-        self._clockwork = clockwork
-        self._stop = clockwork.signal()
-        self._wake = clockwork.signal()
+        self._runtime = runtime
+        self._stop = runtime.signal()
+        self._wake = runtime.signal()
         self._troubles = 0
-        self._session: Tree | None = None
-        self.leading = clockwork.signal()
+        self._session: ZooKeeperSession | None = None
+        self.leading = runtime.signal()
         """Set while this one leads."""
 
     def stop(self) -> None:
@@ -95,16 +95,16 @@ class Coordinator:
             SardonyxError: ``SX-LOG-FORMAT``: the deployment was made by another version.
         """
         sys.setswitchinterval(SWITCH)
-        while (tree := self._connected()) is not None:
-            pause = self._term(tree)
+        while (zk := self._connected()) is not None:
+            pause = self._term(zk)
             if pause:
                 self._stop.wait(pause)
 
-    def _term(self, tree: Tree) -> float:
+    def _term(self, zk: ZooKeeperSession) -> float:
         """Stand and lead once, and end the session, so that another can lead. Gives the pause until the next time."""
-        began, self._session = self._clockwork.now(), tree
+        began, self._session = self._runtime.now(), zk
         try:
-            self._stand_and_lead(tree)
+            self._stand_and_lead(zk)
         except _OVER as error:
             if not self._stop.is_set():
                 log.warning("leadership or candidacy ended", code=error.code, reason=error.message)
@@ -112,47 +112,47 @@ class Coordinator:
             if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
                 raise
             # Not passed over: the leadership is over, and the pause grows for as long as it happens again.
-            self._troubles = 1 if self._clockwork.now() - began > LASTS else self._troubles + 1
+            self._troubles = 1 if self._runtime.now() - began > LASTS else self._troubles + 1
             pause = min(FIRST_PAUSE * 2.0 ** (self._troubles - 1), LONGEST_PAUSE)
             log.error("leadership broke, stands again after a pause", pause=pause, times=self._troubles, exc_info=error)
             return pause
         finally:
             self.leading.clear()
             self._session = None
-            tree.close()
+            zk.close()
         return 0.0
 
-    def _stand_and_lead(self, tree: Tree) -> None:
-        candidacy = Candidacy(tree, self._wake)
+    def _stand_and_lead(self, zk: ZooKeeperSession) -> None:
+        candidate = Candidate(zk, self._wake)
         log.info("stands for election", me=identity())
-        if not candidacy.wait(self._stop):
+        if not candidate.wait(self._stop):
             return
-        leader = Leader(candidacy.take(), self._settings, self._outer, wake=self._wake, late=self._note_late)
+        leader = Leader(candidate.take(), self._settings, self._outer, wake=self._wake, late=self._note_late)
         self.leading.set()
         leader.lead(self._stop)
         log.info("leaves the leadership", n=leader.state.n)
 
     def _note_late(self, job: str, spec: JobSpec) -> None:
         """In a thread of a leadership that is over, whose topics may have come behind the back of whoever leads now."""
-        self._clockwork.spawn(f"late-{job}", lambda: self._undo_late(job, spec))
+        self._runtime.spawn(f"late-{job}", lambda: self._undo_late(job, spec))
 
     def _undo_late(self, job: str, spec: JobSpec) -> None:
         """If their job has ended nobody else removes them. If not, they are its topics, whoever made them."""
         while not self._stop.is_set():
-            tree = self._session
+            zk = self._session
             try:
-                if tree is not None:
-                    tree.sync()
-                    data = tree.read(node_paths.job_status(job))
+                if zk is not None:
+                    zk.sync()
+                    data = zk.read(node_paths.job_status(job))
                     if data is None or msgspec.json.decode(data, type=JobNote).status in ENDED:
                         self._outer.delete_links(job, spec)
                         log.info("topics that came late are removed", job=job)
                     return
             except Exception as error:  # noqa: BLE001 - Kafka or ZooKeeper is away: again, for as long as it takes
                 log.warning("topics that came late cannot be removed yet", job=job, reason=str(error))
-            self._clockwork.signal().wait(LATE_PAUSE)
+            self._runtime.signal().wait(LATE_PAUSE)
 
-    def _connected(self) -> Tree | None:
+    def _connected(self) -> ZooKeeperSession | None:
         """A session, however long it takes; None if stopped before."""
         since, said = datetime.now().astimezone(), 0.0
         while not self._stop.is_set():
@@ -161,8 +161,8 @@ class Coordinator:
             except (SetupError, SessionLost) as error:
                 if error.code not in ("SX-ZOOKEEPER-UNREACHABLE", "SX-ZOOKEEPER-AWAY", "SX-ZOOKEEPER-SESSION-LOST"):
                     raise
-                if self._clockwork.now() - said > REMIND:
-                    said = self._clockwork.now()
+                if self._runtime.now() - said > REMIND:
+                    said = self._runtime.now()
                     hosts = self._settings.zookeeper.hosts
                     log.warning("waits for ZooKeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
         return None

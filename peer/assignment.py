@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.core.events import Assignment, PeerState
-from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.clock import REAL, Runtime
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 """States in which a peer may commit for its task."""
@@ -31,10 +31,10 @@ class Grant:
         clockwork: time and threads.
     """
 
-    def __init__(self, assignment: Assignment, connected: Callable[[], bool], clockwork: Clockwork = REAL) -> None:
+    def __init__(self, assignment: Assignment, connected: Callable[[], bool], runtime: Runtime = REAL) -> None:
         self.assignment = assignment
         self._connected = connected
-        self._changed = clockwork.condition()
+        self._changed = runtime.condition()
         self._state: PeerState = "active"
         self._gone = False
         self._draining = False

@@ -21,12 +21,12 @@ from peer.assignment import CraftLost, Grant
 from peer.virtual_peer import Craft, VirtualPeer
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import Assignment
-from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
-from sardonyx.runtime.temp_dirs import scratch
+from sardonyx.runtime.temp_dirs import temp_dir
 from sardonyx.zookeeper.errors import SessionLost
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
     from peer.task_runner import Work
@@ -87,24 +87,24 @@ class SparkCraft:
         except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
             log.debug("Spark's workers could not be got ready", reason=str(error))
 
-    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Work:
+    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Work:
         from peer.task_runner import prepare
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):
             raise CraftLost("Spark has ended")
-        return prepare(self._settings, tree, self.spark, peer, assignment, self._code_cache)
+        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache)
 
-    def work(self, prepared: Work, grant: Grant, tree: Tree) -> None:
+    def work(self, prepared: Work, grant: Grant, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop
 
-        TaskLoop(prepared, grant, tree).run()
+        TaskLoop(prepared, grant, zk).run()
 
 
 class Connect(Protocol):
-    """How a session with ZooKeeper is opened: :meth:`Tree.connect`."""
+    """How a session with ZooKeeper is opened: :meth:`ZooKeeperSession.connect`."""
 
-    def __call__(self, settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree: ...
+    def __call__(self, settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession: ...
 
 
 class PeerDaemon:
@@ -121,13 +121,13 @@ class PeerDaemon:
     """
 
     def __init__(
-        self, settings: Settings, craft: Craft, *, connect: Connect = Tree.connect, clockwork: Clockwork = REAL
+        self, settings: Settings, craft: Craft, *, connect: Connect = ZooKeeperSession.connect, runtime: Runtime = REAL
     ) -> None:
         self._settings = settings
         self._craft = craft
         self._connect_to = connect
-        self._clockwork = clockwork
-        self._news = clockwork.post()
+        self._runtime = runtime
+        self._news = runtime.post()
         """What happens to the session that is served now. Each has a queue of its own, since one that ends may still speak."""
         self._stopping = False
 
@@ -142,28 +142,28 @@ class PeerDaemon:
         Raises:
             SetupError: ZooKeeper could not be reached at the start.
         """
-        tree: Tree | None
+        zk: ZooKeeperSession | None
         try:
-            tree = self._connect()
+            zk = self._connect()
         except SessionLost:  # it ended before it had begun in earnest
-            tree = self._reconnect()
-        while tree is not None:
-            self._session(tree)
-            tree = None if self._stopping else self._reconnect()
+            zk = self._reconnect()
+        while zk is not None:
+            self._session(zk)
+            zk = None if self._stopping else self._reconnect()
 
-    def _connect(self) -> Tree:
-        self._news = self._clockwork.post()
+    def _connect(self) -> ZooKeeperSession:
+        self._news = self._runtime.post()
         return self._connect_to(self._settings, listener=self._news.put)
 
-    def _session(self, tree: Tree) -> None:
+    def _session(self, zk: ZooKeeperSession) -> None:
         """One ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        name = f"{_host()}-{self._clockwork.token()[:12]}"
+        name = f"{_host()}-{self._runtime.token()[:12]}"
         about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
         peers = [
             VirtualPeer(
                 self._settings,
-                tree,
+                zk,
                 self._craft,
                 f"{name}-{index}",
                 about,
@@ -182,13 +182,13 @@ class PeerDaemon:
                     for peer in peers:
                         peer.lose()
                     if heard == "BROKE":  # it may break again at once
-                        self._clockwork.signal().wait(_BROKEN_PAUSE)
+                        self._runtime.signal().wait(_BROKEN_PAUSE)
                     break
                 if heard == "CONNECTED":
                     for peer in peers:
                         peer.look()
                 elif heard == "SUSPENDED":
-                    log.warning("ZooKeeper is away: nothing is committed until it is back", zookeeper=tree.hosts)
+                    log.warning("ZooKeeper is away: nothing is committed until it is back", zookeeper=zk.hosts)
             if self._stopping:
                 log.info("draining: every virtual peer finishes its batch")
                 for peer in peers:
@@ -196,17 +196,17 @@ class PeerDaemon:
             for peer in peers:
                 peer.join()
         finally:
-            tree.close()
+            zk.close()
 
-    def _reconnect(self) -> Tree | None:
-        since = self._clockwork.now()
+    def _reconnect(self) -> ZooKeeperSession | None:
+        since = self._runtime.now()
         said = 0.0
         while not self._stopping:
             try:
                 return self._connect()
             except (SetupError, SessionLost) as error:
-                if self._clockwork.now() - said > _SAY_AGAIN:
-                    said = self._clockwork.now()
+                if self._runtime.now() - said > _SAY_AGAIN:
+                    said = self._runtime.now()
                     log.warning("waits for ZooKeeper", since_s=round(said - since), reason=error.message)
         return None
 
@@ -224,7 +224,7 @@ def main(settings: Settings) -> NoReturn:
     from spark_tasks.session import start_session, stop_session
 
     check_reachable(settings)
-    with scratch("sardonyx-peer-") as folder:
+    with temp_dir("sardonyx-peer-") as folder:
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
         craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
@@ -234,9 +234,9 @@ def main(settings: Settings) -> NoReturn:
 
         gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever
 
-        def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> Tree:
+        def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
             craft.restore(folder)
-            return Tree.connect(settings, listener=listener)
+            return ZooKeeperSession.connect(settings, listener=listener)
 
         daemon = PeerDaemon(settings, craft, connect=connect)
 

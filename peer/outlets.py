@@ -207,12 +207,12 @@ class TopicOutlet:
         pass
 
 
-class MediumOutlet:
-    """To a medium that is no topic: staged, listed on the task's ``parts`` link, published after the commit.
+class ConnectorOutlet:
+    """To a connector that is no topic: staged, listed on the task's ``parts`` link, published after the commit.
 
     Args:
-        output: the medium.
-        parts: the link that lists what was written; None if the medium lists nothing.
+        output: the connector.
+        parts: the link that lists what was written; None if the connector lists nothing.
         listed: reads the whole list, as committed.
     """
 

@@ -15,10 +15,10 @@ from sardonyx.core.positions import Partition, Position
 
 
 class PositionedOutlet:
-    """To a medium that takes rows and positions in one transaction: nothing of the results goes over Kafka.
+    """To a connector that takes rows and positions in one transaction: nothing of the results goes over Kafka.
 
     Args:
-        output: the medium.
+        output: the connector.
     """
 
     def __init__(self, output: PositionedOutput) -> None:
@@ -31,7 +31,7 @@ class PositionedOutlet:
         """Where reading begins, and what is still to be said in Kafka, for partitions of which Kafka has just told its own.
 
         Raises:
-            OutputError: ``SX-OUTPUT-POSITIONS-LOST``; whatever the medium raises.
+            OutputError: ``SX-OUTPUT-POSITIONS-LOST``; whatever the connector raises.
         """
         kept = self._output.positions(committed)
         self.reached = True
@@ -57,7 +57,7 @@ class PositionedOutlet:
         positions: Mapping[Partition, Position],
         owed: Sequence[Outgoing | Records],
     ) -> None:
-        """The batch's rows and positions into the medium's transaction; see :meth:`PositionedOutput.begin`."""
+        """The batch's rows and positions into the connector's transaction; see :meth:`PositionedOutput.begin`."""
         self._output.begin(self._table, started, positions, _written(owed))
 
     def commit(self) -> None:
@@ -70,7 +70,7 @@ class PositionedOutlet:
         self._output.abandon()
 
     def reach(self) -> None:
-        """Return if the medium answers. Raises ``SetupError``."""
+        """Return if the connector answers. Raises ``SetupError``."""
         self._output.reach()
 
     # --- as an outlet ------------------------------------------------------------------------------------------------

@@ -48,10 +48,10 @@ from sardonyx.core.errors import FunctionError, InputError, OutputError, SetupEr
 from sardonyx.core.events import Completed, Counts, Exhausted, TaskFailed
 from sardonyx.core.positions import Partition, Position, add, total
 from sardonyx.core.units import seconds
-from sardonyx.runtime.background import Aside
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.background import BackgroundThread
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel import rules
 from sentinel.election import Votes, VotesGone
 
@@ -85,14 +85,14 @@ class TaskLoop:
     Args:
         work: the task, ready to run.
         grant: what the coordinator allows; asked before every commit.
-        tree: where votes and requests go.
+        zk: where votes and requests go.
     """
 
-    def __init__(self, work: Work, grant: Grant, tree: Tree) -> None:
+    def __init__(self, work: Work, grant: Grant, zk: ZooKeeperSession) -> None:
         self._work = work
         self._grant = grant
-        self._tree = tree
-        self._votes = Votes(tree, work.assignment.job)
+        self._zk = zk
+        self._votes = Votes(zk, work.assignment.job)
         self._patience = seconds(work.stage.task.batch_timeout)
         self._size = work.stage.task.batch_size
         self._told = False
@@ -101,7 +101,7 @@ class TaskLoop:
         self._troubles = Troubles(work.stage.name, work.assignment.job)
         self._started = time.monotonic()
         self._clock = StepClock()
-        self._aside = Aside(f"batch-{work.peer}", work.begin)
+        self._aside = BackgroundThread(f"batch-{work.peer}", work.begin)
         self._store = next((outlet for outlet in work.outlets if isinstance(outlet, PositionedOutlet)), None)
         self._reader: Reader
         self._writer: TransactionalWriter
@@ -152,16 +152,16 @@ class TaskLoop:
                 self._reader.poll(_TICK)
                 self._look_at_the_end()
                 return
-            gate("read")  # 1
+            failpoint("read")  # 1
             batch = self._reader.cut(self._size)  # 2
             self._clock.start()
-            gate("cut")
+            failpoint("cut")
             if not batch.positions:  # only ends of partitions that say nothing new
                 return
             self._check(batch)  # 3
-            gate("checked")
+            failpoint("checked")
             result = self._meanwhile(lambda: self._apply(batch))  # 4
-            gate("applied")
+            failpoint("applied")
             self._check(batch)
             self._commit(batch, *result)  # 5, 6, 7
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
@@ -170,7 +170,7 @@ class TaskLoop:
                 self._grant.pause(self._troubles.refused(reason))
                 # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
                 raise ProducerLost(str(reason)) from reason
-            gate("rewind")
+            failpoint("rewind")
             self._drop()
         except SetupError as reason:
             if not self._troubles.passes(reason, self._reached):
@@ -205,13 +205,13 @@ class TaskLoop:
             for partition, leader in batch.displaced.items()
         ]
         positions = self._positions(batch, result)
-        gate("begin")  # 5
+        failpoint("begin")  # 5
         outgoing = [*batch.owed, *messages, *displaced]
         if self._store is not None:
             with self._clock("write"):
                 self._commit_elsewhere(self._store, batch, positions, outgoing)
         self._write(outgoing, positions)  # 5, 6, 7
-        gate("committed")
+        failpoint("committed")
         if result.rows_in:
             with self._clock("publish"):
                 for outlet in self._work.outlets:
@@ -238,9 +238,9 @@ class TaskLoop:
         if not self._grant.usable:  # others would have to wait for the transaction's locks as long as ZooKeeper is away
             raise BatchDropped("not granted at this moment")
         self._check(batch)
-        gate("store")
+        failpoint("store")
         store.commit()
-        gate("stored")
+        failpoint("stored")
 
     def _write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
         """One transaction. When it is through, earlier troubles are over."""
@@ -327,7 +327,7 @@ class TaskLoop:
         ends = [sentinel_message(link, number, sentinel, self._work.peer) for number in range(partitions)]
         if not self._must_split() or not self._grant.usable:
             raise BatchDropped("the input is for another peer to split")
-        gate("split")
+        failpoint("split")
         self._write([*messages, *ends], {first: Position(0)})
         log.info("input split", splits=len(splits))
 
@@ -341,8 +341,8 @@ class TaskLoop:
             if committed := self._ask_all():
                 self._seal(committed)
         elif not self._told and self._exhausted():
-            gate("exhausted")
-            self._tree.request(Exhausted(peer=self._work.peer, assignment=self._work.assignment.id))
+            failpoint("exhausted")
+            self._zk.request(Exhausted(peer=self._work.peer, assignment=self._work.assignment.id))
             self._told = True
             log.info("exhausted: asks whether to seal")
 
@@ -369,17 +369,17 @@ class TaskLoop:
         drained = {p: position for p, position in committed.items() if position is not None}
         own = {p: position for p, position in drained.items() if p in self._reader.held}
         sentinel = str(uuid.uuid4())
-        gate("seal")
+        failpoint("seal")
         # Positions always go along, if need be those of others, unchanged: they are what fences a sealer without a group.
         self._write(
             [message for outlet in self._work.outlets for message in outlet.sentinels(sentinel)], own or drained
         )
-        gate("sealed")
+        failpoint("sealed")
         self._meanwhile(self._seal_outlets)
         counts = total(drained.values())
-        gate("complete")
-        self._tree.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
-        gate("completed")
+        failpoint("complete")
+        self._zk.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
+        failpoint("completed")
         self._sealed = True
         log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead)
 
@@ -399,7 +399,7 @@ class TaskLoop:
             self._grant.check()
             self._grant.pause(_TICK)
         _result(started)
-        gate("started")
+        failpoint("started")
 
     def _stop_hooks(self) -> None:
         """Stop it, behind whatever that thread still does; what never ends by itself is not waited for for ever."""
@@ -473,7 +473,7 @@ class TaskLoop:
         report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal)
         while not self._grant.gone:
             try:
-                self._tree.request(report)
+                self._zk.request(report)
                 return
             except ZooKeeperAway as away:  # without this report the task would be ours for ever
                 log.warning("the failure cannot be reported yet", reason=away.message)

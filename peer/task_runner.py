@@ -15,7 +15,7 @@ import pyarrow as pa
 from peer import gc_policy
 from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit, unread
 from peer.lifecycle import Context, Hooks
-from peer.outlets import LinkOutlet, MediumOutlet, Outlet, TopicOutlet
+from peer.outlets import ConnectorOutlet, LinkOutlet, Outlet, TopicOutlet
 from peer.positioned import PositionedOutlet
 from peer.provenance import Origins
 from queues import admin, block, dead_letters
@@ -30,7 +30,7 @@ from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.spec import decode_spec, is_own
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read_splits import joined_splits, read_splits
@@ -109,7 +109,7 @@ class Work:
     spark: SparkSession
     outlets: list[Outlet]
     source: SplitInput | None
-    """The medium of an input task that reads splits."""
+    """The connector of an input task that reads splits."""
     apart: bool = False
     """Whether records that fail are found one by one; otherwise the first of them ends the job."""
     hooks: Hooks | None = None
@@ -258,7 +258,7 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
 
 
 def prepare(
-    settings: Settings, tree: Tree, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
+    settings: Settings, zk: ZooKeeperSession, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
 ) -> Work:
     """Fetch the job and its code, and get everything ready that can fail for a reason of the job's own.
 
@@ -266,9 +266,9 @@ def prepare(
         SardonyxError: the task cannot run here; the peer declines it with this error.
     """
     job = assignment.job
-    spec = decode_spec(_must(tree, node_paths.job_spec(job)))
-    facts = msgspec.json.decode(_must(tree, node_paths.job_links(job)), type=LinksNote).links
-    code = CodeBundle.open(_must(tree, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
+    spec = decode_spec(_must(zk, node_paths.job_spec(job)))
+    facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+    code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
     return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
 
 
@@ -322,20 +322,20 @@ def _outlets(
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
             yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
-    if stage.last.type == "output" and stage.last.medium != "kafka":
+    if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load)
         if isinstance(made, PositionedOutput):
             yield PositionedOutlet(made)
         else:
-            yield MediumOutlet(made, parts, _listing(settings, parts))
+            yield ConnectorOutlet(made, parts, _listing(settings, parts))
 
 
 def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:
-    """The medium that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
+    """The connector that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
     if code is None:
         return registry.split_input(stage.task)
-    if is_own(stage.task.medium):
+    if is_own(stage.task.connector):
         code.ship(spark)
     return registry.split_input(stage.task, code.load)
 
@@ -346,8 +346,8 @@ def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]
     return lambda: admin.read_all(settings, parts.topic)
 
 
-def _must(tree: Tree, path: str) -> bytes:
-    data = tree.read(path)
+def _must(zk: ZooKeeperSession, path: str) -> bytes:
+    data = zk.read(path)
     if data is None:
         raise InternalError("SX-TREE-MISSING", f"{path} is not there, though a task was offered that needs it")
     return data

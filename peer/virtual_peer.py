@@ -17,10 +17,10 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
 from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote
 from sardonyx.runtime.clock import Worker
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 log = structlog.get_logger()
 
@@ -39,10 +39,10 @@ class _Reborn(Exception):
 class Craft(Protocol):
     """What a virtual peer can do with a task. Called from its own thread."""
 
-    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Any:
+    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Any:
         """Get everything ready, before the task is taken; whatever it raises declines the task, but for CraftLost."""
 
-    def work(self, prepared: Any, grant: Grant, tree: Tree) -> None:
+    def work(self, prepared: Any, grant: Grant, zk: ZooKeeperSession) -> None:
         """Work, in a thread of its own, until the grant is gone or drained. Reports to the coordinator; raises
         CraftLost, and nothing else.
         """
@@ -53,7 +53,7 @@ class VirtualPeer:
 
     Args:
         settings: timers.
-        tree: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
+        zk: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
         craft: how tasks are run.
         name: unique in the deployment and this session; the ids of its lives derive from it.
         about: what the pulse says: daemon, host, pid.
@@ -64,20 +64,20 @@ class VirtualPeer:
     def __init__(
         self,
         settings: Settings,
-        tree: Tree,
+        zk: ZooKeeperSession,
         craft: Craft,
         name: str,
         about: dict[str, str | int],
         broke: Callable[[], None],
     ) -> None:
         self._settings = settings
-        self._tree = tree
+        self._zk = zk
         self._craft = craft
-        self._clockwork = tree.clockwork
+        self._runtime = zk.runtime
         self._name = name
         self._about = about
         self._broke = broke
-        self._wake = self._clockwork.signal()
+        self._wake = self._runtime.signal()
         self._leaving = False
         self._lost = False
         self._known = False
@@ -89,7 +89,7 @@ class VirtualPeer:
         self._life: Worker | None = None
 
     def start(self) -> None:
-        self._life = self._clockwork.spawn(f"peer-{self._name}", self._run)
+        self._life = self._runtime.spawn(f"peer-{self._name}", self._run)
 
     def join(self) -> None:
         """Wait until it has ended, as :meth:`leave` and :meth:`lose` make it."""
@@ -146,7 +146,7 @@ class VirtualPeer:
             self._wake.clear()
             try:
                 if not registered:
-                    registered = self._tree.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
+                    registered = self._zk.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
                     if not registered:
                         raise _Reborn("somebody of its name lives")
                     log.info("registered")
@@ -157,7 +157,7 @@ class VirtualPeer:
             except _Reborn:
                 self._stop_task()
                 if registered:
-                    self._tree.delete(pulse)
+                    self._zk.delete(pulse)
                 raise
             except ZooKeeperAway as away:
                 if self._leaving:
@@ -167,11 +167,11 @@ class VirtualPeer:
 
     def _look(self, pulse: str) -> None:
         """Read the state node and follow it. Without one we wait to be noticed, unless our pulse was taken away."""
-        data = self._tree.read(node_paths.peer_state(self._id), watch=self._signal)
+        data = self._zk.read(node_paths.peer_state(self._id), watch=self._signal)
         if data is not None:
             self._known = True
             self._follow(msgspec.json.decode(data, type=PeerNote))
-        elif self._known or self._tree.read(pulse) is None:
+        elif self._known or self._zk.read(pulse) is None:
             raise _Reborn("the coordinator took it for dead")
 
     def _signal(self, _event: object) -> None:
@@ -184,8 +184,8 @@ class VirtualPeer:
         if self._loop is not None:
             self._loop.join(self._settings.peer.transaction_timeout)
         self._stop_task()
-        self._tree.request(Left(peer=self._id))
-        self._tree.delete(node_paths.pulse(self._id))
+        self._zk.request(Left(peer=self._id))
+        self._zk.delete(node_paths.pulse(self._id))
         log.info("left")
 
     # --- following the state node --------------------------------------------------------------------------------
@@ -212,21 +212,21 @@ class VirtualPeer:
                 self._take(assignment)
             return
         bound = {"job": assignment.job, "task": assignment.task}
-        gate("offered")
+        failpoint("offered")
         try:
-            self._ready = assignment, self._craft.prepare(self._tree, self._id, assignment)
+            self._ready = assignment, self._craft.prepare(self._zk, self._id, assignment)
         except (SessionLost, ZooKeeperAway, CraftLost):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
             failure = failure_of(error, where={**bound, "peer": self._id})
             log.error("declines the task", code=failure.code, error=failure.message, **bound)
-            self._tree.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
+            self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
             return
         self._acked = False
         self._take(assignment)
 
     def _take(self, assignment: Assignment) -> None:
-        self._tree.request(Acked(peer=self._id, assignment=assignment.id))
+        self._zk.request(Acked(peer=self._id, assignment=assignment.id))
         self._acked = True
         log.info("takes the task", job=assignment.job, task=assignment.task, slot=assignment.slot)
 
@@ -234,7 +234,7 @@ class VirtualPeer:
         if self._grant is None:
             if self._ready is None or self._ready[0] != assignment:
                 raise _Reborn("its node grants a task that it never took")
-            prepared, grant = self._ready[1], Grant(assignment, lambda: self._tree.connected, self._clockwork)
+            prepared, grant = self._ready[1], Grant(assignment, lambda: self._zk.connected, self._runtime)
             grant.update(note.state)
             context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
 
@@ -242,7 +242,7 @@ class VirtualPeer:
                 ended = lost = False
                 with structlog.contextvars.bound_contextvars(**context):
                     try:
-                        self._craft.work(prepared, grant, self._tree)
+                        self._craft.work(prepared, grant, self._zk)
                         ended = True
                     except CraftLost as error:
                         lost = True
@@ -254,7 +254,7 @@ class VirtualPeer:
                             self._broke()
 
             self._grant = grant
-            self._loop = self._clockwork.spawn(f"task-{self._id}-{assignment.task}", run)
+            self._loop = self._runtime.spawn(f"task-{self._id}-{assignment.task}", run)
         else:
             self._grant.update(note.state)
 

@@ -30,7 +30,7 @@ from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, total
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         error = _error_of(future)
         if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise _refused(settings, f"create topic {topic}", error)
-        gate("in-create-links")
+        failpoint("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
@@ -109,7 +109,7 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
         SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
     """
     delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
-    gate("in-delete-links")
+    failpoint("in-delete-links")
     settle()
     stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
     delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
@@ -153,7 +153,7 @@ def delete_topics(settings: Settings, topics: list[str]) -> None:
         error = _error_of(future)
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _refused(settings, f"delete topic {topic}", error)
-        gate("in-delete-links")
+        failpoint("in-delete-links")
 
 
 def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:

@@ -26,8 +26,8 @@ from queues.block import record_too_large
 from queues.messages import Outgoing, Records
 from sardonyx.core.errors import InternalError, OutputError
 from sardonyx.core.positions import Partition, Position
-from sardonyx.runtime.background import Aside
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.background import BackgroundThread
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -181,7 +181,7 @@ class TransactionalWriter:
         On a thread of its own, for it may take as long as a broker is away.
         """
         client = [self.__dict__.pop("_producer", None)]
-        aside = Aside("producer-ends")
+        aside = BackgroundThread("producer-ends")
         aside.submit(client.clear)
         aside.close()
 
@@ -212,14 +212,14 @@ class TransactionalWriter:
         try:
             with clock("write"):
                 whole = all(map(self._produce, messages))
-                gate("written")
+                failpoint("written")
                 offsets = [
                     TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
                     for partition, position in positions.items()
                 ]
                 metadata = group_metadata()
                 self._call(partial(_send, offsets, metadata, _CALL + self._timeout * _OVERDUE, self._heard))
-            gate("positions")
+            failpoint("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
             log.debug("asks for the commit")  # before this line nothing of the batch can be there, behind it, it may
@@ -322,7 +322,7 @@ def _send(offsets: list[TopicPartition], metadata: object, patience: float, hear
     issues 5456 and 5511, open in 2.16), mostly still when it is long back. Such a producer is left to itself: its successor
     fences it.
     """
-    aside = Aside("positions")
+    aside = BackgroundThread("positions")
     sent = aside.submit(partial(producer.send_offsets_to_transaction, offsets, metadata, _CALL))
     aside.close()
     began = time.monotonic()

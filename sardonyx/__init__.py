@@ -21,9 +21,9 @@ from sardonyx.core.errors import (
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
-    from sardonyx.connectors.declarations import blackhole, console, files, generator, jdbc, kafka
+    from sardonyx.connectors.declarations import blackhole, console, files, generator, kafka, sql
     from sardonyx.core.spec import OnError
-    from sardonyx.job.builder import Job, medium
+    from sardonyx.job.builder import Job, connector
     from sardonyx.runtime.settings import Settings, load_settings
 
 __version__ = "0.1.0"
@@ -44,13 +44,13 @@ __all__ = [
     "SpecUnreadable",
     "__version__",
     "blackhole",
+    "connector",
     "console",
     "files",
     "generator",
-    "jdbc",
     "kafka",
     "load_settings",
-    "medium",
+    "sql",
 ]
 
 _LATER = {  # name -> module; what needs pyarrow or more waits until it is asked for, so that `sardonyx --help` is quick
@@ -62,10 +62,10 @@ _LATER = {  # name -> module; what needs pyarrow or more waits until it is asked
     "console": "sardonyx.connectors.declarations",
     "files": "sardonyx.connectors.declarations",
     "generator": "sardonyx.connectors.declarations",
-    "jdbc": "sardonyx.connectors.declarations",
+    "sql": "sardonyx.connectors.declarations",
     "kafka": "sardonyx.connectors.declarations",
     "load_settings": "sardonyx.runtime.settings",
-    "medium": "sardonyx.job.builder",
+    "connector": "sardonyx.job.builder",
 }
 
 

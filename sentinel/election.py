@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import ParentMissing
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 
 class VotesGone(SardonyxError):
@@ -21,8 +21,8 @@ class Votes:
     coordinator, so there are none after the job's end.
     """
 
-    def __init__(self, tree: Tree, job: str) -> None:
-        self._tree = tree
+    def __init__(self, zk: ZooKeeperSession, job: str) -> None:
+        self._zk = zk
         self._job = job
         self._leaders: dict[str, str] = {}
 
@@ -32,10 +32,10 @@ class Votes:
         if known is not None:
             return known
         path = node_paths.sentinel(self._job, link)
-        gate("vote")
+        failpoint("vote")
         try:
-            self._tree.create(path, uuid.encode())  # loses against an earlier vote, which is as good
-            elected = self._tree.read(path)
+            self._zk.create(path, uuid.encode())  # loses against an earlier vote, which is as good
+            elected = self._zk.read(path)
         except ParentMissing:
             elected = None
         if elected is None:
@@ -46,6 +46,6 @@ class Votes:
                 fix="nothing, if the job has ended",
                 where={"job": self._job, "link": link},
             )
-        gate("voted")
+        failpoint("voted")
         self._leaders[link] = elected.decode()
         return self._leaders[link]

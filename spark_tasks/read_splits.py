@@ -13,12 +13,12 @@ from sardonyx.core.errors import InputError
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 
-def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]]) -> list[pa.Table]:
+def read_splits(spark: Any, connector: SplitInput, datas: Sequence[dict[str, Any]]) -> list[pa.Table]:
     """The rows of each of some splits, in their order; one Spark task a split.
 
     Args:
         spark: the session.
-        medium: whose ``read`` is called on the workers.
+        connector: whose ``read`` is called on the workers.
         datas: the ``data`` of each split; at least one.
 
     Raises:
@@ -27,7 +27,7 @@ def read_splits(spark: Any, medium: SplitInput, datas: Sequence[dict[str, Any]])
     """
     if not datas:
         raise ValueError("there is no split to read")
-    return [from_buffer(data) for data in on_workers(spark, "read splits", partial(_read, medium), list(datas))]
+    return [from_buffer(data) for data in on_workers(spark, "read splits", partial(_read, connector), list(datas))]
 
 
 def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
@@ -47,5 +47,5 @@ def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
-def _read(medium: SplitInput, data: dict[str, Any]) -> pa.Buffer:
-    return to_buffer(medium.read(data))
+def _read(connector: SplitInput, data: dict[str, Any]) -> pa.Buffer:
+    return to_buffer(connector.read(data))

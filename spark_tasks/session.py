@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import SparkSettings
-from sardonyx.runtime.temp_dirs import scratch
+from sardonyx.runtime.temp_dirs import temp_dir
 
 _MARK = "@spark "
 _QUIET_LOG4J = f"""
@@ -226,7 +226,7 @@ def _socket_folder(own: Path, kept: contextlib.ExitStack) -> Path | None:
     if len(os.fsencode(own)) <= _SOCKET_FOLDER:
         return own
     try:
-        return kept.enter_context(scratch("sardonyx-sockets-", Path("/tmp")))  # noqa: S108 (it makes a folder that is ours alone)
+        return kept.enter_context(temp_dir("sardonyx-sockets-", Path("/tmp")))  # noqa: S108 (it makes a folder that is ours alone)
     except OSError:
         return None
 

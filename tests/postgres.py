@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sardonyx.dev.kafka_jars import cache_dir
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from tests.waiting import until
 
 PASSWORD_ENV = "SARDONYX_TEST_POSTGRES_PASSWORD"  # noqa: S105 - a variable's name
@@ -30,7 +30,7 @@ class Postgres:
     """A running server with one database, ``test``, which user ``sx`` owns."""
 
     port: int
-    keeper: Keeper
+    keeper: ChildProcess
     prefix: list[str]
 
     @property

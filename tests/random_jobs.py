@@ -19,15 +19,15 @@ def random_spec(rng: random.Random, name: str) -> JobSpec:
         has_in, has_out = any(edge[1] == task for edge in edges), any(edge[0] == task for edge in edges)
         kind = "input" if not has_in else "function" if has_out else "output"
         options: dict[str, object] = {}
-        medium = {"input": "generator", "output": "blackhole", "function": None}[kind]
+        connector = {"input": "generator", "output": "blackhole", "function": None}[kind]
         if kind != "function" and rng.random() < 0.3:
-            medium = "kafka"
+            connector = "kafka"
             options = {"topic": task, "end": None if kind == "input" and rng.random() < 0.3 else "latest"}
         catalog.append(
             TaskSpec(
                 name=task,
                 type=kind,
-                medium=medium,
+                connector=connector,
                 options=options,
                 fn="m:f" if kind == "function" else None,
                 consumption="sequential" if rng.random() < 0.2 else "concurrent",

@@ -73,5 +73,5 @@ def _task_problems(task: TaskSpec, *, has_in: bool, has_out: bool) -> Iterator[t
         yield "SX-JOB-STRUCTURE", f"{task.name} is of type {task.type} and has {'a' if has_in else 'no'} task before it"
     if has_out == (task.type == "output"):
         yield "SX-JOB-STRUCTURE", f"{task.name} is of type {task.type} and has {'a' if has_out else 'no'} task after it"
-    if task.medium == "kafka" and not isinstance(task.options.get("topic"), str):
+    if task.connector == "kafka" and not isinstance(task.options.get("topic"), str):
         yield "SX-JOB-STRUCTURE", f"{task.name} names no topic"

@@ -337,14 +337,14 @@ def encode_note(note: PeerNote | JobNote | TaskNote | LinksNote) -> bytes:
 
 def project(state: State) -> dict[str, bytes]:
     """Every node that the coordinator's decisions put into the tree, path -> data, parents before children."""
-    tree: dict[str, bytes] = {}
+    zk: dict[str, bytes] = {}
     for name, peer in state.peers.items():
         note = peer.note()
         if note is not None:
-            tree[node_paths.peer_state(name)] = encode_note(note)
+            zk[node_paths.peer_state(name)] = encode_note(note)
     for name, job in state.jobs.items():
-        tree |= job_nodes(name, job)
-    return tree
+        zk |= job_nodes(name, job)
+    return zk
 
 
 def job_nodes(name: str, job: Job) -> dict[str, bytes]:

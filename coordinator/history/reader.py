@@ -21,7 +21,7 @@ from coordinator.loop import snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, AnyEvent, JobSubmitted
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
 """Times that the tree is read in the hope that nothing is decided meanwhile; then it is compared as it was found."""
@@ -34,38 +34,38 @@ class Kept(NamedTuple):
     last: int
 
 
-def kept(tree: Tree) -> Kept:
+def kept(zk: ZooKeeperSession) -> Kept:
     """Which entries the log holds."""
-    first = journal.begins(tree)
-    return Kept(first, max(journal.last(tree), first - 1))
+    first = journal.begins(zk)
+    return Kept(first, max(journal.last(zk), first - 1))
 
 
-def present(tree: Tree) -> State:
+def present(zk: ZooKeeperSession) -> State:
     """The state after the last entry: all that has been decided."""
-    found = snapshots.latest(tree)
-    state = new_state(_deployment(tree)) if found is None else decode_state(found[1])
-    return _follow(state, journal.read_log(tree, state.n + 1))
+    found = snapshots.latest(zk)
+    state = new_state(_deployment(zk)) if found is None else decode_state(found[1])
+    return _follow(state, journal.read_log(zk, state.n + 1))
 
 
-def at(tree: Tree, n: int) -> State:
+def at(zk: ZooKeeperSession, n: int) -> State:
     """The state after event ``n``; 0: before the first.
 
     Raises:
         SardonyxError: ``SX-LOG-RANGE``: it is not kept any more, or has not happened yet.
     """
-    _in_range(n, kept(tree))
-    return _state(tree, n)
+    _in_range(n, kept(zk))
+    return _state(zk, n)
 
 
-def decided(tree: Tree, first: int, last: int | None = None) -> Iterator[Decided]:
+def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterator[Decided]:
     """What was decided about entries ``first`` to ``last``, or to the end.
 
     Raises:
         SardonyxError: ``SX-LOG-RANGE``: ``first`` is not there.
     """
-    _in_range(first - 1, kept(tree))
-    replay = Replay(_base(tree, first - 1))
-    for n, event in journal.read_log(tree, replay.state.n + 1):
+    _in_range(first - 1, kept(zk))
+    replay = Replay(_base(zk, first - 1))
+    for n, event in journal.read_log(zk, replay.state.n + 1):
         if last is not None and n > last:
             return
         step = replay.step(n, event)
@@ -73,47 +73,49 @@ def decided(tree: Tree, first: int, last: int | None = None) -> Iterator[Decided
             yield step
 
 
-def incidents(tree: Tree, job: str) -> list[Incident]:
+def incidents(zk: ZooKeeperSession, job: str) -> list[Incident]:
     """What went wrong with a job, from its submission, or from the oldest entry that is kept, to its end. Reads and replays
     that stretch of the log; a job that is forgotten, or that nobody has taken in yet, has no incidents.
     """
     while True:
-        known = present(tree).jobs.get(job)
+        known = present(zk).jobs.get(job)
         if known is None:
             return []
-        first = max(known.number, kept(tree).first)
+        first = max(known.number, kept(zk).first)
         try:
-            state = _state(tree, first - 1)
+            state = _state(zk, first - 1)
             before = state.jobs.get(job)
-            return told(job, _past(tree, state), running=before is not None and not before.ended)
+            return told(job, _past(zk, state), running=before is not None and not before.ended)
         except SardonyxError as error:
             if error.code != "SX-LOG-COMPACTED":  # it was cut off in front while we read
                 raise
 
 
-def _past(tree: Tree, state: State) -> Iterator[Past]:
+def _past(zk: ZooKeeperSession, state: State) -> Iterator[Past]:
     replay = Replay(state)
-    for n, entry in journal.read_entries(tree, state.n + 1):
+    for n, entry in journal.read_entries(zk, state.n + 1):
         yield Past(replay.step(n, entry.event), entry.leader)
 
 
-def stand(tree: Tree) -> Stand:
+def stand(zk: ZooKeeperSession) -> Stand:
     """The nodes of the decisions, and which events they may show."""
     for _ in range(STILL):
-        tree.sync()
-        low = journal.read_checkpoint(tree)
-        nodes = _nodes(tree)
-        found = Stand(low, max(journal.last(tree), low), nodes)
+        zk.sync()
+        low = journal.read_checkpoint(zk)
+        nodes = _nodes(zk)
+        found = Stand(low, max(journal.last(zk), low), nodes)
         if found.low == found.high:
             break
     return found
 
 
-def verify(tree: Tree, *, thorough: bool = False, told: Callable[[int, int], None] = lambda *_: None) -> Verdict:
+def verify(
+    zk: ZooKeeperSession, *, thorough: bool = False, told: Callable[[int, int], None] = lambda *_: None
+) -> Verdict:
     """Hold all that is kept against the rules, the snapshots and the tree.
 
     Args:
-        tree: the deployment.
+        zk: the deployment.
         thorough: check every rule after every event, also in a large state.
         told: called now and then with the number of the event that was played and of the last one.
 
@@ -121,21 +123,21 @@ def verify(tree: Tree, *, thorough: bool = False, told: Callable[[int, int], Non
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
     """
     while True:
-        first = journal.begins(tree)
-        verdict = _verify(tree, first, thorough=thorough, told=told)
-        if verdict.ok or first == journal.begins(tree):
+        first = journal.begins(zk)
+        verdict = _verify(zk, first, thorough=thorough, told=told)
+        if verdict.ok or first == journal.begins(zk):
             return verdict
         # compacted while it was read: what was found may be no more than that
 
 
-def _verify(tree: Tree, first: int, *, thorough: bool, told: Callable[[int, int], None]) -> Verdict:
+def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[[int, int], None]) -> Verdict:
     verdict = Verdict(first, last=first - 1)
     try:
-        standing = stand(tree)
-        begin = _base(tree, first - 1)
-        verifier = Verifier(begin, standing, _snapshots(tree), thorough=thorough)
+        standing = stand(zk)
+        begin = _base(zk, first - 1)
+        verifier = Verifier(begin, standing, _snapshots(zk), thorough=thorough)
         # What comes while we read is played too, up to what was the end when we began.
-        entries = takewhile(lambda entry: entry[0] <= standing.high, journal.read_log(tree, begin.n + 1))
+        entries = takewhile(lambda entry: entry[0] <= standing.high, journal.read_log(zk, begin.n + 1))
         verdict = verifier.verdict
         for n in verifier.run(entries):
             told(n, standing.high)
@@ -147,62 +149,62 @@ def _verify(tree: Tree, first: int, *, thorough: bool, told: Callable[[int, int]
         return verdict
 
 
-def _snapshots(tree: Tree) -> Callable[[int], bytes | None]:
+def _snapshots(zk: ZooKeeperSession) -> Callable[[int], bytes | None]:
     """Gives snapshots by number. One that is damaged is empty; one that the leader has removed meanwhile is none."""
-    known = set(snapshots.complete(tree))
+    known = set(snapshots.complete(zk))
 
     def find(n: int) -> bytes | None:
         if n not in known:
             return None
         try:
-            found = snapshots.base(tree, n)
+            found = snapshots.base(zk, n)
         except SardonyxError as error:
             if error.code != "SX-LOG-COMPACTED":
                 raise
             return None
         if found is not None and found[0] == n:
             return found[1]
-        return b"" if n in snapshots.complete(tree) else None
+        return b"" if n in snapshots.complete(zk) else None
 
     return find
 
 
-def export(tree: Tree, version: str, first: int | None = None) -> Iterator[bytes]:
+def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iterator[bytes]:
     """The lines of a file with the log from entry ``first`` on (all that is kept if None), without secrets.
 
     Args:
-        tree: the deployment.
+        zk: the deployment.
         version: of Sardonyx, for the header.
         first: the first entry; what was before it is in the file as a state.
 
     Raises:
         SardonyxError: ``SX-LOG-RANGE``, ``SX-LOG-COMPACTED``.
     """
-    standing = stand(tree)
-    first = journal.begins(tree) if first is None else first
+    standing = stand(zk)
+    first = journal.begins(zk) if first is None else first
     if first > standing.low + 1:  # the nodes are those of an earlier event, and could not be compared
-        raise _out_of_range(first, Kept(journal.begins(tree), standing.low + 1))
-    base = at(tree, first - 1) if first > journal.FIRST else None
+        raise _out_of_range(first, Kept(journal.begins(zk), standing.low + 1))
+    base = at(zk, first - 1) if first > journal.FIRST else None
     mask = Mask()
     for job in base.jobs.values() if base is not None else ():
         mask.learn(job.spec)
-    for entry in _entries(tree, first, standing.high):
+    for entry in _entries(zk, first, standing.high):
         if isinstance(entry.event, JobSubmitted):
             mask.learn(entry.event.spec)
     header = Header(
         format=FORMAT,
-        deployment=_deployment(tree),
+        deployment=_deployment(zk),
         first=first,
         last=standing.high,
         checkpoint=standing.low,
         version=version,
     )
-    yield from lines_of(header, base, _entries(tree, first, standing.high), standing.nodes, mask)
+    yield from lines_of(header, base, _entries(zk, first, standing.high), standing.nodes, mask)
 
 
-def _entries(tree: Tree, first: int, last: int) -> Iterator[EntryLine]:
+def _entries(zk: ZooKeeperSession, first: int, last: int) -> Iterator[EntryLine]:
     expected = first
-    for n, entry in journal.read_entries(tree, first):
+    for n, entry in journal.read_entries(zk, first):
         if n > last:
             break
         if n != expected:  # a compaction came before we
@@ -214,20 +216,20 @@ def _entries(tree: Tree, first: int, last: int) -> Iterator[EntryLine]:
 # Underneath
 
 
-def _deployment(tree: Tree) -> str:
-    return tree.root.rpartition("/")[2]
+def _deployment(zk: ZooKeeperSession) -> str:
+    return zk.root.rpartition("/")[2]
 
 
-def _base(tree: Tree, n: int) -> State:
+def _base(zk: ZooKeeperSession, n: int) -> State:
     """The newest state that is stored at or before event ``n``."""
-    found = snapshots.base(tree, n) if n >= journal.FIRST else None
-    return new_state(_deployment(tree)) if found is None else decode_state(found[1])
+    found = snapshots.base(zk, n) if n >= journal.FIRST else None
+    return new_state(_deployment(zk)) if found is None else decode_state(found[1])
 
 
-def _state(tree: Tree, n: int) -> State:
+def _state(zk: ZooKeeperSession, n: int) -> State:
     """The state after event ``n``, which must be kept."""
-    state = _base(tree, n)
-    return _follow(state, takewhile(lambda entry: entry[0] <= n, journal.read_log(tree, state.n + 1)))
+    state = _base(zk, n)
+    return _follow(state, takewhile(lambda entry: entry[0] <= n, journal.read_log(zk, state.n + 1)))
 
 
 def _follow(state: State, entries: Iterable[tuple[int, AnyEvent]]) -> State:
@@ -261,11 +263,11 @@ def _out_of_range(n: int, there: Kept) -> SardonyxError:
     )
 
 
-def _nodes(tree: Tree) -> dict[str, bytes]:
+def _nodes(zk: ZooKeeperSession) -> dict[str, bytes]:
     """Every node below ``/peer-state`` and ``/job``, with its data."""
-    paths = [node_paths.peer_state(name) for name in tree.children(node_paths.PEER_STATE)]
-    for job in tree.children(node_paths.JOB):
-        below = [f"{node_paths.job(job)}/{name}" for name in tree.children(node_paths.job(job))]
-        tasks = [node_paths.job_task(job, name) for name in tree.children(node_paths.job_tasks(job))]
+    paths = [node_paths.peer_state(name) for name in zk.children(node_paths.PEER_STATE)]
+    for job in zk.children(node_paths.JOB):
+        below = [f"{node_paths.job(job)}/{name}" for name in zk.children(node_paths.job(job))]
+        tasks = [node_paths.job_task(job, name) for name in zk.children(node_paths.job_tasks(job))]
         paths += [node_paths.job(job), *below, *tasks]
-    return tree.read_many(paths)
+    return zk.read_many(paths)

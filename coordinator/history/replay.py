@@ -49,7 +49,7 @@ class Replay:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.tree = project(state)
+        self.zk = project(state)
         """Path -> data of every node that the decisions up to now have made."""
 
     def step(self, n: int, event: AnyEvent) -> Decided:
@@ -67,10 +67,10 @@ class Replay:
         for effect in effects:
             if not isinstance(effect, TreeEffect):
                 continue
-            before = self.tree.pop(effect.path, None)
+            before = self.zk.pop(effect.path, None)
             after = None if isinstance(effect, Delete) else effect.data
             if after is not None:
-                self.tree[effect.path] = after
+                self.zk[effect.path] = after
             changes.append(Change(effect.path, before, after))
         return Decided(n, event, effects, changes, held)
 
@@ -241,7 +241,7 @@ class Verifier:
 
     def _note_tree(self, n: int) -> None:
         if self._stand is not None and n == self._stand.low:
-            self._base = dict(self._replay.tree)
+            self._base = dict(self._replay.zk)
 
     def _compare_tree(self, stand: Stand) -> None:
         if self.verdict.last < stand.high or self.verdict.first > stand.low + 1:
@@ -274,9 +274,9 @@ def _broken_rule(replay: Replay) -> str | None:
     except Exception as error:  # noqa: BLE001 - a check that cannot even look has found something
         return _words(error)
     wanted = project(replay.state)
-    if wanted == replay.tree:
+    if wanted == replay.zk:
         return None
-    paths = sorted(path for path in {*wanted, *replay.tree} if wanted.get(path) != replay.tree.get(path))
+    paths = sorted(path for path in {*wanted, *replay.zk} if wanted.get(path) != replay.zk.get(path))
     return f"the effects do not make the tree that follows from the state: {', '.join(paths[:3])}"
 
 

@@ -49,7 +49,7 @@ class KafkaLinks:
         """
         for stage in graph.stages:
             parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
-            if parts is None or task.medium != "files" or not Path(str(task.options["path"])).is_dir():
+            if parts is None or task.connector != "files" or not Path(str(task.options["path"])).is_dir():
                 continue
 
             output = FilesOutput(task.options, job, task.name)

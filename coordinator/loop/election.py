@@ -1,9 +1,9 @@
 """Who leads: the election, the epoch that fences, and the deadline after which a leader stops by itself.
 
-No timeout makes a leader safe: one that was paused wakes up believing. What makes it safe is that every one of its writes
-checks ``/epoch`` (:meth:`sardonyx.zookeeper.session.Tree.commit`), and that the winner of an election raises the epoch in one
-transaction with the proof that its own election node still stands. The deadline only keeps a leader that is cut off from
-working for nothing.
+No timeout makes a leader safe: a process that was paused wakes up and still believes that it leads. Two checks make it safe.
+Every write of a leader checks ``/epoch`` (:meth:`sardonyx.zookeeper.session.ZooKeeperSession.commit`). The winner of an
+election raises the epoch in the same transaction that proves that its own election node still exists. The deadline only saves
+a leader that is cut off from working for nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import EpochNote
 from sardonyx.runtime.clock import Signal
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, Operation, SetIf
 
 DEADLINE = 2 / 3
@@ -49,10 +49,10 @@ def identity() -> str:
 
 
 class Leadership:
-    """A won epoch. Everything that the leader writes goes through :attr:`tree` with :attr:`version`."""
+    """A won epoch. Everything that the leader writes goes through :attr:`zk` with :attr:`version`."""
 
-    def __init__(self, tree: Tree, note: EpochNote, version: int) -> None:
-        self.tree = tree
+    def __init__(self, zk: ZooKeeperSession, note: EpochNote, version: int) -> None:
+        self.zk = zk
         self.epoch = note.epoch
         self.version = version
         """The version of ``/epoch`` that every write checks."""
@@ -62,12 +62,12 @@ class Leadership:
     @property
     def deadline(self) -> float:
         """When to stop if ZooKeeper gives no answer, by the monotonic clock; it moves on with every answer."""
-        return self.tree.last_answer + DEADLINE * self.tree.session_timeout
+        return self.zk.last_answer + DEADLINE * self.zk.session_timeout
 
     @property
     def renewal_due(self) -> float:
         """When an idle leader should call :meth:`renew`, by the monotonic clock."""
-        return self.tree.last_answer + RENEW * self.tree.session_timeout
+        return self.zk.last_answer + RENEW * self.zk.session_timeout
 
     def check(self) -> None:
         """To be called before anything is done as leader.
@@ -80,35 +80,36 @@ class Leadership:
             Deposed: another coordinator leads.
             SessionLost: the session ended.
         """
-        if not self.tree.connected and not self.tree.wait_connected(self.deadline - self.tree.clockwork.now()):
+        if not self.zk.connected and not self.zk.wait_connected(self.deadline - self.zk.runtime.now()):
             raise LeadershipEnded(
                 "SX-COORDINATOR-CUT-OFF",
-                f"no answer from ZooKeeper at {self.tree.hosts} for {DEADLINE * self.tree.session_timeout:.1f} s",
+                f"no answer from ZooKeeper at {self.zk.hosts} for {DEADLINE * self.zk.session_timeout:.1f} s",
                 cause="the connection is down",
                 fix="nothing: it stands for election again",
             )
-        if self.tree.clockwork.now() > self.deadline:
+        if self.zk.runtime.now() > self.deadline:
             self.renew()
 
     def commit(self, operations: Iterable[Operation]) -> None:
-        """A transaction under this epoch: :meth:`check`, then :meth:`Tree.commit`, with the errors of both."""
+        """A transaction under this epoch: :meth:`check`, then :meth:`ZooKeeperSession.commit`, with the errors of both."""
         self.begin(operations)()
 
     def begin(self, operations: Iterable[Operation]) -> Callable[[], None]:
         """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
         self.check()
-        gate("before-write")
-        return self.tree.begin(operations, epoch_version=self.version)
+        failpoint("before-write")
+        return self.zk.begin(operations, epoch_version=self.version)
 
     def committing(self, transactions: Iterable[Iterable[Operation]], point: str) -> Iterator[None]:
-        """Commit them in order, a few under way at once, with a gate behind each; gives way before it waits. Where it breaks off,
-        those behind may stand without the one that failed.
+        """Commit transactions, a few in flight at once, with a failpoint after each. Yields before each wait.
+
+        Pipelined and not ordered: later transactions may commit even if an earlier one fails.
         """
         under_way: deque[Callable[[], None]] = deque()
 
         def stands() -> None:
             under_way.popleft()()
-            gate(point)
+            failpoint(point)
 
         for operations in transactions:
             if len(under_way) > AHEAD:
@@ -121,26 +122,24 @@ class Leadership:
 
     def renew(self) -> None:
         """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""
-        found = self.tree.read_version(node_paths.EPOCH)
+        found = self.zk.read_version(node_paths.EPOCH)
         if found is None or found[1] != self.version:
             raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator leads now", cause="the epoch has moved on")
 
 
-class Candidacy:
+class Candidate:
     """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session.
 
     Args:
-        tree: the session.
+        zk: the session.
         wake: makes :meth:`wait` look again; set by this object, and by whoever sets its ``stop``.
     """
 
-    def __init__(self, tree: Tree, wake: Signal) -> None:
-        self._tree = tree
+    def __init__(self, zk: ZooKeeperSession, wake: Signal) -> None:
+        self._zk = zk
         self._wake = wake
-        self._token = tree.clockwork.token()
-        self._node = tree.create_sequential(
-            node_paths.election_prefix(self._token), identity().encode(), ephemeral=True
-        )
+        self._token = zk.runtime.token()
+        self._node = zk.create_sequential(node_paths.election_prefix(self._token), identity().encode(), ephemeral=True)
 
     def wait(self, stop: Signal) -> bool:
         """Wait until this is the first in the line; False if ``stop`` was set before.
@@ -153,14 +152,14 @@ class Candidacy:
             self._wake.clear()
             if stop.is_set():
                 return False
-            line = sorted(self._tree.children(node_paths.ELECTION), key=_turn)
+            line = sorted(self._zk.children(node_paths.ELECTION), key=_turn)
             if self._node not in line:
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
             place = line.index(self._node)
             if place == 0:
                 return True
             # Only the one in front is watched: when it goes, one candidate looks, not all of them.
-            if self._tree.read(f"{node_paths.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
+            if self._zk.read(f"{node_paths.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
                 self._wake.wait()
 
     def take(self) -> Leadership:
@@ -172,23 +171,23 @@ class Candidacy:
             SessionLost: our election node is gone.
             Deposed: somebody else took the epoch at the same time.
         """
-        self._tree.sync()
-        data, version = self._tree.read_version(node_paths.EPOCH) or (b"", 0)
+        self._zk.sync()
+        data, version = self._zk.read_version(node_paths.EPOCH) or (b"", 0)
         before = msgspec.json.decode(data, type=EpochNote).epoch if data else 0
         note = EpochNote(before + 1, identity(), self._token)
         encoded = msgspec.json.encode(note)
         try:
-            self._tree.commit([Check(f"{node_paths.ELECTION}/{self._node}"), SetIf(node_paths.EPOCH, encoded, version)])
+            self._zk.commit([Check(f"{node_paths.ELECTION}/{self._node}"), SetIf(node_paths.EPOCH, encoded, version)])
         except OutcomeUnknown:
-            self._tree.sync()
-            if self._tree.read_version(node_paths.EPOCH) != (encoded, version + 1):
+            self._zk.sync()
+            if self._zk.read_version(node_paths.EPOCH) != (encoded, version + 1):
                 raise
         except TransactionFailed as error:
             if isinstance(error.operation, Check):
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone") from error
             raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator took the epoch first") from error
         log.info("leads", epoch=note.epoch, leader=note.leader)
-        return Leadership(self._tree, note, version + 1)
+        return Leadership(self._zk, note, version + 1)
 
     def _on_change(self, event: Any) -> None:
         """In kazoo's thread: only signals."""

@@ -18,8 +18,8 @@ from coordinator.loop.election import AHEAD, Leadership
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete
-from sardonyx.runtime.failpoints import gate
-from sardonyx.zookeeper.session import Tree
+from sardonyx.runtime.failpoints import failpoint
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, OPERATION_OVERHEAD, PIECE, Check, Operation, SetIf
 
 FIRST = 1
@@ -100,14 +100,14 @@ def appending(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> 
         piece, finish = under_way.popleft()
         finish()
         leadership.unheard_of = ""
-        gate("after-append")
+        failpoint("after-append")
         return piece
 
     before: list[Operation] = []
     for piece, operations in _transactions(first, intakes, leader=leadership.unheard_of):
         if len(under_way) > AHEAD:
             yield stands()
-        gate("before-append")
+        failpoint("before-append")
         under_way.append((piece, leadership.begin([*before, *operations])))
         stands_then = [operation.path for operation in operations if isinstance(operation, Create)]
         before = list(map(Check, stands_then[-1:]))
@@ -166,7 +166,7 @@ def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) ->
     return [*bucket, Create(node_paths.log_batch(first), _encoder.encode(_Encoded(FORMAT, entries))), *removals]
 
 
-def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
+def read_log(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
     """The events from number ``first`` on, or from the oldest that is still kept, in order.
 
     Raises:
@@ -174,28 +174,28 @@ def read_log(tree: Tree, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
         SardonyxError: ``SX-LOG-COMPACTED``: the leader removed entries that were still to be read.
         InternalError: ``SX-INTERNAL-LOG-GAP``: a number is missing.
     """
-    for n, entry in read_entries(tree, first):
+    for n, entry in read_entries(zk, first):
         yield n, entry.event
 
 
-def read_entries(tree: Tree, first: int = 0) -> Iterator[tuple[int, Entry]]:
+def read_entries(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, Entry]]:
     """Like :func:`read_log`, with what else an entry holds. Read bucket by bucket: what is appended meanwhile may come."""
-    start = begins(tree)
+    start = begins(zk)
     if FIRST < first < start:
         raise compacted(first, start)
     wanted = max(first, start)
     begun = False
-    for bucket in tree.children(node_paths.LOG):
+    for bucket in zk.children(node_paths.LOG):
         if int(bucket) < wanted // node_paths.LOG_BUCKET:
             continue
-        batches = [int(name) for name in tree.children(f"{node_paths.LOG}/{bucket}")]
+        batches = [int(name) for name in zk.children(f"{node_paths.LOG}/{bucket}")]
         if not begun:  # the batch that holds the first one wanted may begin before it
             batches = batches[max(bisect_right(batches, wanted) - 1, 0) :]
-        found = tree.read_many(map(node_paths.log_batch, batches))
+        found = zk.read_many(map(node_paths.log_batch, batches))
         for start in batches:
             data = found.get(node_paths.log_batch(start))
             if data is None or start > wanted or (begun and start < wanted):
-                raise _missing(tree, wanted if data is not None else max(start, wanted))
+                raise _missing(zk, wanted if data is not None else max(start, wanted))
             begun = True
             for n, entry in enumerate(decode_batch(start, data), start):
                 if n >= wanted:
@@ -203,9 +203,9 @@ def read_entries(tree: Tree, first: int = 0) -> Iterator[tuple[int, Entry]]:
                     wanted = n + 1
 
 
-def begins(tree: Tree) -> int:
+def begins(zk: ZooKeeperSession) -> int:
     """The number of the oldest entry that is kept: what is in front of it was compacted, also if it still stands."""
-    return int(tree.read(node_paths.LOG) or FIRST)
+    return int(zk.read(node_paths.LOG) or FIRST)
 
 
 def decode_batch(first: int, data: bytes) -> list[Entry]:
@@ -218,29 +218,29 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
         raise unreadable(what, str(error)) from error
 
 
-def last(tree: Tree) -> int:
+def last(zk: ZooKeeperSession) -> int:
     """The number of the latest entry; 0 if there is none."""
-    for bucket in reversed(tree.children(node_paths.LOG)):
-        batches = tree.children(f"{node_paths.LOG}/{bucket}")
-        data = tree.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
+    for bucket in reversed(zk.children(node_paths.LOG)):
+        batches = zk.children(f"{node_paths.LOG}/{bucket}")
+        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
         if data is not None:
             return int(batches[-1]) + len(decode_batch(int(batches[-1]), data)) - 1
     return 0
 
 
-def tail(tree: Tree, n: int) -> list[tuple[int, AnyEvent]]:
+def tail(zk: ZooKeeperSession, n: int) -> list[tuple[int, AnyEvent]]:
     """The last ``n`` events, oldest first."""
-    return list(read_log(tree, max(last(tree) - n + 1, begins(tree))))[-n:] if n > 0 else []
+    return list(read_log(zk, max(last(zk) - n + 1, begins(zk))))[-n:] if n > 0 else []
 
 
-def read_checkpoint(tree: Tree) -> int:
+def read_checkpoint(zk: ZooKeeperSession) -> int:
     """The number of the last event whose effects are in the tree; 0 if there is none."""
-    return read_checkpoint_version(tree)[0]
+    return read_checkpoint_version(zk)[0]
 
 
-def read_checkpoint_version(tree: Tree) -> tuple[int, int]:
+def read_checkpoint_version(zk: ZooKeeperSession) -> tuple[int, int]:
     """The same, and how many times it has been moved."""
-    data, version = tree.read_version(node_paths.CHECKPOINT) or (b"", 0)
+    data, version = zk.read_version(node_paths.CHECKPOINT) or (b"", 0)
     return int(data or 0), version
 
 
@@ -275,9 +275,9 @@ def unreadable(what: str, why: str) -> SetupError:
     )
 
 
-def _missing(tree: Tree, n: int) -> SardonyxError:
+def _missing(zk: ZooKeeperSession, n: int) -> SardonyxError:
     """Why entry ``n`` is not there: ``/log`` says what was removed before it is removed, so the two cannot be confused."""
-    first = begins(tree)
+    first = begins(zk)
     if n < first:
         return compacted(n, first)
     return InternalError(

@@ -72,7 +72,7 @@ class Watches:
 
     def __init__(self, leadership: Leadership, *, wake: Callable[[], None]) -> None:
         self._leadership = leadership
-        self._tree = leadership.tree
+        self._zk = leadership.zk
         self._taken: OrderedDict[str, None] = OrderedDict()  # a dict would look ever longer for its oldest key
         self._wake = wake
         self._requests_came = True
@@ -108,26 +108,26 @@ class Watches:
         requests_came, self._requests_came = self._requests_came, False
         wanted: dict[str, Watch] = {}
         due = self.due()
-        if due is not None and self._tree.clockwork.now() >= due:
+        if due is not None and self._zk.runtime.now() >= due:
             wanted |= self._look()
         # Behind the pulses: whoever was seen dead there put its requests in before, so they are seen here.
         if requests_came:
             wanted[node_paths.INBOX] = self._on_request
-        lists = dict(zip(wanted, self._tree.lists(wanted), strict=True))
+        lists = dict(zip(wanted, self._zk.lists(wanted), strict=True))
         born: list[str] = []
         died: list[str] = []
         if node_paths.PULSE in lists:
-            self._pulses_rest = self._tree.clockwork.now() + min(REST * len(lists[node_paths.PULSE]), LONGEST_REST)
+            self._pulses_rest = self._zk.runtime.now() + min(REST * len(lists[node_paths.PULSE]), LONGEST_REST)
             born, died = self._pulses(lists[node_paths.PULSE], state)
         names = lists.get(node_paths.INBOX, [])
         if died and not requests_came:
-            names = self._tree.children(node_paths.INBOX, watch=self._on_request)
+            names = self._zk.children(node_paths.INBOX, watch=self._on_request)
         told = set(born)
         held = self._births(born, at)
         for requests in self._requests(names, at):
             if self._pulses_changed and any(_is_strange(intake.event, state, told) for intake in requests):
                 # Its pulse stands perhaps, and was left for later. Who is dead is left for later once more: see above.
-                (standing,) = self._tree.lists(self._look())
+                (standing,) = self._zk.lists(self._look())
                 late = [name for name in self._pulses(standing, state)[0] if name not in told]
                 told.update(late)
                 held += self._births(late, at)
@@ -173,7 +173,7 @@ class Watches:
                 log.debug("pulse had gone already", peer=name, reason=repr(error.reason))
 
     def _births(self, names: list[str], at: float) -> list[Intake]:
-        found = self._tree.read_many(map(node_paths.pulse, names))
+        found = self._zk.read_many(map(node_paths.pulse, names))
         births = []
         for name in names:
             data = found.get(node_paths.pulse(name))
@@ -192,7 +192,7 @@ class Watches:
         ordered = sorted(((*_numbered(name), name) for name in names), key=itemgetter(0))
         waiting = iter(ordered)
         paths = [f"{node_paths.INBOX}/{name}" for _, _, name in ordered]
-        for portion, found in self._tree.read_ahead(paths, most=PORTION):
+        for portion, found in self._zk.read_ahead(paths, most=PORTION):
             yield self._readable(portion, found, islice(waiting, len(portion)), at)
 
     def _readable(

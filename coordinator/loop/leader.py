@@ -59,7 +59,7 @@ from sardonyx.core.events import (
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Signal
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.transactions import PIECE, TRANSACTION_LIMIT, Merged, Operation, chunked, weight
@@ -115,15 +115,15 @@ class Leader:
         late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
     ) -> None:
         self._leadership = leadership
-        self._tree = leadership.tree
+        self._zk = leadership.zk
         self._settings = settings
         self._wake = wake
-        self._clockwork = leadership.tree.clockwork
+        self._runtime = leadership.zk.runtime
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._late = late
-        self._worker = OuterWorker(outer, self._outer_done, late, self._clockwork)
-        self._orphans = Orphans(outer.forget, self._clockwork)
-        self._fences = Fences(outer, self._vacant, settings.peer.patience, self._clockwork)
+        self._worker = OuterWorker(outer, self._outer_done, late, self._runtime)
+        self._orphans = Orphans(outer.forget, self._runtime)
+        self._fences = Fences(outer, self._vacant, settings.peer.patience, self._runtime)
         self._timers = Timers(
             ack_timeout=settings.coordinator.ack_timeout,
             revoke_grace=settings.coordinator.revoke_grace,
@@ -168,7 +168,7 @@ class Leader:
                 if self.state.n > before:
                     continue
                 self.settle()
-                if self._clockwork.now() >= self._leadership.renewal_due:
+                if self._runtime.now() >= self._leadership.renewal_due:
                     self._leadership.renew()
                 self._wake.wait(self._rest())
         finally:
@@ -193,13 +193,13 @@ class Leader:
             SardonyxError: ``SX-LOG-FORMAT``: written by another version.
             InternalError: ``SX-INTERNAL-LOG-GAP``.
         """
-        self._tree.sync()
-        found = snapshots.latest(self._tree)
+        self._zk.sync()
+        found = snapshots.latest(self._zk)
         if found is not None:
             self._snapshot, self._weighs = found[0], len(found[1]) // STATE_AN_ENTRY
             self.state = decode_state(found[1])
             self._forgotten = dict.fromkeys(self.state.purged, 0)
-        self._checkpoint, self._moved = journal.read_checkpoint_version(self._tree)
+        self._checkpoint, self._moved = journal.read_checkpoint_version(self._zk)
         reached = self._whole = self._checkpoint
         left: dict[Slot, int] = {}
         touched = self._replay(reached, left)
@@ -224,11 +224,11 @@ class Leader:
         """Replay the log from the snapshot on. Gives the paths whose effects may be missing from the tree, and adds to
         ``left`` the slots that were left so lately that something may still be open there.
         """
-        lately = self._clockwork.wall() - self._settings.peer.patience
+        lately = self._runtime.wall() - self._settings.peer.patience
         touched: set[str] = set()
         # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
-        start = min(self.state.n + 1, max(journal.last(self._tree) - RECALLED, journal.begins(self._tree)))
-        for n, entry in journal.read_entries(self._tree, start):
+        start = min(self.state.n + 1, max(journal.last(self._zk) - RECALLED, journal.begins(self._zk)))
+        for n, entry in journal.read_entries(self._zk, start):
             self._watches.remember(entry.request)
             if n <= self.state.n:
                 continue
@@ -247,7 +247,7 @@ class Leader:
     def _repair(self, touched: set[str]) -> int:
         """Make the touched nodes what the state says. Their effects may be there in part, so each is looked at."""
         wanted = project(self.state)
-        stands = self._tree.read_many(sorted(touched))
+        stands = self._zk.read_many(sorted(touched))
         missing = Merged()
         changes: list[TreeEffect] = []
         for path in sorted(touched):
@@ -271,7 +271,7 @@ class Leader:
         While some of it is decided the rest is being read and appended already (:meth:`handle`). Timers are asked when all that
         peers and clients did is decided.
         """
-        at = self._clockwork.wall()
+        at = self._runtime.wall()
         # Their nodes are known to be gone: who still asked for something of theirs has done so, and is heard in this turn.
         swept = [job for job, n in self._forgotten.items() if n <= self._whole]
         if swept:
@@ -349,7 +349,7 @@ class Leader:
     def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
         effects = decide(self.state, n, event)
         if isinstance(event, Left):  # it takes its pulse away itself, unless somebody else has said this in its name
-            self._watches.look_by(self._clockwork.now() + self._timers.revoke_grace)
+            self._watches.look_by(self._runtime.now() + self._timers.revoke_grace)
         if isinstance(event, _FORGETTING) and event.job in self.state.purged:
             self._forgotten[event.job] = n
         return effects
@@ -367,7 +367,7 @@ class Leader:
         chunks = [operations] if whole else list(chunked([operation] for operation in operations))
         for chunk in chunks:
             self._applied(AHEAD)
-            gate("before-effects")
+            failpoint("before-effects")
             if chunk is chunks[-1]:
                 self._checkpoint = n
             # Refused, unless all that was sent before it stands.
@@ -383,7 +383,7 @@ class Leader:
             finish, whole = self._under_way.popleft()
             finish()
             self._whole = whole
-            gate("after-effects")
+            failpoint("after-effects")
             while self._outer and self._outer[0][0] <= whole:
                 self._begin(*self._outer.popleft())
 
@@ -460,7 +460,7 @@ class Leader:
         over = [job for job, reader in self._read.items() if reader not in self.state.plans]
         if not jobs and not over:
             return
-        stand = self._tree.children_of((node_paths.CODE, node_paths.REDO))
+        stand = self._zk.children_of((node_paths.CODE, node_paths.REDO))
         used = {job.spec.code for job in self.state.jobs.values() if job.spec.code is not None}
         sweep_code(self._leadership, stand.get(node_paths.CODE, ()), used)
         sweep_claims(self._leadership, stand.get(node_paths.REDO, ()), self.state.jobs)
@@ -473,7 +473,7 @@ class Leader:
 
     def _rest(self) -> float:
         """Seconds until something has to be done, if nothing happens before."""
-        now = self._clockwork.now()
+        now = self._runtime.now()
         rest = self._leadership.renewal_due - now
         look = self._watches.due()
         if look is not None:
@@ -482,7 +482,7 @@ class Leader:
             rest = 0.0
         timer = next_due(self.state, self._timers)
         if timer is not None:
-            rest = min(rest, timer - self._clockwork.wall())
+            rest = min(rest, timer - self._runtime.wall())
         return max(rest, 0.001)
 
     def _tell(self, told: structlog.typing.FilteringBoundLogger, n: int, event: AnyEvent, many: set[type]) -> None:

@@ -29,14 +29,14 @@ def sweep_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> 
     Each goes together with the check that it still is as it was looked at: a client that touches it now is before us or
     behind us, and in both cases finds out.
     """
-    tree = leadership.tree
+    zk = leadership.zk
     removed = 0
     for name in names:
         if name in used:
             continue
         path = node_paths.code(name)
-        found = tree.last_change(path)
-        if found is None or tree.clockwork.wall() - found[1] < YOUNG:
+        found = zk.last_change(path)
+        if found is None or zk.runtime.wall() - found[1] < YOUNG:
             continue
         try:
             leadership.commit([Check(path, found[0]), Delete(path)])

@@ -31,16 +31,16 @@ def opening(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
         yield from leadership.committing(chunked([Create(path)] for path in paths), "votes-opened")
     except TransactionFailed as error:  # a leader before us had made some of them
         log.debug("votes stand already", reason=error.message)
-        stand = leadership.tree.read_many(paths)  # behind what is still under way
+        stand = leadership.zk.read_many(paths)  # behind what is still under way
         for chunk in chunked([Create(path)] for path in paths if path not in stand):
             leadership.commit(chunk)
 
 
 def closing(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
     """To be done before it is logged that the links of these jobs are gone, so that it is done again if we die before."""
-    tree, paths = leadership.tree, [node_paths.sentinels(job) for job in jobs]
+    zk, paths = leadership.zk, [node_paths.sentinels(job) for job in jobs]
     for _ in range(CLOSE_ATTEMPTS if jobs else 0):
-        asked = tree.begin_children_of(paths)
+        asked = zk.begin_children_of(paths)
         yield
         votes = asked()
         paths = list(votes)
@@ -50,6 +50,6 @@ def closing(leadership: Leadership, jobs: Sequence[str]) -> Iterator[None]:
             return
         except TransactionFailed as error:  # a late peer has voted meanwhile; it does so once for each link
             log.debug("votes of an ended job came late", job=jobs, reason=error.message)
-            tree.sync()  # the server that we read from may not have heard of it
+            zk.sync()  # the server that we read from may not have heard of it
     if paths:
         log.warning("votes of an ended job stay", job=jobs, node=paths)

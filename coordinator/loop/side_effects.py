@@ -29,8 +29,8 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.clock import REAL, Clockwork
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT
 
 THREADS = 4
@@ -84,7 +84,7 @@ class OuterWorker:
         outer: OuterEffects,
         done: Callable[[AnyEvent], None],
         late: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
-        clockwork: Clockwork = REAL,
+        runtime: Runtime = REAL,
     ) -> None:
         self._outer = outer
         self._done = done
@@ -93,13 +93,13 @@ class OuterWorker:
         self._due: list[tuple[float, int, str, int]] = []
         """When a job's first effect is to be run, as a heap: time, tie-breaker, job, attempt."""
         self._ticket = itertools.count()
-        self._clockwork = clockwork
+        self._runtime = runtime
         self.begun: set[str] = set()
         """Jobs whose links this one has begun to make and not to remove."""
-        self._changed = clockwork.condition()
+        self._changed = runtime.condition()
         self._closed = False
         for number in range(THREADS):
-            clockwork.spawn(f"links-{number}", self._work)
+            runtime.spawn(f"links-{number}", self._work)
 
     def submit(self, n: int, effect: LinksEffect, spec: JobSpec) -> None:
         """Have an effect of event ``n`` run, after those of the same job."""
@@ -116,13 +116,13 @@ class OuterWorker:
             self._changed.notify_all()
 
     def _schedule(self, job: str, pause: float, attempt: int) -> None:
-        heapq.heappush(self._due, (self._clockwork.now() + pause, next(self._ticket), job, attempt))
+        heapq.heappush(self._due, (self._runtime.now() + pause, next(self._ticket), job, attempt))
         self._changed.notify()
 
     def _next(self) -> tuple[str, int] | None:
         with self._changed:
             while not self._closed:
-                pause = self._due[0][0] - self._clockwork.now() if self._due else None
+                pause = self._due[0][0] - self._runtime.now() if self._due else None
                 if pause is not None and pause <= 0:
                     _, _, job, attempt = heapq.heappop(self._due)
                     return job, attempt
@@ -134,9 +134,9 @@ class OuterWorker:
             job, attempt = found
             n, effect, spec = self._jobs[job][0]
             (self.begun.add if isinstance(effect, CreateLinks) else self.begun.discard)(job)
-            gate("before-outer")
+            failpoint("before-outer")
             event = self._run(n, effect, spec, attempt)
-            gate("after-outer")
+            failpoint("after-outer")
             with self._changed:
                 if self._closed:
                     break

@@ -20,8 +20,8 @@ import structlog
 
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.clock import REAL, Clockwork
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.failpoints import failpoint
 
 THREADS = 4
 """Slots that are fenced at a time."""
@@ -48,13 +48,13 @@ class Fences:
     """
 
     def __init__(
-        self, fencing: Fencing, vacant: Callable[[Slot], bool], lasting: float, clockwork: Clockwork = REAL
+        self, fencing: Fencing, vacant: Callable[[Slot], bool], lasting: float, runtime: Runtime = REAL
     ) -> None:
         self._fencing = fencing
         self._vacant = vacant
         self._lasting = lasting
-        self._clockwork = clockwork
-        self._changed = clockwork.condition()
+        self._runtime = runtime
+        self._changed = runtime.condition()
         self._left: deque[tuple[float, int, Slot, JobSpec]] = deque()
         self._threads = 0
         self._closed = False
@@ -62,9 +62,9 @@ class Fences:
     def left(self, n: int, slot: Slot, spec: JobSpec) -> None:
         """By event ``n`` nobody holds the slot any more."""
         with self._changed:
-            self._left.append((self._clockwork.now(), n, slot, spec))
+            self._left.append((self._runtime.now(), n, slot, spec))
             if self._threads < min(THREADS, len(self._left)):
-                self._clockwork.spawn(f"fence-{self._threads}", self._work)
+                self._runtime.spawn(f"fence-{self._threads}", self._work)
                 self._threads += 1
             self._changed.notify()
 
@@ -85,12 +85,12 @@ class Fences:
     def _work(self) -> None:
         while (found := self._next()) is not None:
             since, n, slot, spec = found
-            if self._clockwork.now() - since > self._lasting:
+            if self._runtime.now() - since > self._lasting:
                 continue
             for what, end in (("transaction", self._fencing.fence), ("membership", self._fencing.dismiss)):
                 if not self._vacant(slot):  # asked each time, since each may take seconds
                     break
-                gate("fence")
+                failpoint("fence")
                 try:
                     end(slot, spec)
                 except Exception as error:  # noqa: BLE001 - the broker ends it in its own time

@@ -22,9 +22,9 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
 from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, Create, Delete, Set
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import TransactionFailed
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Operation, chunked
 
 PART = 512 * 1024
@@ -79,17 +79,17 @@ def writing(leadership: Leadership, n: int, state: bytes, stands: Callable[[], b
 
 def thin(leadership: Leadership) -> None:
     """Remove all snapshots but the latest ones and the sparse ones."""
-    whole = complete(leadership.tree)
+    whole = complete(leadership.zk)
     kept = {*whole[-KEPT:], *sparse(whole)}
-    for number in map(int, leadership.tree.children(node_paths.SNAPSHOT)):
+    for number in map(int, leadership.zk.children(node_paths.SNAPSHOT)):
         if number not in kept:
             _remove(leadership, number)
 
 
-def complete(tree: Tree) -> list[int]:
+def complete(zk: ZooKeeperSession) -> list[int]:
     """The numbers of the snapshots that were written to their end, oldest first."""
-    numbers = [int(name) for name in tree.children(node_paths.SNAPSHOT)]
-    notes = tree.read_many(map(node_paths.snapshot, numbers))
+    numbers = [int(name) for name in zk.children(node_paths.SNAPSHOT)]
+    notes = zk.read_many(map(node_paths.snapshot, numbers))
     return [n for n in numbers if notes.get(node_paths.snapshot(n))]
 
 
@@ -99,45 +99,45 @@ def sparse(snapshots: Sequence[int]) -> list[int]:
     return [n for n, before in zip(snapshots, passed, strict=False) if n // SPARSE > before]
 
 
-def latest(tree: Tree) -> tuple[int, bytes] | None:
+def latest(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
     """The latest snapshot that is whole: after which event, and the state's bytes. None if there is none.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
     """
-    return _newest(tree, sys.maxsize)
+    return _newest(zk, sys.maxsize)
 
 
-def base(tree: Tree, n: int) -> tuple[int, bytes] | None:
+def base(zk: ZooKeeperSession, n: int) -> tuple[int, bytes] | None:
     """The newest whole snapshot at or before event ``n``: from there the log leads to ``n``. None: from its beginning.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
         SardonyxError: ``SX-LOG-COMPACTED``: what led to ``n`` is not kept any more.
     """
-    found = _newest(tree, n)
-    first = begins(tree)  # read last: a compaction says it before it removes anything
+    found = _newest(zk, n)
+    first = begins(zk)  # read last: a compaction says it before it removes anything
     if first > FIRST and (found is None or found[0] + 1 < first):
         raise compacted(n, first)
     return found
 
 
-def _newest(tree: Tree, n: int) -> tuple[int, bytes] | None:
+def _newest(zk: ZooKeeperSession, n: int) -> tuple[int, bytes] | None:
     """Looks anew after each failure: while one is read the leader may write another, and remove this one."""
     damaged: set[int] = set()
     while True:
-        numbers = [number for number in complete(tree) if number <= n and number not in damaged]
+        numbers = [number for number in complete(zk) if number <= n and number not in damaged]
         if not numbers:
             return None
-        state = _read(tree, numbers[-1])
+        state = _read(zk, numbers[-1])
         if state is not None:
             return numbers[-1], state
         damaged.add(numbers[-1])
 
 
-def _read(tree: Tree, n: int) -> bytes | None:
+def _read(zk: ZooKeeperSession, n: int) -> bytes | None:
     """The state in a snapshot; None if it was removed meanwhile, or is damaged."""
-    data = tree.read(node_paths.snapshot(n))
+    data = zk.read(node_paths.snapshot(n))
     if not data:
         return None
     refuse_other_format(f"snapshot {n}", data)
@@ -146,21 +146,21 @@ def _read(tree: Tree, n: int) -> bytes | None:
     except (msgspec.DecodeError, RecursionError) as error:
         raise unreadable(f"snapshot {n}", str(error)) from error
     paths = [node_paths.snapshot_part(n, part) for part in range(note.parts)]
-    found = tree.read_many(paths)
+    found = zk.read_many(paths)
     state = b"".join(found.get(path, b"") for path in paths)
     if hashlib.sha256(state).hexdigest() == note.sha256:
         return state
-    if tree.read(node_paths.snapshot(n)):
+    if zk.read(node_paths.snapshot(n)):
         log.warning("snapshot is damaged, the one before it is taken", n=n, snapshot=node_paths.snapshot(n))
     return None
 
 
 def _remove(leadership: Leadership, n: int) -> None:
     """In one transaction: a snapshot that lacks some of its parts does not exist."""
-    tree = leadership.tree
-    if tree.read(node_paths.snapshot(n)) is None:
+    zk = leadership.zk
+    if zk.read(node_paths.snapshot(n)) is None:
         return
-    parts = [Delete(node_paths.snapshot_part(n, int(name))) for name in tree.children(node_paths.snapshot(n))]
+    parts = [Delete(node_paths.snapshot_part(n, int(name))) for name in zk.children(node_paths.snapshot(n))]
     leadership.commit([*parts, Delete(node_paths.snapshot(n))])
 
 
@@ -171,17 +171,17 @@ def compact(leadership: Leadership, *, keep: int) -> int:
     which can be read. So the log always begins at 1 or right behind a snapshot that stands. First of all ``/log`` says
     so; what an earlier leader had begun to remove is removed as well.
     """
-    tree = leadership.tree
-    whole = complete(tree)
+    zk = leadership.zk
+    whole = complete(zk)
     most = whole[-KEPT] - keep if len(whole) >= KEPT else 0
-    start = begins(tree)
+    start = begins(zk)
     possible = [n for n in sparse(whole) if start <= n <= most]
-    newest = next((n for n in reversed(possible) if _read(tree, n) is not None), None)
+    newest = next((n for n in reversed(possible) if _read(zk, n) is not None), None)
     if newest is not None:
         start = newest + 1
         leadership.commit([Set(node_paths.LOG, str(start).encode())])
-        gate("in-compaction")
-    for n in map(int, tree.children(node_paths.SNAPSHOT)):
+        failpoint("in-compaction")
+    for n in map(int, zk.children(node_paths.SNAPSHOT)):
         if n + 1 < start:
             _remove(leadership, n)
     return _remove_entries(leadership, start)
@@ -189,11 +189,11 @@ def compact(leadership: Leadership, *, keep: int) -> int:
 
 def _remove_entries(leadership: Leadership, start: int) -> int:
     """Remove all batches that end before ``start``, oldest first, and the buckets that become empty for ever."""
-    tree = leadership.tree
+    zk = leadership.zk
     removed = 0
     removals: list[list[Operation]] = []
-    begun = [bucket for bucket in tree.children(node_paths.LOG) if int(bucket) <= start // node_paths.LOG_BUCKET]
-    for path, names in tree.children_of(f"{node_paths.LOG}/{bucket}" for bucket in begun).items():
+    begun = [bucket for bucket in zk.children(node_paths.LOG) if int(bucket) <= start // node_paths.LOG_BUCKET]
+    for path, names in zk.children_of(f"{node_paths.LOG}/{bucket}" for bucket in begun).items():
         bucket = int(path.rpartition("/")[2])
         numbers = list(map(int, names))
         # The one that holds `start` stays, and with it whatever comes behind; in an older bucket that is none.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.clock import REAL, Runtime
 
 PAUSE = 30.0
 """Seconds after which it is tried again if Kafka was away."""
@@ -42,10 +42,10 @@ class Orphans:
         clockwork: time and threads.
     """
 
-    def __init__(self, forget: Callable[[Collection[str]], None], clockwork: Clockwork = REAL) -> None:
+    def __init__(self, forget: Callable[[Collection[str]], None], runtime: Runtime = REAL) -> None:
         self._forget = forget
-        self._clockwork = clockwork
-        self._changed = clockwork.condition()
+        self._runtime = runtime
+        self._changed = runtime.condition()
         self._wanted: tuple[str, ...] = ()
         self._busy = False
         self._closed = False
@@ -56,7 +56,7 @@ class Orphans:
             self._wanted = _all(self._wanted, forgotten)
             if self._wanted and not self._busy and not self._closed:
                 self._busy = True
-                self._clockwork.spawn("orphans", self._work)
+                self._runtime.spawn("orphans", self._work)
 
     def close(self) -> None:
         """Begin nothing more; the next leader does it again."""

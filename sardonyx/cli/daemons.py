@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sardonyx.core.errors import SetupError
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DRAIN = 20.0
 class Daemons:
     """One coordinator and one peer daemon, which die with us. Made by :func:`local_daemons`."""
 
-    def __init__(self, children: list[Keeper]) -> None:
+    def __init__(self, children: list[ChildProcess]) -> None:
         self._children = children
 
     def check(self) -> None:
@@ -61,7 +61,7 @@ def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> It
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``: said here, and not by way of a daemon that dies of it.
     """
     find_java()
-    children: list[Keeper] = []
+    children: list[ChildProcess] = []
     commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
     try:
         for name, arguments in commands:

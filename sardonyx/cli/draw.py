@@ -61,8 +61,8 @@ def _ways_in(spec: JobSpec, name: str) -> list[str]:
 def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     """One task in one line: what it is, where its rows come from or go to, and what is not left at its default."""
     words: list[str] = [task.type]
-    if task.medium:
-        words.append(task.medium)
+    if task.connector:
+        words.append(task.connector)
     words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
     if task.fn:
         words.append(task.fn)

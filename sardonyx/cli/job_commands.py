@@ -141,14 +141,14 @@ def show(call: Call, job: JobId) -> None:
 def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
     """The view with what is unread before each task; as it is, and a word about it, where Kafka does not tell in time."""
     from sardonyx.client.views import with_lag
-    from sardonyx.runtime.background import Aside
+    from sardonyx.runtime.background import BackgroundThread
 
     if view.status != "running" or not call.settings.kafka.bootstrap_servers:
         return view
     if any(task.rows_in is None and not task.bound for task in view.tasks):
         call.say("rows, and what is unread, are not known: Kafka has not told in time")
         return view
-    aside = Aside("lag")
+    aside = BackgroundThread("lag")
     asked = aside.submit(handle.lag)
     aside.close()
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coordinator.core.state import State
     from coordinator.history.replay import Decided, Verdict
     from sardonyx.core.events import AnyEvent
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
 REREAD = 5.0
 """Seconds after which `log tail --follow` looks again although no watch told it to."""
@@ -47,17 +47,17 @@ def register(log_app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def tree_of(call: Call) -> Iterator[Tree]:
+def tree_of(call: Call) -> Iterator[ZooKeeperSession]:
     """The deployment's tree, for as long as the block runs. Raises ``SX-CONFIG-MISSING``."""
     call.settings.require("zookeeper")
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
     with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}"):
-        tree = Tree.connect(call.settings, survive_expiry=True)
+        zk = ZooKeeperSession.connect(call.settings, survive_expiry=True)
     try:
-        yield tree
+        yield zk
     finally:
-        tree.close()
+        zk.close()
 
 
 # Looking at entries
@@ -69,13 +69,13 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
 ) -> None:
     """The last entries of the coordinator's log: number, time, kind, and what happened."""
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         from coordinator.loop.event_log import last, read_log
         from coordinator.loop.event_log import tail as last_entries
         from sardonyx.core import node_paths
 
-        next_n = last(tree) + 1 if lines == 0 else 0
-        for n, event in last_entries(tree, lines):
+        next_n = last(zk) + 1 if lines == 0 else 0
+        for n, event in last_entries(zk, lines):
             _put_entry(call, n, event)
             next_n = n + 1
         if not follow:
@@ -87,8 +87,8 @@ def tail(
 
         while True:
             changed.clear()
-            tree.read(node_paths.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
-            for n, event in read_log(tree, first=next_n):
+            zk.read(node_paths.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
+            for n, event in read_log(zk, first=next_n):
                 _put_entry(call, n, event)
                 next_n = n + 1
             changed.wait(REREAD)
@@ -108,22 +108,22 @@ def show(
         raise SardonyxError("SX-USAGE", "one entry cannot be filtered", fix="leave N out, or the options")
     if kind is not None:
         _check_kind(kind)
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         if n is not None:
-            _show_one(call, tree, n)
+            _show_one(call, zk, n)
         else:
-            _show_many(call, tree, first, last, wanted(job, peer, kind), replayed=bool(job or peer))
+            _show_many(call, zk, first, last, wanted(job, peer, kind), replayed=bool(job or peer))
 
 
-def _show_one(call: Call, tree: Tree, n: int) -> None:
+def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
     from coordinator.history import reader
     from coordinator.loop.event_log import read_entries
     from sardonyx.cli.story import change_data, change_lines, effect_data
 
-    decided = next(reader.decided(tree, n, n), None)
+    decided = next(reader.decided(zk, n, n), None)
     if decided is None:
         raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
-    request = next(entry.request for _, entry in read_entries(tree, n))
+    request = next(entry.request for _, entry in read_entries(zk, n))
     data = {
         **_entry_data(n, decided.event),
         "request": request or None,
@@ -173,7 +173,7 @@ def wanted(job: str | None, peer: str | None, kind: str | None) -> Callable[[Dec
 
 def _show_many(
     call: Call,
-    tree: Tree,
+    zk: ZooKeeperSession,
     first: int | None,
     last: int | None,
     fits: Callable[[Decided], bool],
@@ -185,13 +185,13 @@ def _show_many(
     from coordinator.history.replay import Decided
     from coordinator.loop.event_log import read_log
 
-    there = reader.kept(tree)
+    there = reader.kept(zk)
     begin = max(first or 0, there.first)
     past: Iterable[Decided]
     if replayed and begin <= there.last:
-        past = reader.decided(tree, begin, last)
+        past = reader.decided(zk, begin, last)
     else:
-        past = (Decided(n, event, [], []) for n, event in read_log(tree, begin))
+        past = (Decided(n, event, [], []) for n, event in read_log(zk, begin))
     found = 0
     for decided in past:
         if last is not None and decided.n > last:
@@ -240,14 +240,14 @@ def _put_entry(call: Call, n: int, event: AnyEvent) -> None:
 
 def at(call: Call, n: N) -> None:
     """The cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         from coordinator.history import reader
         from coordinator.loop.event_log import read_log
 
         with call.patience("the log to be replayed"):
-            state = reader.at(tree, n)
-            held = n >= reader.kept(tree).first  # what was before the oldest entry is known, not when that was
-            found = next(read_log(tree, n), None) if held else None
+            state = reader.at(zk, n)
+            held = n >= reader.kept(zk).first  # what was before the oldest entry is known, not when that was
+            found = next(read_log(zk, n), None) if held else None
     _put_cluster(call, state, found[1].at if found and found[0] == n else None)
 
 
@@ -278,11 +278,11 @@ def _put_cluster(call: Call, state: State, when: float | None) -> None:
 
 def verify(call: Call, thorough: Thorough = False) -> int:
     """Replay all of the log that is kept and hold it against the rules, the snapshots and the tree. 1: something is broken."""
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         from coordinator.history import reader
 
         began = time.monotonic()
-        verdict = reader.verify(tree, thorough=thorough, told=_Told(call))
+        verdict = reader.verify(zk, thorough=thorough, told=_Told(call))
     return _put_verdict(call, verdict, time.monotonic() - began)
 
 
@@ -337,10 +337,10 @@ def export(
     ] = None,
 ) -> None:
     """The log and the tree as one file, without secrets, to be sent and replayed elsewhere with `log replay`."""
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         from coordinator.history import reader
 
-        lines = reader.export(tree, our_version(), first)
+        lines = reader.export(zk, our_version(), first)
         head = next(lines)  # whatever is wrong is told before there is a file
         if out is None:
             sys.stdout.buffer.write(head)

@@ -12,7 +12,7 @@ from sardonyx.cli.words import clock
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
 PeerId = Annotated[str, typer.Argument(metavar="ID", help="A peer's id, or the beginning of it.")]
 
@@ -44,12 +44,12 @@ def show(call: Call, peer: PeerId) -> None:
     from sardonyx.cli.story import life
     from sardonyx.client.ids import find_peer
 
-    with tree_of(call) as tree:
+    with tree_of(call) as zk:
         from coordinator.history import reader
 
         with call.patience("the log to be replayed"):
-            name = find_peer(peer, _peers_ever(tree))
-        moments = life(name, reader.decided(tree, reader.kept(tree).first))
+            name = find_peer(peer, _peers_ever(zk))
+        moments = life(name, reader.decided(zk, reader.kept(zk).first))
         if call.json:
             call.put_json({"id": name, "life": list(moments)})
             return
@@ -64,15 +64,15 @@ def show(call: Call, peer: PeerId) -> None:
             call.say("it was born before the oldest entry that is kept, and nothing has happened to it since")
 
 
-def _peers_ever(tree: Tree) -> set[str]:
+def _peers_ever(zk: ZooKeeperSession) -> set[str]:
     """Every peer that was there at any time that the log still knows of."""
     from coordinator.history import reader
     from coordinator.loop.event_log import read_log
     from sardonyx.core.events import PeerBorn
 
-    first = reader.kept(tree).first
-    known = set(reader.at(tree, first - 1).peers)
-    return known | {event.peer for _, event in read_log(tree, first) if isinstance(event, PeerBorn)}
+    first = reader.kept(zk).first
+    known = set(reader.at(zk, first - 1).peers)
+    return known | {event.peer for _, event in read_log(zk, first) if isinstance(event, PeerBorn)}
 
 
 def evict(call: Call, peer: PeerId) -> None:

@@ -28,7 +28,7 @@ class OutputView(msgspec.Struct, omit_defaults=True):
     """One output of a job."""
 
     task: str
-    medium: str
+    connector: str
     where: str = ""
     """The path or the topic."""
     rows: int | None = None
@@ -45,16 +45,16 @@ def look_at(settings: Settings, spec: JobSpec, view: JobView) -> list[OutputView
     for task in spec.catalog:
         if task.type != "output":
             continue
-        output = OutputView(task.name, task.medium or "", rows=view.task(task.name).rows_out)
-        if output.rows is None or (task.medium != "kafka" and not output.rows):
+        output = OutputView(task.name, task.connector or "", rows=view.task(task.name).rows_out)
+        if output.rows is None or (task.connector != "kafka" and not output.rows):
             output.rows = view.task(task.name).rows_in
-        if task.medium == "files":
+        if task.connector == "files":
             _look_at_files(task, output)
-        elif task.medium == "kafka":
+        elif task.connector == "kafka":
             output.where = str(task.options["topic"])
             if output.rows:
                 _look_at_topic(settings, output)
-        elif task.medium == "jdbc":
+        elif task.connector == "sql":
             output.where = str(task.options["table"])
         found.append(output)
     return found
@@ -112,8 +112,10 @@ def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> 
     """
     table = plain("output", "where", "files", "rows")
     for output in outputs:
-        place = f"{output.medium} {output.where}".strip()
-        table.add_row(output.task, place, number(output.files) if output.medium == "files" else "", number(output.rows))
+        place = f"{output.connector} {output.where}".strip()
+        table.add_row(
+            output.task, place, number(output.files) if output.connector == "files" else "", number(output.rows)
+        )
     console.print()
     console.print(table)
     for output in outputs:
@@ -122,7 +124,7 @@ def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> 
         if output.first:
             console.print(f"\n{output.task}, a few of them:", markup=False)
             _show_rows(console, output.first)
-    topics = [output.where for output in outputs if output.medium == "kafka"]
+    topics = [output.where for output in outputs if output.connector == "kafka"]
     if vanishes and topics:
         console.print(
             f"\n{', '.join(topics)}: in the embedded Kafka, which is removed now; keep it with --data DIR", markup=False

@@ -97,10 +97,10 @@ class Client:
             given = {"zookeeper.hosts": zookeeper, "kafka.bootstrap_servers": kafka, "deployment": deployment}
             settings = load_settings(**given)
         settings.require("zookeeper")
-        from sardonyx.zookeeper.session import Tree
+        from sardonyx.zookeeper.session import ZooKeeperSession
 
         self.settings = settings
-        self._tree = Tree.connect(settings, survive_expiry=True)
+        self._zk = ZooKeeperSession.connect(settings, survive_expiry=True)
         self._live = _LiveCounts(settings)
 
     def __enter__(self) -> Client:
@@ -113,7 +113,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection. Jobs go on."""
-        self._tree.close()
+        self._zk.close()
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
         """Hand a job in: checked, its code uploaded, and the request put where the coordinator takes it from.
@@ -133,7 +133,7 @@ class Client:
         if loaded.code is not None and spec.code is not None:
             self._put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
-        self._tree.request(JobSubmitted(job=job_id, spec=spec))
+        self._zk.request(JobSubmitted(job=job_id, spec=spec))
         log.info("job submitted", job=job_id, tasks=len(spec.catalog))
         return JobHandle(self, job_id, spec)
 
@@ -154,7 +154,7 @@ class Client:
         """Every job that is known, the latest first; rows only where they need no look into Kafka."""
         submitted = self._submitted()
         notes = self._job_notes()
-        specs = self._tree.read_many(node_paths.job_spec(job) for job in notes)
+        specs = self._zk.read_many(node_paths.job_spec(job) for job in notes)
         views = [
             self._view(job, decode_spec(specs[node_paths.job_spec(job)]), note, live=False)
             for job, note in notes.items()
@@ -169,9 +169,9 @@ class Client:
         Args:
             since: also tell since when each is what it is, which takes a look into the log.
         """
-        names = self._tree.children(node_paths.PEER_STATE)
-        states = self._tree.read_many(node_paths.peer_state(name) for name in names)
-        pulses = self._tree.read_many(node_paths.pulse(name) for name in names)
+        names = self._zk.children(node_paths.PEER_STATE)
+        states = self._zk.read_many(node_paths.peer_state(name) for name in names)
+        pulses = self._zk.read_many(node_paths.pulse(name) for name in names)
         notes = {
             name: msgspec.json.decode(states[node_paths.peer_state(name)], type=PeerNote)
             for name in names
@@ -201,8 +201,8 @@ class Client:
         from coordinator.history import reader
         from coordinator.loop.event_log import last
 
-        name = find_peer(peer, self._tree.children(node_paths.PEER_STATE))
-        before = self._tree.read(node_paths.peer_state(name))
+        name = find_peer(peer, self._zk.children(node_paths.PEER_STATE))
+        before = self._zk.read(node_paths.peer_state(name))
         if before is not None and msgspec.json.decode(before, type=PeerNote).state == "revoked":
             raise SardonyxError(
                 "SX-PEER-REVOKED",
@@ -211,8 +211,8 @@ class Client:
                 fix=f"`sardonyx peers show {name}` shows why",
                 where={"peer": name},
             )
-        first = last(self._tree) + 1
-        self._tree.request(Evicted(peer=name))
+        first = last(self._zk) + 1
+        self._zk.request(Evicted(peer=name))
         self.await_node(
             node_paths.peer_state(name),
             lambda data: data is None or msgspec.json.decode(data, type=PeerNote).state == "revoked",
@@ -226,7 +226,7 @@ class Client:
             ),
         )
         # It may have gone for another reason; then the request is still on its way, and comes to nothing.
-        for decided in reader.decided(self._tree, first):
+        for decided in reader.decided(self._zk, first):
             node = [change for change in decided.changes if change.path == node_paths.peer_state(name)]
             if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
                 return decided
@@ -244,7 +244,7 @@ class Client:
 
         oldest = self._oldest_request()
         submitted = job in self._submitted()
-        explanation = explain(reader.present(self._tree), job)  # after the above: a request travels from there to here
+        explanation = explain(reader.present(self._zk), job)  # after the above: a request travels from there to here
         outside = []
         ended = explanation.status in ENDED and all(reason.code != "links-going" for reason in explanation.reasons)
         gone = explanation.status is None and not submitted
@@ -261,13 +261,13 @@ class Client:
 
     def led(self) -> bool:
         """Whether any coordinator stands for this deployment."""
-        return bool(self._tree.children(node_paths.ELECTION))
+        return bool(self._zk.children(node_paths.ELECTION))
 
     # Underneath
 
     def _oldest_request(self) -> str | None:
         """The path of the request that has waited longest; None if none waits."""
-        waiting = self._tree.children(node_paths.INBOX)
+        waiting = self._zk.children(node_paths.INBOX)
         first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
         return None if first is None else f"{node_paths.INBOX}/{first}"
 
@@ -277,11 +277,11 @@ class Client:
         ``oldest`` was the oldest request a moment ago. That it waits still is asked for besides its age, which two clocks
         tell that may differ: a request that is taken in at once is never called late.
         """
-        stands = None if oldest is None else self._tree.last_change(oldest)
+        stands = None if oldest is None else self._zk.last_change(oldest)
         waits = 0.0 if stands is None else time.time() - stands[1]
         if waits < LATE:
             return None
-        many = len(self._tree.children(node_paths.INBOX))
+        many = len(self._zk.children(node_paths.INBOX))
         requests = "1 request is" if many == 1 else f"{many} requests are"
         return f"{requests} not taken in, for {duration(waits)}; look into the log of the coordinator{self._leader()}"
 
@@ -289,7 +289,7 @@ class Client:
         """Where the coordinator that won the last election runs, in words; empty if none ever did."""
         from sardonyx.core.events import EpochNote
 
-        data = self._tree.read(node_paths.EPOCH)
+        data = self._zk.read(node_paths.EPOCH)
         return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
 
     def _is_gone(self, job: str) -> bool:
@@ -300,10 +300,10 @@ class Client:
         """
         from coordinator.history import reader
 
-        self._tree.sync()
-        if job in self._submitted() or self._tree.read(node_paths.job_status(job)) is not None:
+        self._zk.sync()
+        if job in self._submitted() or self._zk.read(node_paths.job_status(job)) is not None:
             return False
-        return job not in reader.present(self._tree).jobs
+        return job not in reader.present(self._zk).jobs
 
     def _put_code(self, path: str, code: bytes) -> None:
         """Put a job's code where peers find it. If it stands there it is written again all the same.
@@ -313,9 +313,9 @@ class Client:
         """
         from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
 
-        while not self._tree.create(path, code):
+        while not self._zk.create(path, code):
             try:
-                self._tree.commit([Set(path, code)])
+                self._zk.commit([Set(path, code)])
             except (TransactionFailed, OutcomeUnknown):
                 continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
             else:
@@ -340,7 +340,7 @@ class Client:
         """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""
         from coordinator.history import reader
 
-        known = reader.present(self._tree).peers
+        known = reader.present(self._zk).peers
         return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
 
     def await_node(
@@ -355,7 +355,7 @@ class Client:
 
         while True:
             changed.clear()
-            if done(self._tree.read(path, watch=wake)):
+            if done(self._zk.read(path, watch=wake)):
                 return
             left = deadline - time.monotonic()
             if left <= 0:
@@ -387,8 +387,8 @@ class Client:
                 )
 
     def _job_notes(self) -> dict[str, JobNote]:
-        jobs = self._tree.children(node_paths.JOB)
-        found = self._tree.read_many(node_paths.job_status(job) for job in jobs)
+        jobs = self._zk.children(node_paths.JOB)
+        found = self._zk.read_many(node_paths.job_status(job) for job in jobs)
         return {
             job: msgspec.json.decode(found[node_paths.job_status(job)], type=JobNote)
             for job in jobs
@@ -402,18 +402,18 @@ class Client:
         """
         from coordinator.loop.event_log import read_checkpoint, read_log
 
-        requests = [name for name in self._tree.children(node_paths.INBOX) if name.startswith("submit-")]
-        waiting = self._tree.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
+        requests = [name for name in self._zk.children(node_paths.INBOX) if name.startswith("submit-")]
+        waiting = self._zk.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
         asked: list[AnyEvent] = []
         for data in waiting.values():
             with contextlib.suppress(msgspec.DecodeError):  # anybody may write there; the coordinator refuses it
                 asked.append(decode_request(data))
-        behind = [event for _, event in read_log(self._tree, first=read_checkpoint(self._tree) + 1)]
+        behind = [event for _, event in read_log(self._zk, first=read_checkpoint(self._zk) + 1)]
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
 
     def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, self.settings.deployment, job)
-        notes = task_notes(self._tree.read_many, graph, job)
+        notes = task_notes(self._zk.read_many, graph, job)
         counts = self._live_counts(graph, job, note, notes) if live else None
         return job_view(job, spec, graph, note, notes, counts)
 

@@ -22,7 +22,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Create, JobSubmitted, encode_event, kind_of
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Append, Check, SetIf
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class DeadLetters:
     def __init__(self, client: Client) -> None:
         client.settings.require("kafka")
         self._client = client
-        self._tree = client._tree  # noqa: SLF001 - a part of the client in a module of its own
+        self._zk = client._zk  # noqa: SLF001 - a part of the client in a module of its own
 
     def piles(self, job: str | None = None) -> list[Pile]:
         """All that there are, by job and task; tasks without any are left out.
@@ -212,25 +212,25 @@ class DeadLetters:
         event = JobSubmitted(job=spec.name, spec=spec)
         request = encode_event(event)
         if len(request) > ENTRY_LIMIT:
-            self._tree.request(event)  # raises: it says what is too large
+            self._zk.request(event)  # raises: it says what is too large
         path, data = node_paths.redo(job, task), msgspec.json.encode(claims)
-        gate("redo-claim")
+        failpoint("redo-claim")
         try:
-            self._tree.commit(
+            self._zk.commit(
                 [
                     Check(node_paths.job_status(job)),  # or the claim would outlive the job
                     Create(path, data) if version is None else SetIf(path, data, version),
-                    Append(node_paths.inbox_prefix(kind_of(event), self._tree.clockwork.token()), request),
+                    Append(node_paths.inbox_prefix(kind_of(event), self._zk.runtime.token()), request),
                 ]
             )
         except TransactionFailed:
-            if self._tree.read(node_paths.job_status(job)) is None:
+            if self._zk.read(node_paths.job_status(job)) is None:
                 raise job_gone(job) from None
             return False
         except OutcomeUnknown:
-            self._tree.sync()
+            self._zk.sync()
             return False
-        gate("redo-claimed")
+        failpoint("redo-claimed")
         return True
 
     def _code(self, spec: JobSpec, mended: LoadedJob | None) -> None:
@@ -238,7 +238,7 @@ class DeadLetters:
         if spec.code is None:
             return
         path = node_paths.code(spec.code)
-        code = self._tree.read(path) if mended is None else mended.code
+        code = self._zk.read(path) if mended is None else mended.code
         if code is not None:
             self._client._put_code(path, code)  # noqa: SLF001
 
@@ -278,7 +278,7 @@ class DeadLetters:
         return None if last is None else last + 1
 
     def _claims(self, job: str, task: str) -> tuple[Claims, int | None]:
-        found = self._tree.read_version(node_paths.redo(job, task))
+        found = self._zk.read_version(node_paths.redo(job, task))
         return (Claims(), None) if found is None else (msgspec.json.decode(found[0], type=Claims), found[1])
 
     def _pile(self, job: str, task: str, topic: str) -> Pile:
@@ -329,11 +329,11 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     options = {"topic": topic, "format": FORMAT, "start": {"0": start}, "end": {"0": end}, FORMATS: formats}
     catalog = [_again(each) for each in spec.catalog if each.name in kept]
     if tasks[task].type == "input":
-        changed = {"medium": "kafka", "options": options}
+        changed = {"connector": "kafka", "options": options}
         catalog = [msgspec.structs.replace(each, **changed) if each.name == task else each for each in catalog]
     else:
         letters = next(n for n in (LETTERS, *(f"{LETTERS}{i}" for i in range(2, len(kept) + 3))) if n not in kept)
-        catalog.insert(0, TaskSpec(name=letters, type="input", medium="kafka", options=options))
+        catalog.insert(0, TaskSpec(name=letters, type="input", connector="kafka", options=options))
         edges.insert(0, (letters, task))
     links = {f"{source}.{target}" for source, target in edges}
     return msgspec.structs.replace(
@@ -347,7 +347,7 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
 
 def _formats(task: TaskSpec) -> dict[str, Any]:
     """By topic, how records of a Kafka input are to be read; of one that reads dead letters, as it says itself."""
-    if task.type != "input" or task.medium != "kafka":
+    if task.type != "input" or task.connector != "kafka":
         return {}
     if task.options.get("format") == FORMAT:
         return dict(task.options[FORMATS])
@@ -356,7 +356,7 @@ def _formats(task: TaskSpec) -> dict[str, Any]:
 
 def _again(task: TaskSpec) -> TaskSpec:
     """A folder that the job has written to is written to again, beside what is there."""
-    if task.type == "output" and task.medium == "files":
+    if task.type == "output" and task.connector == "files":
         return msgspec.structs.replace(task, options={**task.options, "mode": "append"})
     return task
 

@@ -35,32 +35,32 @@ def look(settings: Settings) -> list[DeploymentView]:
     Raises:
         SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-UNREACHABLE``.
     """
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
-    tree = Tree.connect(settings, survive_expiry=True, make_top=False)  # who looks leaves nothing behind
+    zk = ZooKeeperSession.connect(settings, survive_expiry=True, make_top=False)  # who looks leaves nothing behind
     try:
-        names = tree.deployments()
+        names = zk.deployments()
     finally:
-        tree.close()
+        zk.close()
     views = (_look(settings.model_copy(update={"deployment": name})) for name in names)
     return [view for view in views if view is not None]
 
 
 def _look(settings: Settings) -> DeploymentView | None:
     from sardonyx.core.events import EpochNote
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
     name = settings.deployment
-    tree = Tree.connect(settings, survive_expiry=True, make_top=False)
+    zk = ZooKeeperSession.connect(settings, survive_expiry=True, make_top=False)
     try:
-        found = tree.read(node_paths.EPOCH)
-        candidates = tree.children(node_paths.ELECTION)
-        jobs = tree.children(node_paths.JOB)
-        if not found and not candidates and not jobs and not tree.children(node_paths.INBOX):
+        found = zk.read(node_paths.EPOCH)
+        candidates = zk.children(node_paths.ELECTION)
+        jobs = zk.children(node_paths.JOB)
+        if not found and not candidates and not jobs and not zk.children(node_paths.INBOX):
             return None  # only its top nodes stand, if those: somebody asked for a job in it once
         epoch = msgspec.json.decode(found, type=EpochNote) if found else None
         leads = epoch is not None and any(node.startswith(f"{epoch.token}-") for node in candidates)
-        notes = tree.read_many(map(node_paths.job_status, jobs)).values()
+        notes = zk.read_many(map(node_paths.job_status, jobs)).values()
         return DeploymentView(
             name=name,
             leader=epoch.leader if epoch is not None and leads else None,
@@ -68,7 +68,7 @@ def _look(settings: Settings) -> DeploymentView | None:
             standbys=len(candidates) - leads,
             jobs=len(jobs),
             running=sum(msgspec.json.decode(note, type=JobNote).status not in ENDED for note in notes),
-            peers=len(tree.children(node_paths.PEER_STATE)),
+            peers=len(zk.children(node_paths.PEER_STATE)),
         )
     except SetupError as error:
         denied = error.code == "SX-ZOOKEEPER-DENIED"
@@ -76,4 +76,4 @@ def _look(settings: Settings) -> DeploymentView | None:
     except msgspec.DecodeError:  # one that is damaged hides no other
         return DeploymentView(name=name, note="its nodes cannot be read: edited, or written by another version")
     finally:
-        tree.close()
+        zk.close()

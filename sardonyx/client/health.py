@@ -21,15 +21,15 @@ def at_work(settings: Settings, kind: str, host: str) -> bool:
         SardonyxError: when ZooKeeper cannot be asked.
     """
     from sardonyx.core import node_paths
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
     folder = node_paths.ELECTION if kind == "coordinator" else node_paths.PULSE
-    tree = Tree.connect(settings)
+    zk = ZooKeeperSession.connect(settings)
     try:
-        nodes = tree.read_many(f"{folder}/{name}" for name in tree.children(folder))
+        nodes = zk.read_many(f"{folder}/{name}" for name in zk.children(folder))
         return any(host.encode() in data for data in nodes.values())
     finally:
-        tree.close()
+        zk.close()
 
 
 def main(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ from sardonyx.core.units import seconds
 if TYPE_CHECKING:
     from coordinator.history.timeline import Incident
     from sardonyx.client.client import Client
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
 REREAD = 5.0
 """Seconds after which a status is read again although no watch told of a change: a net, not the way."""
@@ -36,7 +36,7 @@ class JobHandle:
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
         self.id = job
         self._client = client
-        self._tree: Tree = client._tree  # noqa: SLF001 - the two are one thing in two classes
+        self._zk: ZooKeeperSession = client._zk  # noqa: SLF001 - the two are one thing in two classes
         self._spec = spec
         self._changed = threading.Event()
 
@@ -65,12 +65,12 @@ class JobHandle:
         before = self._sought(self._note())
         found, error = list[LinkLag](), None
         try:
-            found = link_lags(self._tree, self._client.settings, self.id, self.spec(), before)
+            found = link_lags(self._zk, self._client.settings, self.id, self.spec(), before)
         except SetupError as raised:
             error = raised
         after = self._sought(self._note())
         if _stands(after) != _stands(before):  # positions go with the links: while the job ends anything may be found
-            return link_lags(self._tree, self._client.settings, self.id, self.spec(), after)
+            return link_lags(self._zk, self._client.settings, self.id, self.spec(), after)
         if error is not None:
             raise error
         return found
@@ -106,7 +106,7 @@ class JobHandle:
 
         A job that has ended stays as it is. Does not wait; :meth:`await_completion` tells when it is done.
         """
-        self._tree.request(JobKilled(job=self.id))
+        self._zk.request(JobKilled(job=self.id))
 
     def purge(self, timeout: float | str | None = CARRY_OUT) -> None:
         """Have the job forgotten: its node, its tasks, its counts. What it has written stays.
@@ -125,7 +125,7 @@ class JobHandle:
     def ask_purge(self) -> None:
         """The first half of :meth:`purge`: ask, and do not wait."""
         self.require_ended()
-        self._tree.request(JobPurged(job=self.id))
+        self._zk.request(JobPurged(job=self.id))
 
     def require_ended(self) -> None:
         """Raises ``SX-JOB-NOT-ENDED`` as long as anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
@@ -181,7 +181,7 @@ class JobHandle:
         """
         from coordinator.history import reader
 
-        return reader.incidents(self._tree, self.id)
+        return reader.incidents(self._zk, self.id)
 
     def waiting(self, view: JobView) -> str | None:
         """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""
@@ -195,7 +195,7 @@ class JobHandle:
         """
         if self._spec is None:
             asked = self._client._submitted().get(self.id)  # noqa: SLF001
-            data = self._tree.read(node_paths.job_spec(self.id))  # after the above: a job travels from there to here
+            data = self._zk.read(node_paths.job_spec(self.id))  # after the above: a job travels from there to here
             self._spec = asked if data is None else decode_spec(data)
         if self._spec is None:
             raise job_gone(self.id)
@@ -230,7 +230,7 @@ class JobHandle:
     def _note(self, *, watch: bool = False) -> JobNote | None:
         if watch:
             self._changed.clear()  # before reading: a change behind the read sets it again
-        data = self._tree.read(node_paths.job_status(self.id), watch=self._wake if watch else None)
+        data = self._zk.read(node_paths.job_status(self.id), watch=self._wake if watch else None)
         return None if data is None else msgspec.json.decode(data, type=JobNote)
 
     def _sought(self, note: JobNote | None) -> JobNote | None:

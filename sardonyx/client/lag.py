@@ -15,14 +15,14 @@ from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
 
-def link_lags(tree: Tree, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
+def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
     """What is unread on each link that a task reads, in the order of the tasks.
 
     Args:
-        tree: a session with the job's deployment.
+        zk: a session with the job's deployment.
         settings: of the deployment; its Kafka is asked.
         job: the job's id.
         spec: the job as data.
@@ -33,7 +33,7 @@ def link_lags(tree: Tree, settings: Settings, job: str, spec: JobSpec, note: Job
     """
     graph = laid_out(spec, settings.deployment, job)
     standing = note is not None and note.links == "made" and note.status not in ENDED
-    known = _asked(tree, settings, graph, job) if standing else {}
+    known = _asked(zk, settings, graph, job) if standing else {}
     other = NOTHING if note is not None and note.status == "completed" else Unread()
     return [
         LinkLag(
@@ -49,14 +49,14 @@ def link_lags(tree: Tree, settings: Settings, job: str, spec: JobSpec, note: Job
     ]
 
 
-def _asked(tree: Tree, settings: Settings, graph: Graph, job: str) -> dict[str, Unread]:
+def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> dict[str, Unread]:
     settings.require("kafka")
     from queues.lag import lag
 
-    data = tree.read(node_paths.job_links(job))
+    data = zk.read(node_paths.job_links(job))
     if data is None:  # the job was forgotten this very moment
         return {}
     facts = msgspec.json.decode(data, type=LinksNote).links
-    notes = task_notes(tree.read_many, graph, job)
+    notes = task_notes(zk.read_many, graph, job)
     complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
     return lag(settings, graph, job, facts, complete)

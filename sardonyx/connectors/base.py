@@ -1,6 +1,6 @@
-"""What stands at the ends of a job: the small protocols that a medium implements.
+"""What stands at the ends of a job: the small protocols that a connector implements.
 
-Everything that must happen exactly once happens in Kafka transactions, so a medium is only asked for idempotent things: to
+Everything that must happen exactly once happens in Kafka transactions, so a connector is only asked for idempotent things: to
 say what there is to read, to read one split again and again with the same result, to write rows aside, and to make
 visible what a committed transaction lists.
 """
@@ -21,7 +21,7 @@ class Split(msgspec.Struct, frozen=True, omit_defaults=True):
     """A piece of a bounded input that is read at one go, as it travels over the input task's own link."""
 
     data: dict[str, Any]
-    """What the medium needs to find the piece again: plain JSON data."""
+    """What the connector needs to find the piece again: plain JSON data."""
     rows: int | None = None
     """How many rows it holds, if that is known; a split of unknown size makes a batch of its own."""
 
@@ -81,7 +81,7 @@ class PositionsMoved(Exception):
 class PositionedOutput(Protocol):
     """An output that takes rows and the task's positions in ONE transaction of its own, such as a database.
 
-    Where it holds a position, that is where reading begins, whatever Kafka says; see ``docs/media.md`` for the order of
+    Where it holds a position, that is where reading begins, whatever Kafka says; see ``docs/connectors.md`` for the order of
     the two commits and why nothing is lost or doubled between them. Used by one batch at a time, not always on the same
     thread.
     """

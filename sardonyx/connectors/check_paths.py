@@ -21,7 +21,7 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
     """Check a job against the file system.
 
     Args:
-        spec: the job; media and options must be valid.
+        spec: the job; connectors and options must be valid.
         leave: names of tasks that are not looked at, because theirs are not.
 
     Raises:
@@ -30,7 +30,7 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
     """
     problems: list[SardonyxError] = []
     for task in spec.catalog:
-        if task.medium == "files" and task.type != "function" and task.name not in leave:
+        if task.connector == "files" and task.type != "function" and task.name not in leave:
             problems += _input(task) if task.type == "input" else _output(task)
     if problems:
         raise JobInvalid(problems)

@@ -1,4 +1,4 @@
-"""A medium of the user's own, named as ``module:Class``: found, made, and kept from raising in a way that nobody understands.
+"""A connector of the user's own, named as ``module:Class``: found, made, and kept from raising in a way that nobody understands.
 
 A class can be an input (``splits``, ``read``), an output (``stage``, ``publish``, ``seal``), an output that keeps positions
 itself (:class:`sardonyx.connectors.base.PositionedOutput`), or several of them. As an input it is made with the job's options as
@@ -28,7 +28,7 @@ def own_input(reference: str, options: Mapping[str, Any], load: Load) -> OwnInpu
     """A user's input, made.
 
     Raises:
-        FunctionError: ``SX-MEDIUM-CLASS``, it lacks what an input has; ``SX-MEDIUM-RAISED``; ``SX-FN-IMPORT``.
+        FunctionError: ``SX-CONNECTOR-CLASS``, it lacks what an input has; ``SX-CONNECTOR-RAISED``; ``SX-FN-IMPORT``.
     """
     return OwnInput(reference, _made(reference, options, load, _INPUT))
 
@@ -102,26 +102,26 @@ class OwnOutput:
 
 @contextmanager
 def _told(reference: str, when: str) -> Iterator[None]:
-    """What a user's medium raises, with the user's traceback. Our own errors pass: a medium may raise those."""
+    """What a user's connector raises, with the user's traceback. Our own errors pass: a connector may raise those."""
     try:
         yield
     except SardonyxError:
         raise
     except Exception as error:
         raise FunctionError(
-            "SX-MEDIUM-RAISED",
-            f"medium {reference} raised {type(error).__name__} when {when}: {error}",
-            fix="mend what the traceback shows; docs/media.md says what a medium is asked for",
+            "SX-CONNECTOR-RAISED",
+            f"connector {reference} raised {type(error).__name__} when {when}: {error}",
+            fix="mend what the traceback shows; docs/connectors.md says what a connector is asked for",
             traceback=user_traceback(error),
-            where={"medium": reference},
+            where={"connector": reference},
         ) from error
 
 
 def _not_one(reference: str, cause: str) -> FunctionError:
     return FunctionError(
-        "SX-MEDIUM-CLASS",
-        f"{reference} cannot be used as a medium here",
+        "SX-CONNECTOR-CLASS",
+        f"{reference} cannot be used as a connector here",
         cause=cause,
-        fix="an input is a class with splits and read, an output one with stage, publish and seal: docs/media.md",
-        where={"medium": reference},
+        fix="an input is a class with splits and read, an output one with stage, publish and seal: docs/connectors.md",
+        where={"connector": reference},
     )

@@ -1,7 +1,7 @@
 """What may stand at the ends of a job, and how a user declares it; what each accepts is in :mod:`sardonyx.connectors.options`.
 
-Here a medium is only a name with options, plain data in the job's spec; the code that reads and writes is in
-``queues/media``. Options that are not given are left out of the spec, and the medium's own defaults hold.
+Here a connector is only a name with options, plain data in the job's spec; the code that reads and writes is in
+``queues/connectors``. Options that are not given are left out of the spec, and the connector's own defaults hold.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Position = str | datetime | Mapping[int, int]
 """Where in a topic: ``earliest`` (start), ``latest``, a time with its zone, or an offset for each partition."""
 
 
-class Medium(msgspec.Struct, frozen=True):
-    """A medium as declared: its name and the options that were given."""
+class Connector(msgspec.Struct, frozen=True):
+    """A connector as declared: its name and the options that were given."""
 
     name: str
     options: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def files(
     split_size: str | None = None,
     mode: Literal["error", "append", "overwrite"] | None = None,
     compression: str | None = None,
-) -> Medium:
+) -> Connector:
     """Files as input, or a directory of files as output. Relative paths are relative to the spec.
 
     Args:
@@ -65,7 +65,7 @@ def files(
         mode: output: what to do if the directory holds something: ``error`` (the default), ``append``, ``overwrite``.
         compression: output: the codec of the format, such as ``zstd`` or ``gzip``.
     """
-    return _medium("files", locals())
+    return _connector("files", locals())
 
 
 def kafka(
@@ -81,7 +81,7 @@ def kafka(
     subject: Literal["topic", "record", "topic_record"] | None = None,
     value_schema: str | None = None,
     register: bool | None = None,
-) -> Medium:
+) -> Connector:
     """A Kafka topic that belongs to the user, one record a message; it is read and written in place.
 
     Args:
@@ -101,7 +101,7 @@ def kafka(
         register: output, avro and protobuf: whether a schema that the registry does not have is registered; true by
             default. False: it must be there.
     """
-    return _medium("kafka", locals())
+    return _connector("kafka", locals())
 
 
 def generator(
@@ -110,7 +110,7 @@ def generator(
     seed: int | None = None,
     rate: float | None = None,
     columns: Mapping[str, Any] | None = None,
-) -> Medium:
+) -> Connector:
     """Rows made up on the spot, the same ones for the same seed: for trying and measuring.
 
     Args:
@@ -119,10 +119,10 @@ def generator(
         rate: rows a second; None: as fast as they are taken.
         columns: what each row holds: a kind, or a mapping with ``kind`` and its settings, by name; see ``GENERATED``.
     """
-    return _medium("generator", locals())
+    return _connector("generator", locals())
 
 
-def jdbc(
+def sql(
     url: str,
     *,
     table: str | None = None,
@@ -134,8 +134,8 @@ def jdbc(
     key: str | Sequence[str] | None = None,
     user: str | None = None,
     password_env: str | None = None,
-) -> Medium:
-    """A table of a database: PostgreSQL or SQLite. Needs ``sardonyx[jdbc]`` where peers run.
+) -> Connector:
+    """A table of a database: PostgreSQL or SQLite. Needs ``sardonyx[sql]`` where peers run.
 
     Args:
         url: ``postgresql://host:5432/name`` or ``sqlite:////path/to/file``, with or without ``jdbc:`` in front. No
@@ -151,44 +151,44 @@ def jdbc(
         user: who logs in, unless the URL says so.
         password_env: the environment variable that holds the password, where peers and Spark workers run.
     """
-    return _medium("jdbc", locals())
+    return _connector("sql", locals())
 
 
-def console(rows: int | None = None) -> Medium:
+def console(rows: int | None = None) -> Connector:
     """An output that prints rows where the peer runs: for looking on. What is printed is not exactly once.
 
     Args:
         rows: how many of a batch, at most; 20 by default.
     """
-    return _medium("console", locals())
+    return _connector("console", locals())
 
 
-def blackhole() -> Medium:
+def blackhole() -> Connector:
     """An output that forgets what it is given: for measuring."""
-    return Medium("blackhole")
+    return Connector("blackhole")
 
 
-def _medium(name: str, given: Mapping[str, Any]) -> Medium:
-    return Medium(name, normal(name, {key: value for key, value in given.items() if value is not None}))
+def _connector(name: str, given: Mapping[str, Any]) -> Connector:
+    return Connector(name, normal(name, {key: value for key, value in given.items() if value is not None}))
 
 
-def normal(medium: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def normal(connector: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in the one form in which they stand in a spec, however they were written (Python, YAML, TOML)."""
     found = {str(key): _plain(value) for key, value in options.items()}
-    if medium == "kafka":
+    if connector == "kafka":
         found.setdefault("format", "json")
-    if medium == "jdbc" and isinstance(found.get("key"), str):
+    if connector == "sql" and isinstance(found.get("key"), str):
         found["key"] = [found["key"]]
     return found
 
 
-def absolute(medium: str, options: Mapping[str, Any], base: Path) -> dict[str, Any]:
+def absolute(connector: str, options: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The same options with relative paths of files laid against ``base``."""
     found = dict(options)
-    if medium == "files" and "path" in found:
+    if connector == "files" and "path" in found:
         path = found["path"]
         found["path"] = [_absolute(one, base) for one in path] if isinstance(path, list) else _absolute(path, base)
-    if medium == "jdbc" and isinstance(url := found.get("url"), str):
+    if connector == "sql" and isinstance(url := found.get("url"), str):
         scheme, mark, path = url.removeprefix("jdbc:").partition(":///")
         if scheme == "sqlite" and mark:
             found["url"] = f"sqlite:///{_absolute(path, base)}"
@@ -196,7 +196,7 @@ def absolute(medium: str, options: Mapping[str, Any], base: Path) -> dict[str, A
 
 
 def paths_of(options: Mapping[str, Any]) -> list[str]:
-    """The path or paths of a files medium, as a list."""
+    """The path or paths of a files connector, as a list."""
     path = options.get("path", [])
     return [str(one) for one in path] if isinstance(path, list) else [str(path)]
 
@@ -219,50 +219,50 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def problems_of(medium: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
-    """Everything that is wrong with a medium as it stands at one end of a job; the caller adds where."""
-    if is_own(medium):  # what it takes, only its class knows
+def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
+    """Everything that is wrong with a connector as it stands at one end of a job; the caller adds where."""
+    if is_own(connector):  # what it takes, only its class knows
         return []
-    if medium not in OPTIONS:
+    if connector not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]
-        wrong = f"there is no medium {medium!r}" if medium else f"an {use} needs a medium"
-        return [_problem(f"{wrong}{near(medium or '', known)}", f"an {use} can be {', '.join(known)}")]
-    if use not in OPTIONS[medium]:
+        wrong = f"there is no connector {connector!r}" if connector else f"an {use} needs a connector"
+        return [_problem(f"{wrong}{near(connector or '', known)}", f"an {use} can be {', '.join(known)}")]
+    if use not in OPTIONS[connector]:
         known = [name for name, uses in OPTIONS.items() if use in uses]
-        return [_problem(f"{medium} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
-    known_options = OPTIONS[medium][use]
-    found = [_unknown(medium, use, name) for name in options if name not in known_options]
+        return [_problem(f"{connector} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
+    known_options = OPTIONS[connector][use]
+    found = [_unknown(connector, use, name) for name in options if name not in known_options]
     for name, option in known_options.items():
         if name in options:
-            found += _value_problems(medium, name, option, options)
+            found += _value_problems(connector, name, option, options)
         elif option.required or options.get("format") in option.required_by:
-            found.append(_problem(f"{medium} as an {use} needs {name}", f"{name} is {option.wanted}"))
-    if not found and (clash := together(medium, use, options)):
+            found.append(_problem(f"{connector} as an {use} needs {name}", f"{name} is {option.wanted}"))
+    if not found and (clash := together(connector, use, options)):
         found.append(_problem(*clash))
     return found
 
 
-def _unknown(medium: str, use: Use, name: str) -> SardonyxError:
-    known = list(OPTIONS[medium][use])
+def _unknown(connector: str, use: Use, name: str) -> SardonyxError:
+    known = list(OPTIONS[connector][use])
     other: Use = "output" if use == "input" else "input"
-    if name in OPTIONS[medium].get(other, {}):
-        return _problem(f"{medium} takes {name} only as an {other}", f"leave {name} out")
+    if name in OPTIONS[connector].get(other, {}):
+        return _problem(f"{connector} takes {name} only as an {other}", f"leave {name} out")
     fix = f"as an {use} it has {', '.join(known)}" if known else "leave it out"
-    return _problem(f"{medium} has no option {name!r}{near(name, known)}", fix)
+    return _problem(f"{connector} has no option {name!r}{near(name, known)}", fix)
 
 
-def _value_problems(medium: str, name: str, option: Option, options: Mapping[str, Any]) -> list[SardonyxError]:
+def _value_problems(connector: str, name: str, option: Option, options: Mapping[str, Any]) -> list[SardonyxError]:
     value = options[name]
     format_ = options.get("format")
     if option.formats and isinstance(format_, str) and format_ not in option.formats:
         fix = f"leave {name} out; it belongs to {', '.join(option.formats)}"
-        return [_problem(f"{medium}: format {format_} has no {name}", fix)]
+        return [_problem(f"{connector}: format {format_} has no {name}", fix)]
     try:
         msgspec.convert(value, option.type)
     except msgspec.ValidationError:
         words = getattr(option.type, "__args__", ())
         hint = near(value, words) if isinstance(value, str) else ""
-        return [_problem(f"{medium}: {name} cannot be {value!r}{hint}", f"{name} is {option.wanted}")]
+        return [_problem(f"{connector}: {name} cannot be {value!r}{hint}", f"{name} is {option.wanted}")]
     if name == "schema":
         try:
             arrow_schema(value)
@@ -275,8 +275,8 @@ def _value_problems(medium: str, name: str, option: Option, options: Mapping[str
         wrong = f"{format_} has {', '.join(codecs)}"
     fix = f"{name} is {option.wanted}"
     shown = "what it is" if option.secret else repr(value)
-    return [_problem(f"{medium}: {name} cannot be {shown}", fix, cause=wrong)] if wrong else []
+    return [_problem(f"{connector}: {name} cannot be {shown}", fix, cause=wrong)] if wrong else []
 
 
 def _problem(message: str, fix: str, cause: str = "") -> SardonyxError:
-    return SardonyxError("SX-JOB-MEDIUM", message, cause=cause, fix=fix)
+    return SardonyxError("SX-JOB-CONNECTOR", message, cause=cause, fix=fix)

@@ -1,4 +1,4 @@
-"""What each medium accepts: its options, as input and as output, each with what it may be. Pure."""
+"""What each connector accepts: its options, as input and as output, each with what it may be. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option of a medium."""
+    """One option of a connector."""
 
     type: Any
     """What msgspec takes as a type."""
@@ -238,7 +238,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "columns": Option(dict[str, Any], "kinds (or kinds with their settings) by column", check=_columns),
         },
     },
-    "jdbc": {
+    "sql": {
         "input": {
             **_LOGIN,
             "table": Option(str, "the name of a table", check=_column),
@@ -257,17 +257,17 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
     "blackhole": {"output": {}},
     "console": {"output": {"rows": Option(int, "a number from 1 on", check=_from(1))}},
 }
-"""Medium -> what it can be used as -> the options that it then has."""
+"""Connector -> what it can be used as -> the options that it then has."""
 
 
-def together(medium: str | None, use: Use, options: Mapping[str, Any]) -> tuple[str, str] | None:
+def together(connector: str | None, use: Use, options: Mapping[str, Any]) -> tuple[str, str] | None:
     """What is wrong with options that are each fine, and what to do about it; None: nothing."""
-    if medium != "jdbc":
+    if connector != "sql":
         return None
     if use == "input" and ("table" in options) == ("query" in options):
-        return "jdbc as an input reads a table or a query", "give one of the two"
+        return "sql as an input reads a table or a query", "give one of the two"
     if use == "input" and "splits" in options and "split_by" not in options:
-        return "jdbc: splits needs split_by", "name the column by whose values the input is cut"
+        return "sql: splits needs split_by", "name the column by whose values the input is cut"
     if use == "output" and (options.get("mode") == "upsert") != ("key" in options):
-        return 'jdbc: key and mode="upsert" belong together', 'give both, or neither (mode="append")'
+        return 'sql: key and mode="upsert" belong together', 'give both, or neither (mode="append")'
     return None

@@ -16,8 +16,8 @@ from sardonyx.connectors.files.input import FilesInput
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.generator import Generator
 from sardonyx.connectors.schema import arrow_schema
-from sardonyx.connectors.sql.input import JdbcInput
-from sardonyx.connectors.sql.output import JdbcOutput
+from sardonyx.connectors.sql.input import SqlInput
+from sardonyx.connectors.sql.output import SqlOutput
 from sardonyx.connectors.topics.formats import JsonFormat, RawFormat
 from sardonyx.connectors.topics.registered import AvroFormat, ProtobufFormat
 from sardonyx.core.errors import InternalError
@@ -32,23 +32,23 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
 
     Args:
         task: the input task.
-        load: finds a user's own medium.
+        load: finds a user's own connector.
 
     Raises:
         InputError: its options do not fit together.
-        FunctionError: a user's own medium is none, or raises.
+        FunctionError: a user's own connector is none, or raises.
     """
-    match task.medium:
+    match task.connector:
         case "files":
             return FilesInput(task.options)
         case "generator":
             return Generator(task.options)
-        case "jdbc":
-            return JdbcInput(task.options)
+        case "sql":
+            return SqlInput(task.options)
         case str(own) if is_own(own):
             return own_input(own, task.options, load)
         case other:
-            raise InternalError("SX-BUG-MEDIUM", f"medium {other!r} of task {task.name!r} is not read in pieces")
+            raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not read in pieces")
 
 
 def output(
@@ -60,17 +60,17 @@ def output(
         task: the output task.
         job: the job's id: what it writes aside lies under that name.
         deployment: of the cluster; two of them may write to one database.
-        load: finds a user's own medium.
+        load: finds a user's own connector.
 
     Raises:
         OutputError: its options do not fit together.
-        FunctionError: a user's own medium is none, or raises.
+        FunctionError: a user's own connector is none, or raises.
     """
-    match task.medium:
+    match task.connector:
         case "files":
             return FilesOutput(task.options, job, task.name)
-        case "jdbc":
-            return JdbcOutput(task.options, deployment, job, task.name)
+        case "sql":
+            return SqlOutput(task.options, deployment, job, task.name)
         case "blackhole":
             return Blackhole()
         case "console":
@@ -78,14 +78,16 @@ def output(
         case str(own) if is_own(own):
             return own_output(own, task.options, load, job=job, task=task.name)
         case other:
-            raise InternalError("SX-BUG-MEDIUM", f"medium {other!r} of task {task.name!r} is not written in pieces")
+            raise InternalError(
+                "SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not written in pieces"
+            )
 
 
 def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:
-    """How rows stand as records on the topic of a ``kafka`` medium.
+    """How rows stand as records on the topic of a ``kafka`` connector.
 
     Args:
-        options: of the medium: format, schema, key, and what the format has besides.
+        options: of the connector: format, schema, key, and what the format has besides.
         registry: the schema registry that is asked if the options name none.
 
     Raises:

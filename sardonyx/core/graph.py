@@ -3,7 +3,7 @@
 A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue: it is bound
 in place as the link, and the task that names it runs nowhere, unless there is something for it to do: see
 :func:`graph_of`. Every task that does
-run (a :class:`Stage`) has links as its only way in; an input task whose medium is not Kafka reads a link of its own, on
+run (a :class:`Stage`) has links as its only way in; an input task whose connector is not Kafka reads a link of its own, on
 which the list of its splits stands.
 """
 
@@ -34,7 +34,7 @@ class Link(msgspec.Struct, frozen=True):
     target: str
     """The task that reads it; for an output the bound output task."""
     options: dict[str, Any] = {}
-    """The medium's options, on a user's topic."""
+    """The connector's options, on a user's topic."""
     route: Route = Route()
     """What of its source's results goes over it."""
     group_by: list[str] | str | None = None
@@ -57,7 +57,7 @@ class Stage(msgspec.Struct, frozen=True):
     task: TaskSpec
     ingress: list[Link]
     egress: list[Link]
-    """Links that its results go to. An output stage's go to its medium; if that keeps a ``parts`` link, it is here."""
+    """Links that its results go to. An output stage's go to its connector; if that keeps a ``parts`` link, it is here."""
     fused: list[TaskSpec] = []
     """Tasks behind ``task`` that run in its micro-batches, in their order."""
 
@@ -191,7 +191,7 @@ class _Layout:
         task = self._tasks[name]
         if task.type != "input":
             return [self._between(source, name) for source in self._ins[name]]
-        if task.medium == "kafka":  # with a function of its own: reads the user's topic itself
+        if task.connector == "kafka":  # with a function of its own: reads the user's topic itself
             return [Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options)]
         return [self._own(name, "splits")]
 
@@ -199,9 +199,9 @@ class _Layout:
         dead = [self._own(name, "dead")] if self._tasks[name].on_error.then == "dead_letter" else []
         if last.type != "output":
             return [self._between(last.name, target) for target in self._outs[last.name]] + dead
-        if last.medium == "files" or is_own(last.medium):
+        if last.connector == "files" or is_own(last.connector):
             return [self._own(name, "parts"), *dead]
-        if last.medium == "kafka":
+        if last.connector == "kafka":
             topic = str(last.options["topic"])
             return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *dead]
         return dead
@@ -228,7 +228,7 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
     tasks = {task.name: task for task in spec.catalog}
 
     def stands_still(task: TaskSpec) -> bool:
-        return task.medium == "kafka" and task.fn is None and task.lifecycle is None
+        return task.connector == "kafka" and task.fn is None and task.lifecycle is None
 
     def looked_at(task: TaskSpec) -> bool:
         readers = outs[task.name]
@@ -245,5 +245,5 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
 
 
 def is_bounded(task: TaskSpec) -> bool:
-    """Whether an input ends by itself: a Kafka topic only with an ``end``, every other medium always."""
-    return task.medium != "kafka" or task.options.get("end") is not None
+    """Whether an input ends by itself: a Kafka topic only with an ``end``, every other connector always."""
+    return task.connector != "kafka" or task.options.get("end") is not None

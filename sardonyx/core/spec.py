@@ -54,10 +54,10 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     name: str
     type: TaskType
-    medium: str | None = None
+    connector: str | None = None
     """Input and output: ``kafka``, ``files``, ``generator``, ``blackhole``; a user's own as ``module:Class``."""
     options: dict[str, Any] = {}
-    """The medium's own options, as the functions in :mod:`sardonyx.connectors.declarations` make them."""
+    """The connector's own options, as the functions in :mod:`sardonyx.connectors.declarations` make them."""
     fn: str | None = None
     """``module:function``; must stand on a function task, may stand on an input or output."""
     params: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         found: list[str | None] = []
         for task in self.catalog:
             found += [task.fn, task.lifecycle, group_function(task)]
-            found.append(task.medium if task.medium and ":" in task.medium else None)
+            found.append(task.connector if task.connector and ":" in task.connector else None)
         found += [route.where for _, route in sorted(self.routes.items())]
         return list(dict.fromkeys(name for name in found if name))
 
@@ -129,6 +129,6 @@ def decode_spec(data: bytes) -> JobSpec:
     return msgspec.json.decode(data, type=JobSpec)
 
 
-def is_own(medium: str | None) -> bool:
-    """Whether a medium is a class of the user's, named as ``module:Class``."""
-    return medium is not None and ":" in medium
+def is_own(connector: str | None) -> bool:
+    """Whether a connector is a class of the user's, named as ``module:Class``."""
+    return connector is not None and ":" in connector

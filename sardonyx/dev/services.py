@@ -27,7 +27,7 @@ import structlog
 
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import Java, find_java
 
 START_TIMEOUT = 90.0
@@ -140,7 +140,7 @@ class _Service(ABC):
         self.home = folder / self.name
         self.log_path = folder / f"{self.name}.log"
         self.ports: list[int] = []
-        self.child: Keeper | None = None
+        self.child: ChildProcess | None = None
 
     @property
     def port(self) -> int:
@@ -178,7 +178,7 @@ class _Service(ABC):
             log.info("a port was taken meanwhile, choosing others", service=self.name, port=self.port)
         raise self._error("SX-EMBEDDED-DIED", f"found no port that stayed free in {PORT_TRIES} tries")
 
-    def _wait(self, child: Keeper) -> bool:
+    def _wait(self, child: ChildProcess) -> bool:
         """True: it serves. False: somebody else took a port of ours first."""
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:

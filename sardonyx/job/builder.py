@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.connectors import declarations
-from sardonyx.connectors.declarations import Medium
+from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import JobInvalid
 from sardonyx.core.spec import (
     DEFAULT_BATCH_SIZE,
@@ -88,15 +88,15 @@ class Origin:
     module: str
 
 
-def medium(kind: str | type, **options: Any) -> Medium:
-    """A medium of the user's own: a class at the top level of a module, or its name as ``module:Class``.
+def connector(kind: str | type, **options: Any) -> Connector:
+    """A connector of the user's own: a class at the top level of a module, or its name as ``module:Class``.
 
     Args:
-        kind: the class; what it must have is told in docs/media.md.
+        kind: the class; what it must have is told in docs/connectors.md.
         options: plain data, given to it when it is made.
     """
     name = kind if isinstance(kind, str) else reference_text(kind)
-    return Medium(name, declarations.normal(name, options))
+    return Connector(name, declarations.normal(name, options))
 
 
 class Job:
@@ -124,7 +124,7 @@ class Job:
     def input(
         self,
         name: str,
-        medium: Medium,
+        connector: Connector,
         fn: Function | None = None,
         *,
         params: Mapping[str, Any] | None = None,
@@ -141,7 +141,7 @@ class Job:
 
         ``fn`` may be a function over what was read. It and the other arguments are as for :meth:`task`.
         """
-        return self._add("input", name, medium, fn, _given(locals()))
+        return self._add("input", name, connector, fn, _given(locals()))
 
     def task(
         self,
@@ -190,7 +190,7 @@ class Job:
     def output(
         self,
         name: str,
-        medium: Medium,
+        connector: Connector,
         fn: Function | None = None,
         *,
         after: After,
@@ -210,7 +210,7 @@ class Job:
 
         ``fn`` may be a function over what is to be written. It and the other arguments are as for :meth:`task`.
         """
-        return self._add("output", name, medium, fn, _given(locals()), after=after)
+        return self._add("output", name, connector, fn, _given(locals()), after=after)
 
     def spec(self) -> JobSpec:
         """The job as data, with paths as they were written; not yet validated as a whole.
@@ -237,7 +237,7 @@ class Job:
         self,
         type_: TaskType,
         name: str,
-        medium: Medium | None,
+        connector: Connector | None,
         fn: Function | None,
         given: dict[str, Any],
         *,
@@ -246,9 +246,13 @@ class Job:
         _require(name, str, "a task's name is a text")
         entry: dict[str, Any] = {"name": name, "type": type_}
         if type_ != "function":
-            _require(medium, Medium, f"task {name!r}: a medium is made by files(), kafka(), medium() and the like")
-            assert medium is not None  # noqa: S101 - just required
-            entry |= {"medium": medium.name, "options": medium.options}
+            _require(
+                connector,
+                Connector,
+                f"task {name!r}: a connector is made by files(), kafka(), connector() and the like",
+            )
+            assert connector is not None  # noqa: S101 - just required
+            entry |= {"connector": connector.name, "options": connector.options}
         if fn is not None:
             entry["fn"] = self._reference(fn, f"task {name!r}: fn is a function or its name")
         if given.get("lifecycle") is not None:

@@ -101,9 +101,9 @@ def _finish(
     except JobInvalid as error:
         problems += error.problems
     if places:
-        unread = ("SX-JOB-MEDIUM", "SX-JOB-SCHEMA", "SX-JOB-FIELD")
+        unread = ("SX-JOB-CONNECTOR", "SX-JOB-SCHEMA", "SX-JOB-FIELD")
         leave = {problem.where.get("task", "") for problem in problems if problem.code in unread}
-        try:  # of tasks whose media are as they must be
+        try:  # of tasks whose connectors are as they must be
             check_places(spec, leave=leave)
         except JobInvalid as error:
             problems += error.problems

@@ -62,14 +62,14 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
-        medium = str(written.get("medium"))
-        options = declarations.normal(medium, written["options"])
-        written["options"] = declarations.absolute(medium, options, base) if base else options
+        connector = str(written.get("connector"))
+        options = declarations.normal(connector, written["options"])
+        written["options"] = declarations.absolute(connector, options, base) if base else options
     for key in ("params", "options"):
         if key in written:
             written[key], wrong = _plain(written[key], key)
             if wrong:
-                code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-MEDIUM"
+                code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-CONNECTOR"
                 fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
                 problems.append(_problem(name, f"{wrong} cannot travel with the job", fix, code=code))
                 written.pop(key)

@@ -69,7 +69,7 @@ def problems_of(
     problems = [*_job(spec), *_names(spec), *_graph(spec)]
     for task in spec.catalog:
         problems += [
-            *_medium(spec, task),
+            *_connector(spec, task),
             *_numbers(spec, task),
             *_function_named(task),
             *validate_edges.problems_of_task(task),
@@ -159,7 +159,7 @@ def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
         if count > 1:
             yield problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
         if types[target] == "input":
-            fix = "an input reads its medium only; make it a function task, or take the link away"
+            fix = "an input reads its connector only; make it a function task, or take the link away"
             yield problem("SX-JOB-EDGE", target, f"it is an input, but comes after {source!r}", fix=fix)
         if types[source] == "output":
             fix = f"let {target!r} come after what {source!r} comes after"
@@ -190,13 +190,13 @@ def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
 # --- One task ---------------------------------------------------------------------------------------------------------
 
 
-def _medium(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
+def _connector(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     if task.type == "function":
-        if task.medium or task.options:
-            fix = "make it an input or an output, or take medium and options away"
-            yield problem("SX-JOB-MEDIUM", task.name, "it is a function task, but has a medium", fix=fix)
+        if task.connector or task.options:
+            fix = "make it an input or an output, or take connector and options away"
+            yield problem("SX-JOB-CONNECTOR", task.name, "it is a function task, but has a connector", fix=fix)
         return
-    for found in declarations.problems_of(task.medium, task.type, task.options):
+    for found in declarations.problems_of(task.connector, task.type, task.options):
         yield problem(found.code, task.name, found.message, cause=found.cause, fix=found.fix)
     unbounded = [other.name for other in spec.catalog if other.type == "input" and not is_bounded(other)]
     if task.type == "output" and task.options.get("mode") == "overwrite" and unbounded:
@@ -324,7 +324,7 @@ def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iter
 
 def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
     """An output directory belongs to one output: what lies there may be replaced and cleaned up by it."""
-    on_files = [task for task in spec.catalog if task.medium == "files"]
+    on_files = [task for task in spec.catalog if task.connector == "files"]
     outputs = [task for task in on_files if task.type == "output"]
     for index, task in enumerate(outputs):
         path = declarations.paths_of(task.options)[0]

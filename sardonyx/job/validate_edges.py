@@ -117,11 +117,11 @@ def _stages_of(spec: JobSpec) -> list[Stage]:
 
 def _splits(task: TaskSpec) -> bool:
     """Whether what it reads is listed first, on a link of its own."""
-    return task.type == "input" and task.medium != "kafka"
+    return task.type == "input" and task.connector != "kafka"
 
 
 def _keeps_no_positions(task: TaskSpec) -> bool:
-    return task.medium in ("kafka", "files", "blackhole")
+    return task.connector in ("kafka", "files", "blackhole")
 
 
 def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
@@ -143,7 +143,7 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     wrong = None if task.lifecycle is None else fns.check_reference(task.lifecycle)
     if wrong is not None:
         yield located(task.name, wrong)
-    wrong = fns.check_reference(task.medium) if task.medium and is_own(task.medium) else None
+    wrong = fns.check_reference(task.connector) if task.connector and is_own(task.connector) else None
     if wrong is not None:
         yield located(task.name, wrong)
 
@@ -173,14 +173,14 @@ def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:
 
 def _reads_messages(task: TaskSpec) -> bool:
     """Whether a task without a function may still meet a record that it cannot read."""
-    return task.type == "input" and task.medium == "kafka"
+    return task.type == "input" and task.connector == "kafka"
 
 
 # --- What is imported -------------------------------------------------------------------------------------------------
 
 
 def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]) -> Iterator[SardonyxError]:
-    """Conditions, group functions, lifecycles and media: they can be imported, and are what they must be.
+    """Conditions, group functions, lifecycles and connectors: they can be imported, and are what they must be.
 
     ``find`` gives what a ``module:name`` stands for, or raises ``FunctionError``.
     """
@@ -196,7 +196,7 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
     for task in spec.catalog:
         yield from look(task.name, group_function(task), fns.takes_rows)
         yield from look(task.name, task.lifecycle, _check_lifecycle)
-        yield from look(task.name, task.medium if is_own(task.medium) else None, _check_class)
+        yield from look(task.name, task.connector if is_own(task.connector) else None, _check_class)
         yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))
     for link, route in spec.routes.items():
         yield from look(link.partition(".")[2], route.where, fns.takes_rows)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Aside:
+class BackgroundThread:
     """Runs calls one after the other on a thread of its own.
 
     Unlike a pool's, this thread does not keep the process from ending: a user's function may never return, and a daemon that

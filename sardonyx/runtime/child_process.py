@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _CANNOT_START = 127
 
 
-class Keeper:
+class ChildProcess:
     """A running child and the keeper that watches over it. Made by :func:`start_child`; a context manager."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Keeper:
             return ""
         return "\n".join(self.log_path.read_text("utf-8", "replace").splitlines()[-lines:])
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +88,7 @@ def start_child(
     log_path: Path | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Keeper:
+) -> ChildProcess:
     """Start a process that lives no longer than this one.
 
     Args:
@@ -131,7 +131,7 @@ def start_child(
         os.close(orders)
         process.wait()
         raise OSError(said or f"the keeper of {name} did not start")
-    return Keeper(name, process, orders, int(said), log_path)
+    return ChildProcess(name, process, orders, int(said), log_path)
 
 
 def _die_with_parent(parent: int) -> None:

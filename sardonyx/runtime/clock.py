@@ -1,8 +1,8 @@
 """Time, chance and threads, as the driving code has them: a simulation puts its own in their place.
 
-Everything that waits, measures or makes up a name in the coordinator and in a peer does so through one of these, which it
-has from its session with ZooKeeper (:attr:`sardonyx.zookeeper.session.Tree.clockwork`). So a whole cluster can be run in one
-thread, on simulated time, from a seed.
+The coordinator and the life cycle of a virtual peer wait, measure time and make up names through a :class:`Runtime` only. They
+take it from their session (:attr:`sardonyx.zookeeper.session.ZooKeeperSession.runtime`). So the simulation can run a whole
+cluster in one thread, on simulated time, from a seed. The batches of a task run outside it, on the machine's own clock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Post(Protocol):
     def get(self) -> str: ...
 
 
-class Clockwork:
+class Runtime:
     """The machine's own clock, chance and threads."""
 
     def now(self) -> float:
@@ -85,4 +85,4 @@ class Clockwork:
         return thread
 
 
-REAL = Clockwork()
+REAL = Runtime()

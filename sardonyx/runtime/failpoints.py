@@ -1,8 +1,8 @@
 """Named points in the code at which a fault test lets a real process die or stop. Pure, and nothing at all by default.
 
-``SARDONYX_GATE="after-append:3:kill"`` kills this process with SIGKILL when it passes the point ``after-append`` for the third
-time; ``stop`` instead of ``kill`` sends SIGSTOP, the long pause out of which a process wakes up believing that it still
-owns what it owned. Points are named where they stand: ``gate("after-append")``.
+``SARDONYX_FAILPOINT="after-append:3:kill"`` kills this process with SIGKILL when it passes the point ``after-append`` for the
+third time; ``stop`` instead of ``kill`` sends SIGSTOP, the long pause out of which a process wakes up believing that it still
+owns what it owned. Points are named where they stand: ``failpoint("after-append")``.
 
 With the absolute path of a directory as its value, points are armed while processes run: a file there named as a point holds
 ``kill`` or ``stop``. The first of all processes that share the directory to pass that point takes the file, by giving it the
@@ -16,12 +16,12 @@ import signal
 import threading
 from pathlib import Path
 
-VARIABLE = "SARDONYX_GATE"
+VARIABLE = "SARDONYX_FAILPOINT"
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-class Gates:
-    """Counts how often a point is passed, and does what the value of ``SARDONYX_GATE`` says.
+class Failpoints:
+    """Counts how often a point is passed, and does what the value of ``SARDONYX_FAILPOINT`` says.
 
     Raises ``ValueError`` for a value that is neither ``point:count:action`` nor an absolute path.
     """
@@ -66,4 +66,4 @@ def _strike(number: signal.Signals) -> None:
     signal.pthread_kill(threading.get_ident(), number)
 
 
-gate = Gates(os.environ.get(VARIABLE, ""))
+failpoint = Failpoints(os.environ.get(VARIABLE, ""))

@@ -16,7 +16,7 @@ _UNNAMED = ".new-"
 
 
 @contextlib.contextmanager
-def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+def temp_dir(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A directory for as long as the block runs, where the system keeps temporary files (``TMPDIR``), or in ``parent``.
 
     Those of the same prefix whose owner was killed are removed first: nobody holds their lock any more.

@@ -21,7 +21,7 @@ from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.job.builder import Job
 from sardonyx.job.load import LoadedJob
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import load_settings
 from sardonyx.testing.faults import Daemon, Fault
 
@@ -98,13 +98,13 @@ class Cluster(contextlib.ExitStack):
         return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in every)
 
     def _daemon(self, name: str, arguments: list[str], faults: Sequence[Fault]) -> Daemon:
-        def start(gate: dict[str, str]) -> Keeper:
+        def start(failpoint: dict[str, str]) -> ChildProcess:
             called = f"{name}-{next(self._number)}"
             return start_child(
                 [sys.executable, "-m", "sardonyx", name, *arguments],
                 name=called,
                 log_path=self.folder / f"{called}.log",
-                env={**self.settings.environment(), "TMPDIR": str(self.temporary), **gate},
+                env={**self.settings.environment(), "TMPDIR": str(self.temporary), **failpoint},
             )
 
         daemon = Daemon(start, faults)

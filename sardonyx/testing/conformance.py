@@ -1,6 +1,6 @@
-"""What every medium must keep to: suites for pytest that a medium of your own is put through, as ours are.
+"""What every connector must keep to: suites for pytest that a connector of your own is put through, as ours are.
 
-Subclass one, say how your medium is made and what it should hold, and let pytest collect it::
+Subclass one, say how your connector is made and what it should hold, and let pytest collect it::
 
     class TestOrders(InputSuite):
         def make(self):
@@ -42,7 +42,7 @@ class InputSuite:
     """Whether the order of the rows within a split is promised."""
 
     def make(self) -> Any:
-        """The medium, made anew on the same data."""
+        """The connector, made anew on the same data."""
         raise NotImplementedError
 
     def expected(self) -> Rows:
@@ -51,14 +51,14 @@ class InputSuite:
 
     def test_the_splits_together_are_everything(self) -> None:
         """Every row is in one split and in no other."""
-        medium = self._medium()
-        _same(_bag(_rows(medium.read(split.data) for split in self._splits())), _bag(self.expected()), "all splits")
+        connector = self._connector()
+        _same(_bag(_rows(connector.read(split.data) for split in self._splits())), _bag(self.expected()), "all splits")
 
     def test_a_split_reads_the_same_every_time(self) -> None:
         """Whoever reads a piece again, in whatever order and on an object of its own, gets the same rows."""
         splits = self._splits()
-        first = [self._seen(self._medium().read(split.data)) for split in splits]
-        again = [self._seen(self._medium().read(split.data)) for split in reversed(splits)]
+        first = [self._seen(self._connector().read(split.data)) for split in splits]
+        again = [self._seen(self._connector().read(split.data)) for split in reversed(splits)]
         for split, one, other in zip(splits, first, reversed(again), strict=True):
             _same(other, one, f"split {split.data}")
 
@@ -75,24 +75,24 @@ class InputSuite:
 
     def test_sizes_that_are_told_are_true(self) -> None:
         """A split may say how many rows it holds; then it holds so many."""
-        medium = self._medium()
+        connector = self._connector()
         for split in self._splits():
             if split.rows is not None:
-                _same(medium.read(split.data).num_rows, split.rows, f"rows of split {split.data}")
+                _same(connector.read(split.data).num_rows, split.rows, f"rows of split {split.data}")
 
     def test_all_splits_have_the_same_columns(self) -> None:
         """Types do not depend on what a split happens to hold."""
-        medium = self._medium()
-        schemas = {str(medium.read(split.data).schema) for split in self._splits()}
+        connector = self._connector()
+        schemas = {str(connector.read(split.data).schema) for split in self._splits()}
         _check(len(schemas) <= 1, "splits of different columns:\n" + "\n\n".join(sorted(schemas)))
 
     def test_it_travels_to_workers(self) -> None:
         """Pickled and unpickled, it reads the same."""
         for split in self._splits()[:2]:
-            copy = pickle.loads(pickle.dumps(self._medium()))  # noqa: S301 - just made here
-            _same(self._seen(copy.read(split.data)), self._seen(self._medium().read(split.data)), "a copy's rows")
+            copy = pickle.loads(pickle.dumps(self._connector()))  # noqa: S301 - just made here
+            _same(self._seen(copy.read(split.data)), self._seen(self._connector().read(split.data)), "a copy's rows")
 
-    def _medium(self) -> SplitInput:
+    def _connector(self) -> SplitInput:
         made = self.make()
         return (
             made
@@ -101,7 +101,7 @@ class InputSuite:
         )
 
     def _splits(self) -> list[Split]:
-        return list(self._medium().splits())
+        return list(self._connector().splits())
 
     def _seen(self, table: pa.Table) -> Any:
         return table.to_pylist() if self.ordered else _bag(table.to_pylist())
@@ -116,11 +116,11 @@ class OutputSuite:
     """Whether it keeps nothing at all."""
 
     def make(self) -> Output:
-        """The medium of one task of one job, made anew: a successor's, too."""
+        """The connector of one task of one job, made anew: a successor's, too."""
         raise NotImplementedError
 
     def visible(self) -> Iterable[dict[str, Any]]:
-        """The rows that a reader of the medium sees now."""
+        """The rows that a reader of the connector sees now."""
         raise NotImplementedError
 
     def test_what_is_staged_is_invisible(self) -> None:
@@ -181,11 +181,11 @@ class PositionedOutputSuite:
     there = Partition("link", 1)
 
     def make(self) -> PositionedOutput:
-        """The medium of one task of one job, made anew: a successor's or a rival's, too."""
+        """The connector of one task of one job, made anew: a successor's or a rival's, too."""
         raise NotImplementedError
 
     def visible(self) -> Iterable[dict[str, Any]]:
-        """The rows that a reader of the medium sees now."""
+        """The rows that a reader of the connector sees now."""
         raise NotImplementedError
 
     def test_rows_and_positions_come_together(self) -> None:

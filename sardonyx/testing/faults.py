@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from sardonyx.runtime.child_process import Keeper
+from sardonyx.runtime.child_process import ChildProcess
 from sardonyx.runtime.failpoints import VARIABLE
 
 _KILLED = 128 + signal.SIGKILL
@@ -22,7 +22,7 @@ class Fault:
     """What happens to a daemon, and where. Made by :func:`kill_at` and :func:`pause_at`."""
 
     point: str
-    """A gate; ``docs/testing.md`` lists them."""
+    """A failpoint; ``docs/testing.md`` lists them."""
     count: int
     pause: float | None
     """Seconds that it stands still; None: it is killed."""
@@ -33,7 +33,7 @@ class Fault:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that arms the gate in a process that is started with it."""
+        """The variable that arms the failpoint in a process that is started with it."""
         return {VARIABLE: f"{self.point}:{self.count}:{'kill' if self.pause is None else 'stop'}"}
 
 
@@ -58,13 +58,13 @@ class Daemon:
         script: one fault after the other, each in a life of the daemon's own; after the last it lives on.
     """
 
-    def __init__(self, start: Callable[[dict[str, str]], Keeper], script: Sequence[Fault] = ()) -> None:
+    def __init__(self, start: Callable[[dict[str, str]], ChildProcess], script: Sequence[Fault] = ()) -> None:
         self._start = start
         self._left = list(script)
         self._closing = threading.Event()
         self.happened: list[Fault] = []
         """The faults that have come so far; a pause counts from its beginning."""
-        self.processes: list[Keeper] = [start(self._left[0].environment if self._left else {})]
+        self.processes: list[ChildProcess] = [start(self._left[0].environment if self._left else {})]
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="fault script")
         if self._left:
             self._watcher.start()
@@ -75,7 +75,7 @@ class Daemon:
         return list(self._left)
 
     @property
-    def process(self) -> Keeper:
+    def process(self) -> ChildProcess:
         """The daemon as it runs now, or as it ended."""
         return self.processes[-1]
 
@@ -109,7 +109,7 @@ class Daemon:
                 self._over(fault)  # it has come, though the cluster may be left before the pause is over
                 self._closing.wait(fault.pause)
                 process.signal(signal.SIGCONT)
-                if self._left:  # a gate is armed when a process starts, so the next fault takes a new one
+                if self._left:  # a failpoint is armed when a process starts, so the next fault takes a new one
                     process.stop()
                     self.processes.append(self._start(self._left[0].environment))
 

@@ -226,8 +226,8 @@ def _in_process(spec: JobSpec, batch_size: int | None) -> JobSpec:
     catalog = []
     for task in spec.catalog:
         changed: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-        if task.type == "output" and task.medium != "kafka":
-            changed |= {"medium": "blackhole", "options": {}}
+        if task.type == "output" and task.connector != "kafka":
+            changed |= {"connector": "blackhole", "options": {}}
         elif task.type == "output":
             changed["options"] = {**task.options, "topic": f"{task.options['topic']} ({task.name})"}
         catalog.append(msgspec.structs.replace(task, **changed))
@@ -246,7 +246,7 @@ def _check_inputs(spec: JobSpec, given: Mapping[str, Rows]) -> None:
             where={"job": spec.name},
         )
     for task in spec.catalog:
-        if task.type == "input" and task.medium == "kafka" and task.name not in given:
+        if task.type == "input" and task.connector == "kafka" and task.name not in given:
             raise SardonyxError(
                 "SX-TEST-INPUT",
                 f"input {task.name!r} reads a Kafka topic, and no rows are given for it",

@@ -2,9 +2,9 @@
 
 kazoo's defaults are not safe for us, and each of its traps is closed here once:
 
-- a transaction's ``commit()`` does not raise when the transaction fails: :meth:`Tree.commit` looks at every result;
-- a create that is sent again after a lost reply makes a second node: :meth:`Tree.request` searches before it repeats,
-  and :meth:`Tree.create` recognises its own node;
+- a transaction's ``commit()`` does not raise when the transaction fails: :meth:`ZooKeeperSession.commit` looks at every result;
+- a create that is sent again after a lost reply makes a second node: :meth:`ZooKeeperSession.request` searches before it repeats,
+  and :meth:`ZooKeeperSession.create` recognises its own node;
 - after an expired session kazoo goes on in a new one, in which what we owned is gone: a tree is one session, and every
   call after its end raises :class:`sardonyx.zookeeper.errors.SessionLost` (unless it was opened with ``survive_expiry``);
 - a reply can fail to come for ever: every call has a deadline.
@@ -41,7 +41,7 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError
 from sardonyx.core.events import Create, Delete, Request, Set, encode_event, kind_of
-from sardonyx.runtime.clock import REAL, Clockwork
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper import errors
 from sardonyx.zookeeper.bulk import BulkClient
@@ -68,14 +68,14 @@ Watch = Callable[[WatchedEvent], None]
 log = structlog.get_logger()
 
 
-class Tree:
+class ZooKeeperSession:
     """One session with ZooKeeper, and the tree of one deployment. Made by :meth:`connect`."""
 
     def __init__(
-        self, client: BulkClient, settings: Settings, *, survive_expiry: bool = False, clockwork: Clockwork = REAL
+        self, client: BulkClient, settings: Settings, *, survive_expiry: bool = False, runtime: Runtime = REAL
     ) -> None:
         self.client = client
-        self.clockwork = clockwork
+        self.runtime = runtime
         """Whoever uses this session takes time and threads from here."""
         self.root = node_paths.root(settings.deployment)
         self.hosts = str(settings.zookeeper.hosts)
@@ -83,10 +83,10 @@ class Tree:
         """Seconds that a call waits for ZooKeeper before it raises."""
         self.session_timeout = settings.zookeeper.session_timeout
         """Seconds after which ZooKeeper ends a silent session, as negotiated with the server."""
-        self.last_answer = clockwork.now()
+        self.last_answer = runtime.now()
         """When the latest request that was answered had been *sent*, by the monotonic clock: the session lived then."""
         self._survive_expiry = survive_expiry
-        self._connected = clockwork.signal()
+        self._connected = runtime.signal()
         self._lost = False
         self._many_at_once = hasattr(client, "get_many_async")
         client.add_listener(self._on_state)
@@ -100,7 +100,7 @@ class Tree:
         survive_expiry: bool = False,
         timeout: float | None = None,
         make_top: bool = True,
-    ) -> Tree:
+    ) -> ZooKeeperSession:
         """Open a session, and make the deployment's top nodes if nobody has yet.
 
         Args:
@@ -123,11 +123,13 @@ class Tree:
             client = BulkClient(connection_retry=dict(_RECONNECT), **client_arguments(settings.zookeeper))
         except ValueError as error:
             raise errors.no_address(str(hosts), error) from error
-        tree = cls(client, settings, survive_expiry=survive_expiry)
-        client.tell_timeout(tree._negotiated)
-        return tree.open(waits, listener, make_top=make_top)
+        zk = cls(client, settings, survive_expiry=survive_expiry)
+        client.tell_timeout(zk._negotiated)
+        return zk.open(waits, listener, make_top=make_top)
 
-    def open(self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True) -> Tree:
+    def open(
+        self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True
+    ) -> ZooKeeperSession:
         """Begin the session, as :meth:`connect` does. Raises its errors, and then leaves nothing open."""
         if listener is not None:
             self.client.add_listener(listener)
@@ -230,7 +232,7 @@ class Tree:
 
         def send(most: int) -> None:
             for chunk in islice(waiting, most):
-                call, since = sent(chunk), self.clockwork.now()
+                call, since = sent(chunk), self.runtime.now()
                 under_way.append((chunk, call, (call(), since)))
 
         send(1)
@@ -251,7 +253,7 @@ class Tree:
 
     def _each(self, paths: Sequence[str], call: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         """The answers about the nodes that are there: a request a node, all sent without waiting between."""
-        sent = self.clockwork.now()
+        sent = self.runtime.now()
         for path, answer in [(path, call(path)) for path in paths]:
             try:
                 found = self._ask(partial(call, path), first=(answer, sent))
@@ -280,7 +282,7 @@ class Tree:
 
     def lists(self, watches: Mapping[str, Watch]) -> list[list[str]]:
         """:meth:`children` of some nodes, each with its watch, and read no earlier than the one before it. Asked for at once."""
-        sent = self.clockwork.now()
+        sent = self.runtime.now()
         found: list[list[str]] = []
         for path, answer in [(path, self._list(path, watch)) for path, watch in watches.items()]:
             try:
@@ -352,7 +354,7 @@ class Tree:
         data = encode_event(event)
         if len(data) > ENTRY_LIMIT:
             raise errors.request_too_large(kind_of(event), len(data), ENTRY_LIMIT)
-        self.create_sequential(node_paths.inbox_prefix(kind_of(event), self.clockwork.token()), data)
+        self.create_sequential(node_paths.inbox_prefix(kind_of(event), self.runtime.token()), data)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         """Make a node whose name ends in the next number of its parent; gives the name. One node, whatever gets lost.
@@ -409,12 +411,12 @@ class Tree:
                 where={"first": wanted[-1].path},
             )
         self._alive()
-        sent = self.clockwork.now()
+        sent = self.runtime.now()
         return partial(self._finish, transaction.commit_async(), sent, wanted, fenced=epoch_version is not None)
 
     def _finish(self, under_way: Any, sent: float, wanted: list[Operation], *, fenced: bool) -> None:
         try:
-            results = under_way.get(timeout=max(sent + self.session_timeout - self.clockwork.now(), 0.001))
+            results = under_way.get(timeout=max(sent + self.session_timeout - self.runtime.now(), 0.001))
         except _LOST_REPLY as error:
             raise errors.outcome_unknown(self.hosts) from error
         except KazooException as error:
@@ -473,13 +475,13 @@ class Tree:
         ``first`` is the call if it is under way already, and since when. After a lost reply ``instead`` is asked whether
         the call was done after all: what it gives, if not None, is the answer.
         """
-        until = self.clockwork.now() + self.patience
+        until = self.runtime.now() + self.patience
         while True:
             self._alive()
-            asked, sent = first or (None, self.clockwork.now())
+            asked, sent = first or (None, self.runtime.now())
             try:
                 answering = call() if asked is None else asked
-                answer = answering.get(timeout=max(until - self.clockwork.now(), 0.001))
+                answer = answering.get(timeout=max(until - self.runtime.now(), 0.001))
             except (NoNodeError, NodeExistsError, UnimplementedError):
                 self._answered(sent)
                 raise
@@ -487,7 +489,7 @@ class Tree:
                 closed = isinstance(error, ConnectionClosedError)
                 if closed or (isinstance(error, SessionExpiredError) and not self._survive_expiry):
                     raise self._session_lost() from error
-                if not self.wait_connected(until - self.clockwork.now()) or self.clockwork.now() >= until:
+                if not self.wait_connected(until - self.runtime.now()) or self.runtime.now() >= until:
                     raise errors.away(self.hosts, self.patience) from error
                 done = instead()
                 if done is not None:

@@ -351,7 +351,7 @@ def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
         case 5:
             catalog.append(msgspec.structs.replace(rng.choice([first, last]), name="alone"))
         case 6:
-            catalog[0] = msgspec.structs.replace(first, medium="kafka", options={})
+            catalog[0] = msgspec.structs.replace(first, connector="kafka", options={})
         case 7:
             index = rng.randrange(len(catalog))
             catalog[index] = msgspec.structs.replace(catalog[index], type=rng.choice(["input", "output"]))

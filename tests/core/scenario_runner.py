@@ -63,7 +63,7 @@ class World:
         self.n = 0
         self.now = 0.0
         self.timers = core.Timers()
-        self.tree: dict[str, bytes] = {}
+        self.zk: dict[str, bytes] = {}
         self.log: list[tuple[int, AnyEvent]] = []
         self.told: dict[str, int] = {}
         """Peer -> id of the last assignment that it saw, which it may have lost since."""
@@ -92,9 +92,9 @@ class World:
         effects = core.decide(self.state, n, event)
         self.log.append((n, event))
         for effect in effects:
-            apply(self.tree, effect)
+            apply(self.zk, effect)
         check(self.state)
-        assert self.tree == project(self.state), "the effects are the difference between the trees"
+        assert self.zk == project(self.state), "the effects are the difference between the trees"
         stand = ((j, t) for j, t in before if j in self.state.jobs)
         assert all(self.state.jobs[j].tasks[t].state == "complete" for j, t in stand), "complete stays complete"
         if self.snapshots:
@@ -117,18 +117,18 @@ class World:
         return "= " + " | ".join([", ".join(peers) or "nobody", *jobs])
 
 
-def apply(tree: dict[str, bytes], effect: Effect) -> None:
+def apply(zk: dict[str, bytes], effect: Effect) -> None:
     """Do to a dictionary what the service does to ZooKeeper, as strictly."""
     if isinstance(effect, Create):
-        assert effect.path not in tree, f"{effect.path} is there already"
+        assert effect.path not in zk, f"{effect.path} is there already"
         parent = effect.path.rpartition("/")[0]
-        assert parent in ("/job", "/peer-state") or parent in tree, f"{effect.path} comes before its parent"
-        tree[effect.path] = effect.data
+        assert parent in ("/job", "/peer-state") or parent in zk, f"{effect.path} comes before its parent"
+        zk[effect.path] = effect.data
     elif isinstance(effect, Set):
-        assert tree[effect.path] != effect.data, f"{effect.path} is set to what it is"
-        tree[effect.path] = effect.data
+        assert zk[effect.path] != effect.data, f"{effect.path} is set to what it is"
+        zk[effect.path] = effect.data
     elif isinstance(effect, Delete):
-        del tree[effect.path]
+        del zk[effect.path]
 
 
 def show(effect: Effect) -> str:
@@ -162,7 +162,7 @@ def spec_of(name: str, text: str) -> JobSpec:
     for task in names:
         has_in, has_out = any(b == task for _, b in edges), any(a == task for a, _ in edges)
         kind = "input" if not has_in else "function" if has_out else "output"
-        tasks[task] = {"type": kind, "medium": {"input": "generator", "output": "blackhole"}.get(kind)}
+        tasks[task] = {"type": kind, "connector": {"input": "generator", "output": "blackhole"}.get(kind)}
         if kind == "function":
             tasks[task]["fn"] = f"job:{task}"
     job: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def spec_of(name: str, text: str) -> JobSpec:
     return JobSpec(name=name, workflow=edges, catalog=catalog, **job)
 
 
-_TOPIC = {"medium": "kafka"}
+_TOPIC = {"connector": "kafka"}
 _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) is sequential", lambda _, t, name: t[name].update(consumption="sequential")),
     (r"(\w+) takes at most (\d+)", lambda _, t, name, n: t[name].update(max_peers=int(n))),

@@ -118,9 +118,9 @@ def test_the_same_mistakes_in_yaml(invoke) -> None:
 name: wrong
 workflow: [[read, one], [one, one], [one, wirte]]
 catalog:
-  - {name: read, type: input, medium: files, options: {path: missing.csv, format: csv}}
+  - {name: read, type: input, connector: files, options: {path: missing.csv, format: csv}}
   - {name: one, type: function, fn: "json:nothing", max_pears: 2}
-  - {name: write, type: output, medium: blackhole}
+  - {name: write, type: output, connector: blackhole}
 """
     result = invoke("check", "-", stdin=text)
     assert set(codes(result)) == {
@@ -140,8 +140,8 @@ name: wrong
 workflow: [[read, write]]
 cataloge: []
 catalog:
-  - {name: read, type: input, medium: generator, options: {count: 1}, on_error: skipp}
-  - {name: write, type: output, medium: blackhole}
+  - {name: read, type: input, connector: generator, options: {count: 1}, on_error: skipp}
+  - {name: write, type: output, connector: blackhole}
 """
     result = invoke("check", "-", stdin=text)
     assert set(codes(result)) == {"SX-JOB-FIELD"}

@@ -128,8 +128,8 @@ def test_one_address_without_the_other_is_a_mistake(invoke, tmp_path: Path) -> N
     spec = tmp_path / "job.yaml"
     spec.write_text(
         "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
-        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
-        "  - {name: drop, type: output, medium: blackhole}\n"
+        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, connector: blackhole}\n"
     )
     result = invoke("run", str(spec), "--zookeeper", "127.0.0.1:1")
     assert result.exit_code == 2
@@ -142,8 +142,8 @@ def test_check_draws_the_graph(invoke, tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text(
         "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
-        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
-        "  - {name: drop, type: output, medium: blackhole}\n"
+        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, connector: blackhole}\n"
     )
     result = invoke("check", str(spec))
     assert result.exit_code == 0, result.stderr
@@ -158,8 +158,8 @@ def test_check_shows_every_problem(invoke, tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text(
         "name: tiny\nworkflow: [[make, drop], [make, gone]]\ncatalog:\n"
-        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
-        "  - {name: drop, type: output, medium: blackhole}\n"
+        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, connector: blackhole}\n"
         "  - {name: lost, type: function, fn: 'nowhere:f'}\n"
     )
     result = invoke("check", str(spec), "--json")

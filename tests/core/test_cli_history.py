@@ -42,8 +42,8 @@ SPEC = JobSpec(
     name="j",
     workflow=[("read", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="generator", options={"count": 10}),
-        TaskSpec(name="write", type="output", medium="blackhole"),
+        TaskSpec(name="read", type="input", connector="generator", options={"count": 10}),
+        TaskSpec(name="write", type="output", connector="blackhole"),
     ],
 )
 LINKS = {"read.splits": LinkFacts(2), "read.write": LinkFacts(2)}
@@ -100,8 +100,8 @@ def test_random_histories_are_sound_however_the_tree_was_read(number: int, seed:
     log = random_log(name)
     low = rng.randint(0, len(log))
     replayed = Replay(new_state("test"))
-    trees = [dict(replayed.tree), *(dict(replayed.tree) for _ in replayed.steps(log))]
-    paths = {path for tree in trees for path in tree}
+    trees = [dict(replayed.zk), *(dict(replayed.zk) for _ in replayed.steps(log))]
+    paths = {path for zk in trees for path in zk}
     read = {path: rng.choice(trees[low:]).get(path) for path in paths}
     stand = Stand(low, len(log), {path: data for path, data in read.items() if data is not None})
     snapshots = {n: encode_state(state_of(*(event for _, event in log[:n]))) for n in rng.sample(range(1, len(log)), 3)}

@@ -30,13 +30,13 @@ SPEC = JobSpec(
         TaskSpec(
             name="read",
             type="input",
-            medium="kafka",
+            connector="kafka",
             options={"topic": "t", "format": "raw", "end": "latest", "sasl.password": "open sesame"},
         ),
         TaskSpec(
             name="write",
             type="output",
-            medium="blackhole",
+            connector="blackhole",
             fn="m:f",
             params={"deep": [{"api_token": "t0psecret"}], "empty_password": "", "rows": 3},
         ),

@@ -14,7 +14,7 @@ def spec_of(*tasks: TaskSpec, edges: list[tuple[str, str]]) -> JobSpec:
 
 
 def source(name: str) -> TaskSpec:
-    return TaskSpec(name=name, type="input", medium="kafka", options={"topic": f"{name}-topic"})
+    return TaskSpec(name=name, type="input", connector="kafka", options={"topic": f"{name}-topic"})
 
 
 def function(name: str) -> TaskSpec:
@@ -22,7 +22,7 @@ def function(name: str) -> TaskSpec:
 
 
 def sink(name: str) -> TaskSpec:
-    return TaskSpec(name=name, type="output", medium="kafka", options={"topic": f"{name}-topic"})
+    return TaskSpec(name=name, type="output", connector="kafka", options={"topic": f"{name}-topic"})
 
 
 RUNNING = JobNote(name="j", status="running", n=3, submitted_at=10.0)
@@ -75,7 +75,7 @@ def test_bound_topics_mirror_their_neighbours() -> None:
 def test_a_bound_output_of_two_writers_adds_them_up_and_waits_for_both() -> None:
     """Two tasks that write one bound topic: rows add up, and it is complete when both are."""
     spec = spec_of(
-        TaskSpec(name="make", type="input", medium="generator", options={"count": 1}),
+        TaskSpec(name="make", type="input", connector="generator", options={"count": 1}),
         function("a"),
         function("b"),
         sink("write"),

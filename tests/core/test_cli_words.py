@@ -26,11 +26,11 @@ SPEC = JobSpec(
     name="flights",
     workflow=[("read", "clean"), ("read", "airlines"), ("clean", "join"), ("airlines", "join"), ("join", "publish")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="files", options={"path": "/a.csv", "format": "csv"}),
+        TaskSpec(name="read", type="input", connector="files", options={"path": "/a.csv", "format": "csv"}),
         TaskSpec(name="clean", type="function", fn="job:clean"),
         TaskSpec(name="airlines", type="function", fn="job:airlines", max_peers=2),
         TaskSpec(name="join", type="function", fn="job:join", consumption="sequential"),
-        TaskSpec(name="publish", type="output", medium="kafka", options={"topic": "t", "format": "json"}),
+        TaskSpec(name="publish", type="output", connector="kafka", options={"topic": "t", "format": "json"}),
     ],
 )
 EVENTS = [

@@ -200,10 +200,10 @@ def test_many_threads_open_and_load_at_once(tmp_path: Path) -> None:
     """Every thread gets the same function, and the module runs once."""
     data, sha256 = zipped(job="calls = []\ncalls.append(1)\ndef fn(row: dict) -> dict:\n    return calls\n")
     found: list[object] = []
-    gate = threading.Barrier(16)
+    failpoint = threading.Barrier(16)
 
     def load() -> None:
-        gate.wait()
+        failpoint.wait()
         found.append(CodeBundle.open(data, sha256, tmp_path).load("job:fn"))
 
     threads = [threading.Thread(target=load) for _ in range(16)]

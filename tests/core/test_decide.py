@@ -74,7 +74,7 @@ def _task(name: str, **more: object) -> TaskSpec:
     return TaskSpec(**({"name": name, "type": "function", "fn": "m:f"} | more))  # type: ignore[arg-type]
 
 
-READ, WRITE = _task("read", type="input", medium="generator"), _task("write", type="output", medium="blackhole")
+READ, WRITE = _task("read", type="input", connector="generator"), _task("write", type="output", connector="blackhole")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ READ, WRITE = _task("read", type="input", medium="generator"), _task("write", ty
         ([("write", "read")], [READ, WRITE], "SX-JOB-STRUCTURE"),
         ([("read", "a/b"), ("a/b", "write")], [READ, WRITE, _task("a/b")], "SX-JOB-STRUCTURE"),
         ([("read", "a"), ("a", "a"), ("a", "write")], [READ, WRITE, _task("a")], "SX-JOB-CYCLE"),
-        ([("read", "write")], [_task("read", type="input", medium="kafka"), WRITE], "SX-JOB-STRUCTURE"),
+        ([("read", "write")], [_task("read", type="input", connector="kafka"), WRITE], "SX-JOB-STRUCTURE"),
     ],
 )
 def test_a_job_that_makes_no_sense_is_recorded_as_failed(

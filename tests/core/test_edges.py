@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from sardonyx import Job, OnError, blackhole, generator, kafka, medium
+from sardonyx import Job, OnError, blackhole, connector, generator, kafka
 from sardonyx.cli.draw import draw
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
@@ -62,7 +62,7 @@ class NeedsMore:
     def stop(self) -> None: ...
 
 
-class OwnMedium: ...
+class OwnConnector: ...
 
 
 WHOLE_YAML = f"""
@@ -73,7 +73,7 @@ routes:
   parse.mend: {{of: failed, where: "{HERE}:is_odd"}}
   late.out: {{}}
 catalog:
-  - {{name: read, type: input, medium: "{HERE}:OwnMedium", options: {{depth: 3}}}}
+  - {{name: read, type: input, connector: "{HERE}:OwnConnector", options: {{depth: 3}}}}
   - name: parse
     type: function
     fn: "{HERE}:parse"
@@ -81,7 +81,7 @@ catalog:
     lifecycle: "{HERE}:Models"
   - {{name: late, type: function, fn: "{HERE}:clean", group_by: carrier}}
   - {{name: mend, type: function, fn: "{HERE}:parse", on_error: skip, group_by: "{HERE}:by_pair"}}
-  - {{name: out, type: output, medium: blackhole}}
+  - {{name: out, type: output, connector: blackhole}}
 """
 WHOLE_TOML = f"""
 name = "whole"
@@ -92,7 +92,7 @@ workflow = [["read", "parse"], ["parse", "mend"], ["parse", "late"], ["late", "o
 [[catalog]]
 name = "read"
 type = "input"
-medium = "{HERE}:OwnMedium"
+connector = "{HERE}:OwnConnector"
 options = {{depth = 3}}
 [[catalog]]
 name = "parse"
@@ -114,13 +114,13 @@ group_by = "{HERE}:by_pair"
 [[catalog]]
 name = "out"
 type = "output"
-medium = "blackhole"
+connector = "blackhole"
 """
 
 
 def whole() -> Job:
     job = Job("whole")
-    rows = job.input("read", medium(OwnMedium, depth=3))
+    rows = job.input("read", connector(OwnConnector, depth=3))
     policy = OnError(retries=2, backoff="1 s", then="dead_letter")
     parsed = job.task("parse", parse, after=rows, on_error=policy, lifecycle=Models)
     late = job.task("late", clean, after=parsed.where(is_late), group_by=("carrier",))
@@ -153,7 +153,7 @@ def test_all_ways_of_writing_give_the_same_spec():
     assert spec.task("late").group_by == ["carrier"]
     assert decode_spec(encode_spec(spec)) == spec
     assert found(whole()) == []
-    names = ("OwnMedium", "parse", "Models", "clean", "by_pair", "is_late", "is_odd")
+    names = ("OwnConnector", "parse", "Models", "clean", "by_pair", "is_late", "is_odd")
     assert spec.references() == [f"{HERE}:{name}" for name in names]
 
 
@@ -249,13 +249,13 @@ def test_a_lifecycle_may_give_what_params_do_not():
     assert found(job) == []
 
 
-def test_a_medium_of_the_users_must_be_there():
+def test_a_connector_of_the_users_must_be_there():
     """A class that can be imported; the class itself knows what options it takes."""
     job = Job("own")
-    job.output("out", medium(f"{HERE}:OwnMedium"), after=job.input("read", medium(f"{HERE}:OwnMedum")))
+    job.output("out", connector(f"{HERE}:OwnConnector"), after=job.input("read", connector(f"{HERE}:OwnMedum")))
     assert only(job).code == "SX-FN-IMPORT"
     job = Job("own")
-    job.output("out", medium(f"{HERE}:clean"), after=job.input("read", medium(OwnMedium, any=1)))
+    job.output("out", connector(f"{HERE}:clean"), after=job.input("read", connector(OwnConnector, any=1)))
     assert "not a class" in str(only(job))
 
 

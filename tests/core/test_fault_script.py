@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.testing import faults
 from sardonyx.testing.faults import Daemon, kill_at, pause_at
 from tests.waiting import until
@@ -16,26 +16,26 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 BUSY = """
 import sys, time
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 for number in range(2000):
     print(number, flush=True)
-    gate("passed")
+    failpoint("passed")
     time.sleep(0.01)
 """
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[list[Keeper]]:
-    found: list[Keeper] = []
+def lives(tmp_path: Path) -> Iterator[list[ChildProcess]]:
+    found: list[ChildProcess] = []
     yield found
     for life in found:
         life.kill()
 
 
-def daemon(lives: list[Keeper], tmp_path: Path, *script) -> Daemon:
-    def start(gate: dict[str, str]) -> Keeper:
+def daemon(lives: list[ChildProcess], tmp_path: Path, *script) -> Daemon:
+    def start(failpoint: dict[str, str]) -> ChildProcess:
         number = len(lives)
-        env = {"PYTHONPATH": str(ROOT), **gate}
+        env = {"PYTHONPATH": str(ROOT), **failpoint}
         log = tmp_path / f"{number}.log"
         lives.append(start_child([sys.executable, "-c", BUSY], name=f"life {number}", log_path=log, env=env))
         return lives[-1]
@@ -43,7 +43,7 @@ def daemon(lives: list[Keeper], tmp_path: Path, *script) -> Daemon:
     return Daemon(start, script)
 
 
-def test_each_fault_comes_in_a_life_of_its_own(lives: list[Keeper], tmp_path: Path) -> None:
+def test_each_fault_comes_in_a_life_of_its_own(lives: list[ChildProcess], tmp_path: Path) -> None:
     """Killed at the third pass, then stopped at the second and resumed, then killed at the first; the last life goes on."""
     script = [kill_at("passed", 3), pause_at("passed", 0.2, count=2), kill_at("passed")]
     made = daemon(lives, tmp_path, *script)
@@ -58,7 +58,7 @@ def test_each_fault_comes_in_a_life_of_its_own(lives: list[Keeper], tmp_path: Pa
     assert lives[3].poll() is not None
 
 
-def test_a_fault_that_does_not_come_is_told(lives: list[Keeper], tmp_path: Path) -> None:
+def test_a_fault_that_does_not_come_is_told(lives: list[ChildProcess], tmp_path: Path) -> None:
     """By what is missing from the script; stopping does not wait for it."""
     made = daemon(lives, tmp_path, kill_at("never"))
     until(lives[0].log_tail, what="it to be at work")
@@ -67,7 +67,7 @@ def test_a_fault_that_does_not_come_is_told(lives: list[Keeper], tmp_path: Path)
     assert str(made.missing[0]) == "killed when it passes 'never' for the 1. time"
 
 
-def test_a_pause_has_come_when_it_begins(lives: list[Keeper], tmp_path: Path) -> None:
+def test_a_pause_has_come_when_it_begins(lives: list[ChildProcess], tmp_path: Path) -> None:
     """Who is done before it is over need not wait for it."""
     made = daemon(lives, tmp_path, pause_at("passed", 600))
     until(lambda: made.happened, what="the pause")
@@ -77,7 +77,7 @@ def test_a_pause_has_come_when_it_begins(lives: list[Keeper], tmp_path: Path) ->
 
 
 def test_a_death_that_nobody_has_looked_at_yet_has_come(
-    lives: list[Keeper], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lives: list[ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon dies at its last step, and the test is over before the next look at it."""
     monkeypatch.setattr(faults, "_TICK", 600)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from coordinator.core.state import Plan
-from sardonyx import Job, blackhole, files, generator, jdbc, kafka
+from sardonyx import Job, blackhole, files, generator, kafka, sql
 from sardonyx.cli.draw import draw
 from sardonyx.client.views import job_view
 from sardonyx.core.events import Counts, TaskNote
@@ -58,7 +58,7 @@ def test_fused_tasks_are_one_stage() -> None:
     assert [link.name for link in first.ingress] == ["read.first"]
     assert [(link.name, link.source) for link in first.egress] == [("second.third", "first"), ("first.dead", "first")]
     assert [(link.name, link.kind) for link in third.egress] == [("third.parts", "parts")]
-    assert (third.last.name, third.last.medium) == ("write", "files")
+    assert (third.last.name, third.last.connector) == ("write", "files")
     assert graph.bound == {"second": ["first"], "write": ["third"]}
     assert Plan(graph, {}).upstream == {"read": [], "first": ["read"], "third": ["first"]}
 
@@ -196,7 +196,7 @@ def test_an_output_with_positions_is_not_fused_with_an_input_of_splits() -> None
     """The list of splits begins in Kafka, the output's positions beside its rows: somebody has to carry the one to the other."""
     job = Job("positions")
     read = job.input("read", generator(9, columns={"id": "sequence"}))
-    job.output("write", jdbc("jdbc:sqlite:x.db", table="t"), after=read, fuse=True)
+    job.output("write", sql("jdbc:sqlite:x.db", table="t"), after=read, fuse=True)
     assert "it may keep positions beside its rows" in refused(job)
 
 

@@ -120,7 +120,7 @@ def test_a_job_is_plain_data():
         ("label", "publish"),
     ]
     read, clean, label, write, publish = spec.catalog
-    assert (read.type, read.medium, read.fn) == ("input", "files", None)
+    assert (read.type, read.connector, read.fn) == ("input", "files", None)
     assert read.options == {"path": "flights.csv", "format": "csv", "header": True, "schema": "carrier string"}
     assert (clean.fn, clean.params, clean.batch_size) == (f"{__name__}:on_table", {"limit": 5}, DEFAULT_BATCH_SIZE)
     assert (label.max_peers, label.batch_size, label.on_error) == (2, 20_000, OnError(then="skip"))
@@ -152,7 +152,7 @@ def test_options_have_one_form():
 def test_plain_misuse_is_a_type_error_at_once():
     """What cannot be meant is refused where it is written."""
     job = Job("one")
-    with pytest.raises(TypeError, match="a medium is made by"):
+    with pytest.raises(TypeError, match="a connector is made by"):
         job.input("read", "flights.csv")
     with pytest.raises(TypeError, match="fn is a function or its name"):
         job.task("clean", 5, after="read")

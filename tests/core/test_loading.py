@@ -41,12 +41,12 @@ workflow:
 catalog:
   - name: read
     type: input
-    medium: files
+    connector: files
     options: {path: flights.csv, format: csv, header: true, schema: "carrier string, delay double"}
   - {name: clean, type: function, fn: "flights_job:clean"}
   - {name: label, type: function, fn: "flight_helpers:label", max_peers: 2, batch_size: 20_000, params: {late: 15}}
-  - {name: write, type: output, medium: files, options: {path: out, format: parquet}}
-  - {name: publish, type: output, medium: kafka, options: {topic: flights-out, key: carrier}}
+  - {name: write, type: output, connector: files, options: {path: out, format: parquet}}
+  - {name: publish, type: output, connector: kafka, options: {topic: flights-out, key: carrier}}
 """
 
 TOML = """
@@ -56,7 +56,7 @@ workflow = [["read", "clean"], ["clean", "label"], ["label", "write"], ["clean",
 [[catalog]]
 name = "read"
 type = "input"
-medium = "files"
+connector = "files"
 options = {path = "flights.csv", format = "csv", header = true, schema = "carrier string, delay double"}
 
 [[catalog]]
@@ -75,13 +75,13 @@ params = {late = 15}
 [[catalog]]
 name = "write"
 type = "output"
-medium = "files"
+connector = "files"
 options = {path = "out", format = "parquet"}
 
 [[catalog]]
 name = "publish"
 type = "output"
-medium = "kafka"
+connector = "kafka"
 options = {topic = "flights-out", key = "carrier"}
 """
 
@@ -157,8 +157,8 @@ def test_a_job_without_code_of_its_own(folder):
     """Functions from installed packages, or none at all, bring no zip."""
     (folder / "copy.yaml").write_text(
         "name: copy\nworkflow: [[a, b]]\ncatalog:\n"
-        "- {name: a, type: input, medium: generator, options: {count: 5}}\n"
-        "- {name: b, type: output, medium: blackhole}\n"
+        "- {name: a, type: input, connector: generator, options: {count: 5}}\n"
+        "- {name: b, type: output, connector: blackhole}\n"
     )
     loaded = load(str(folder / "copy.yaml"))
     assert (loaded.code, loaded.spec.code) == (None, None)

@@ -23,9 +23,9 @@ SPEC = JobSpec(
     name="orders",
     workflow=[("read", "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="kafka", options={"topic": "in", "schema": "n long"}),
+        TaskSpec(name="read", type="input", connector="kafka", options={"topic": "in", "schema": "n long"}),
         *(TaskSpec(name=name, type="function", fn=f"m:{name}", on_error=DEAD) for name in "abcd"),
-        TaskSpec(name="write", type="output", medium="files", options={"path": "/out", "mode": "overwrite"}),
+        TaskSpec(name="write", type="output", connector="files", options={"path": "/out", "mode": "overwrite"}),
     ],
     routes={"a.b": Route(where="m:p"), "b.d": Route(where="m:q")},
     code="0" * 64,
@@ -59,9 +59,9 @@ def test_what_could_not_be_read_is_read_as_the_job_says() -> None:
 
 def test_an_input_reads_its_own_letters() -> None:
     """A task that reads a topic itself reads the letters instead, with its function and its errors as they were."""
-    read = TaskSpec(name="read", type="input", medium="kafka", options={"topic": "in"}, on_error=DEAD, fn="m:f")
+    read = TaskSpec(name="read", type="input", connector="kafka", options={"topic": "in"}, on_error=DEAD, fn="m:f")
     spec = JobSpec(
-        name="j", workflow=[("read", "out")], catalog=[read, TaskSpec(name="out", type="output", medium="blackhole")]
+        name="j", workflow=[("read", "out")], catalog=[read, TaskSpec(name="out", type="output", connector="blackhole")]
     )
     again = redo("read", spec)
     assert [task.name for task in again.catalog] == ["read", "out"]
@@ -97,7 +97,7 @@ class Piles(DeadLetters):
         if task == "b":
             raise SardonyxError("SX-JOB-GONE", "gone")
         self.handed.append(task)
-        return JobHandle(SimpleNamespace(_tree=None), f"{task}-redo")  # type: ignore[arg-type]
+        return JobHandle(SimpleNamespace(_zk=None), f"{task}-redo")  # type: ignore[arg-type]
 
 
 def test_what_is_handed_in_is_told_before_the_next_fails() -> None:

@@ -41,7 +41,7 @@ def test_every_event_twice(path: Path) -> None:
     run(path.read_text(), once)
     run(path.read_text(), twice)
     assert without_n(encode_state(once.state)) == without_n(encode_state(twice.state))
-    assert once.tree == twice.tree
+    assert once.zk == twice.zk
 
 
 @each_scenario

@@ -117,17 +117,17 @@ def test_another_version_is_refused(busy: State) -> None:
 
 def test_the_tree_shows_the_state(busy: State) -> None:
     """Every node decodes as what it is declared to hold, parents come first, and the dead have none."""
-    tree = project(busy)
-    peers = {path: msgspec.json.decode(data, type=PeerNote) for path, data in tree.items() if "/peer-state/" in path}
+    zk = project(busy)
+    peers = {path: msgspec.json.decode(data, type=PeerNote) for path, data in zk.items() if "/peer-state/" in path}
     assert sorted(peers) == [f"/peer-state/P{number}" for number in (1, 2, 3, 4, 6)]
     assert peers["/peer-state/P1"].state == "sealing"
-    assert msgspec.json.decode(tree["/job/work/status"], type=JobNote).status == "running"
-    assert msgspec.json.decode(tree["/job/work/task/read"], type=TaskNote).state == "running"
-    assert tree["/job/work"] == tree["/job/work/task"] == b""
-    paths = list(tree)
+    assert msgspec.json.decode(zk["/job/work/status"], type=JobNote).status == "running"
+    assert msgspec.json.decode(zk["/job/work/task/read"], type=TaskNote).state == "running"
+    assert zk["/job/work"] == zk["/job/work/task"] == b""
+    paths = list(zk)
     for path in paths:
         parent = path.rpartition("/")[0]
-        assert parent not in tree or paths.index(parent) < paths.index(path)
+        assert parent not in zk or paths.index(parent) < paths.index(path)
 
 
 def _give_twice(state: State) -> None:

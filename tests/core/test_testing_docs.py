@@ -18,4 +18,4 @@ def test_every_point_that_is_documented_stands_in_the_code() -> None:
     }
     sources = "".join(path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     assert len(points) > 20
-    assert sorted(point for point in points if f'gate("{point}")' not in sources) == []
+    assert sorted(point for point in points if f'failpoint("{point}")' not in sources) == []

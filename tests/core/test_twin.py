@@ -64,16 +64,16 @@ def disagreement(entries: Entries) -> Disagreement | None:
     """Play the events through both; None if they agree on all of them."""
     state, twin = new_state("test"), Twin(refusal)
     for count, (n, event) in enumerate(entries, start=1):
-        before = twin.tree
+        before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
         wanted = twin.take(n, json.loads(encode_event(event)))
-        tree = {path: decoded(data) for path, data in project(state).items()}
-        if tree == twin.tree and effects == wanted:
+        zk = {path: decoded(data) for path, data in project(state).items()}
+        if zk == twin.zk and effects == wanted:
             continue
         lines = [] if effects == wanted else [f"  outside the tree\n    decide {effects}\n    twin   {wanted}"]
-        for path in sorted(tree.keys() | twin.tree.keys()):
-            if tree.get(path, "absent") != twin.tree.get(path, "absent"):
-                sides = [side.get(path, "absent") for side in (before, tree, twin.tree)]
+        for path in sorted(zk.keys() | twin.zk.keys()):
+            if zk.get(path, "absent") != twin.zk.get(path, "absent"):
+                sides = [side.get(path, "absent") for side in (before, zk, twin.zk)]
                 lines.append("  {}\n    before {}\n    decide {}\n    twin   {}".format(path, *map(ordered, sides)))
         return Disagreement(entries[:count], lines)
     return None

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sardonyx import Job, blackhole, files, generator, kafka
-from sardonyx.connectors.declarations import Medium
+from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import JobInvalid
 from sardonyx.job.parse import read
 from sardonyx.job.validate import check_places, problems_of, validate
@@ -71,7 +71,7 @@ def test_a_good_job_passes():
 def test_everything_is_reported_at_once():
     """One error holds every problem; each names its task and says what to do."""
     job = Job("many problems")
-    job.input("read", Medium("files", {"format": "csvv", "headr": True}))
+    job.input("read", Connector("files", {"format": "csvv", "headr": True}))
     job.task("clean", bare, after="raed")
     job.task("clean", lambda row: row, after="read")
     job.task("label", label, after="clean", params={"lat": 3}, batch_timeout="5 parsecs", min_peers=9)
@@ -84,7 +84,7 @@ def test_everything_is_reported_at_once():
         "SX-JOB-NAME",
         "SX-JOB-DUPLICATE",
         "SX-JOB-UNKNOWN-TASK",
-        "SX-JOB-MEDIUM",
+        "SX-JOB-CONNECTOR",
         "SX-JOB-UNITS",
         "SX-JOB-PEERS",
         "SX-FN-NAME",
@@ -261,21 +261,21 @@ def test_params_are_held_against_the_signature():
     assert only(job).code == "SX-JOB-FUNCTION"
 
 
-def ends(medium: Medium, use: str = "output") -> list[str]:
-    """Messages about a medium at one end of a job."""
+def ends(connector: Connector, use: str = "output") -> list[str]:
+    """Messages about a connector at one end of a job."""
     job = a_job()
     if use == "input":
-        job.input("end", medium)
+        job.input("end", connector)
         job.output("out", blackhole(), after="end")
     else:
-        job.output("end", medium, after="clean")
+        job.output("end", connector, after="clean")
     return [f"{problem.code} {problem.message} {problem.cause}" for problem in problems(job)]
 
 
 @pytest.mark.parametrize(
-    ("use", "medium", "says"),
+    ("use", "connector", "says"),
     [
-        ("input", Medium("fils", {}), "did you mean 'files'"),
+        ("input", Connector("fils", {}), "did you mean 'files'"),
         ("input", blackhole(), "blackhole cannot be an input"),
         ("output", generator(1), "generator cannot be an output"),
         ("output", files("/o", format="text"), "format cannot be 'text'"),
@@ -293,9 +293,9 @@ def ends(medium: Medium, use: str = "output") -> list[str]:
         ("output", files("hdfs://b/o", format="json"), "only paths of the file system"),
         ("input", files("/o", format="csv", split_size="4 MiBs"), "units are"),
         ("input", files("/o", format="csv", schema="a strin"), "did you mean 'string'"),
-        ("output", Medium("files", {"path": ["/a"], "format": "csv"}), "path cannot be ['/a']"),
-        ("output", Medium("files", {"path": "/a", "format": "csv", "mod": "error"}), "did you mean 'mode'"),
-        ("output", Medium("files", {"path": "/a", "format": "csv", "mode": "replace"}), "mode cannot be"),
+        ("output", Connector("files", {"path": ["/a"], "format": "csv"}), "path cannot be ['/a']"),
+        ("output", Connector("files", {"path": "/a", "format": "csv", "mod": "error"}), "did you mean 'mode'"),
+        ("output", Connector("files", {"path": "/a", "format": "csv", "mode": "replace"}), "mode cannot be"),
         ("input", kafka("t"), "kafka as an input needs start"),
         ("input", kafka("t", start="erliest"), "neither a known word nor a time"),
         ("input", kafka("t", start="2026-01-01T00:00:00"), "needs its zone"),
@@ -306,17 +306,17 @@ def ends(medium: Medium, use: str = "output") -> list[str]:
         ("output", kafka("t", partitions=0), "at least 1"),
         ("output", kafka("t", key=""), "it is empty"),
         ("output", kafka("/t"), "no such topic names"),
-        ("output", Medium("kafka", {"topic": "t", "format": "json", "key": ["a"]}), "key cannot be ['a']"),
+        ("output", Connector("kafka", {"topic": "t", "format": "json", "key": ["a"]}), "key cannot be ['a']"),
         ("input", generator(-1), "at least 0"),
         ("input", generator(1, rate=0), "above 0"),
-        ("output", Medium("blackhole", {"size": 3}), "no option 'size'"),
+        ("output", Connector("blackhole", {"size": 3}), "no option 'size'"),
     ],
 )
-def test_media_and_their_options(use, medium, says):
-    """Each mistake about a medium is one problem, with the nearest known name where there is one."""
-    found = ends(medium, use)
+def test_connectors_and_their_options(use, connector, says):
+    """Each mistake about a connector is one problem, with the nearest known name where there is one."""
+    found = ends(connector, use)
     assert len(found) == 1, found
-    assert found[0].startswith(("SX-JOB-MEDIUM", "SX-JOB-SCHEMA"))
+    assert found[0].startswith(("SX-JOB-CONNECTOR", "SX-JOB-SCHEMA"))
     assert says in found[0]
 
 
@@ -338,12 +338,12 @@ def test_good_positions(start):
     assert ends(kafka("t", start=start, end="latest"), "input") == []
 
 
-def test_a_function_task_has_no_medium():
+def test_a_function_task_has_no_connector():
     """It can only come from YAML or TOML."""
     data = a_job().data()
-    data["catalog"][1] |= {"medium": "files", "options": {"path": "x"}}
+    data["catalog"][1] |= {"connector": "files", "options": {"path": "x"}}
     spec, _ = read(data)
-    assert [problem.code for problem in problems_of(spec)] == ["SX-JOB-MEDIUM"]
+    assert [problem.code for problem in problems_of(spec)] == ["SX-JOB-CONNECTOR"]
 
 
 def test_what_never_ends_replaces_nothing():
@@ -377,7 +377,7 @@ def test_a_spec_has_a_size_limit():
 # --- Places -----------------------------------------------------------------------------------------------------------
 
 
-def on_disk(source: Medium, target: Medium | None = None):
+def on_disk(source: Connector, target: Connector | None = None):
     job = Job("places")
     job.input("read", source)
     job.output("write", target or blackhole(), after="read")

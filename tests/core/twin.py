@@ -37,7 +37,7 @@ UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None}
 
 
 class Twin:
-    """All that is known, and what each event makes of it. ``tree``: path -> what should stand there."""
+    """All that is known, and what each event makes of it. ``zk``: path -> what should stand there."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -49,7 +49,7 @@ class Twin:
         self.at_work: list[str] = []  # peers with an assignment, in the order in which they got it
         self.served = 0  # number of the job that was served last
         self.outer: list[tuple[str, str]] = []
-        self.tree: dict[str, Json | None] = {}
+        self.zk: dict[str, Json | None] = {}
 
     def take(self, n: int, event: Json) -> list[tuple[str, str]]:
         """Event ``n`` happens. Gives what is to be done outside the tree: (what, peer or job)."""
@@ -357,14 +357,14 @@ class Twin:
     def write_tree(self) -> None:
         """All nodes from scratch; those that say the same as before keep their number."""
         notes: dict[str, Json] = {}
-        tree: dict[str, Json | None] = {}
+        zk: dict[str, Json | None] = {}
         for name, peer in self.peers.items():
             if peer["state"] != "dead":
                 notes[f"/peer-state/{name}"] = {"state": peer["state"], "assignment": peer["assignment"]}
         for name, job in self.jobs.items():
             notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}
-            tree[f"/job/{name}/spec"] = job["spec"]
-            tree |= {f"/job/{name}": None, f"/job/{name}/task": None}
+            zk[f"/job/{name}/spec"] = job["spec"]
+            zk |= {f"/job/{name}": None, f"/job/{name}/task": None}
             if job["facts"] is not None:
                 notes[f"/job/{name}/links"] = {"links": job["facts"]}
             for task in job["tasks"]:
@@ -374,10 +374,10 @@ class Twin:
             if note.get("counts") is not None:
                 said["counts"] = {field: rows for field, rows in note["counts"].items() if rows != 0}
             if not path.endswith("/links"):
-                old = self.tree.get(path) or {"n": None}
+                old = self.zk.get(path) or {"n": None}
                 said["n"] = old["n"] if said | {"n": old["n"]} == old else self.n
-            tree[path] = said
-        self.tree = tree
+            zk[path] = said
+        self.zk = zk
 
     def task_note(self, job: Json, name: str) -> Json:
         task = job["tasks"][name]
@@ -408,7 +408,7 @@ def neighbours(spec: Json, name: str) -> list[str]:
 def runs_nowhere(spec: Json, name: str) -> bool:
     """A topic at an end of the job, without a function: bound in place; but not an output right behind a bound input."""
     task = task_spec(spec, name)
-    if task.get("medium") != "kafka" or task.get("fn") is not None:
+    if task.get("connector") != "kafka" or task.get("fn") is not None:
         return False
     return task["type"] == "input" or not any(runs_nowhere(spec, a) for a, b in spec["workflow"] if b == name)
 
@@ -429,7 +429,7 @@ def in_front_of(job: Json, name: str) -> list[str]:
 
 def bounded(spec: Json) -> bool:
     inputs = [task for task in spec["catalog"] if task["type"] == "input"]
-    return all(t.get("medium") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
+    return all(t.get("connector") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
 
 
 def most_peers(job: Json, name: str) -> int:
@@ -438,6 +438,6 @@ def most_peers(job: Json, name: str) -> int:
     if task.get("consumption") == "sequential":
         return 1
     incoming = [f"{a}.{b}" for a, b in job["spec"]["workflow"] if b == name]
-    incoming = incoming or [f"{name}.topic" if task.get("medium") == "kafka" else f"{name}.splits"]
+    incoming = incoming or [f"{name}.topic" if task.get("connector") == "kafka" else f"{name}.splits"]
     widest = max((job["facts"][link]["partitions"] for link in incoming if link in job["facts"]), default=1)
     return min(widest, task["max_peers"]) if task.get("max_peers") is not None else widest

@@ -1,4 +1,4 @@
-"""Gates that are armed while processes run (:mod:`sardonyx.runtime.failpoints`), as whoever arms them sees it."""
+"""Failpoints that are armed while processes run (:mod:`sardonyx.runtime.failpoints`), as whoever arms them sees it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class Armed:
-    """A directory of gates that processes share.
+    """A directory of failpoints that processes share.
 
     Args:
-        folder: made if it is missing; what ``SARDONYX_GATE`` says.
+        folder: made if it is missing; what ``SARDONYX_FAILPOINT`` says.
     """
 
     def __init__(self, folder: Path) -> None:

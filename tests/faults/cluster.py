@@ -60,7 +60,7 @@ class Cluster(contextlib.ExitStack):
         super().__init__()
         processes.warm()
         self.folder = folder
-        self.gates = Armed(folder / "gates")
+        self.failpoints = Armed(folder / "failpoints")
         self._number = itertools.count()
         self._virtual = virtual
         self._lock = threading.RLock()
@@ -109,10 +109,10 @@ class Cluster(contextlib.ExitStack):
         zookeeper, kafka = self.services.zookeeper, self.services.kafka
         if seat.kafka is None or seat.zookeeper is None:
             own = self._settings(zookeeper, kafka, SESSION)
-            seat.process = processes.coordinator(name, self.folder, own, self.gates.folder)
+            seat.process = processes.coordinator(name, self.folder, own, self.failpoints.folder)
         else:
             own = self._settings(seat.zookeeper.address, seat.kafka.address, SESSION)
-            seat.process = processes.peers(name, self.folder, own, self.gates.folder, spark=seat.spark)
+            seat.process = processes.peers(name, self.folder, own, self.failpoints.folder, spark=seat.spark)
         self._seats[seat.process.pid] = seat, seat.process
         self.started += 1
 
@@ -124,7 +124,7 @@ class Cluster(contextlib.ExitStack):
         """Whose coordinator leads, as the epoch says."""
 
         def leading() -> Seat | None:
-            data = self.client._tree.read(node_paths.EPOCH)
+            data = self.client._zk.read(node_paths.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else "0"
             found = self.whose(int(pid))
             return found[0] if found and found[0].process is found[1] else None

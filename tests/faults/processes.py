@@ -1,4 +1,4 @@
-"""Peers as processes that start in a tenth of a second: the product's own daemon, loop, queues and media, without a JVM.
+"""Peers as processes that start in a tenth of a second: the product's own daemon, loop, queues and connectors, without a JVM.
 
 Functions run in the peer's process instead of on Spark's workers; everything else is what ``sardonyx peer`` runs. Starting
 Spark takes twenty seconds of a processor, and a fault run kills hundreds of peers. ``spark=True`` starts real ones.
@@ -25,7 +25,7 @@ import spark_tasks.read_splits
 from coordinator.daemon import Coordinator
 from peer import gc_policy
 from peer.daemon import PeerDaemon, SparkCraft
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard
@@ -66,7 +66,7 @@ class Quick(Actor):
 class Real:
     """``sardonyx peer``, as a user starts it."""
 
-    def __init__(self, name: str, keeper: Keeper) -> None:
+    def __init__(self, name: str, keeper: ChildProcess) -> None:
         self.name, self.pid, self._keeper = name, keeper.pid, keeper
 
     @property
@@ -86,13 +86,13 @@ def warm() -> None:
     _processes.set_forkserver_preload([__name__, *modules])
 
 
-def coordinator(name: str, folder: Path, settings: Settings, gates: Path) -> Process:
+def coordinator(name: str, folder: Path, settings: Settings, failpoints: Path) -> Process:
     """A coordinator, standing for election."""
-    return Quick(name, folder, _coordinate, settings, gate=str(gates))
+    return Quick(name, folder, _coordinate, settings, failpoint=str(failpoints))
 
 
 def peers(
-    name: str, folder: Path, settings: Settings, gates: Path, *, spark: bool = False, small: Path | None = None
+    name: str, folder: Path, settings: Settings, failpoints: Path, *, spark: bool = False, small: Path | None = None
 ) -> Process:
     """A peer daemon with as many virtual peers as the settings say.
 
@@ -100,13 +100,13 @@ def peers(
         name: of its log in ``folder``.
         folder: for that.
         settings: of the deployment.
-        gates: the directory of armed gates.
+        failpoints: the directory of armed failpoints.
         spark: whether it is a real one.
         small: a folder that this process alone sees as a disk of :data:`SMALL` bytes; others by way of :func:`seen_by`.
     """
     if not spark:
-        return Quick(name, folder, partial(_serve, folder, small), settings, gate=str(gates))
-    env = {**settings.environment(), "SARDONYX_GATE": str(gates)}
+        return Quick(name, folder, partial(_serve, folder, small), settings, failpoint=str(failpoints))
+    env = {**settings.environment(), "SARDONYX_FAILPOINT": str(failpoints)}
     command = [sys.executable, "-m", "sardonyx", "peer"]
     return Real(name, start_child(command, name=name, log_path=folder / f"{name}.log", env=env))
 

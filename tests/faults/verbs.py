@@ -1,4 +1,4 @@
-"""Every fault that a run can bring about, by name: at a gate in the code, or done to a process, a service or a connection."""
+"""Every fault that a run can bring about, by name: at a failpoint in the code, or done to a process, service or connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kazoo.protocol.states import ZnodeStat
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import PulseNote
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
 from tests.sessions import end_session
 from tests.waiting import until
 
 PATIENCE = 20.0
-"""Seconds that an armed gate waits for somebody to pass it."""
+"""Seconds that an armed failpoint waits for somebody to pass it."""
 
 
 class NotNow(Exception):
@@ -56,7 +56,7 @@ class Scene:
     up: float = 0.0
     """When the last service that was down was up again: nothing is got over before."""
     points: dict[str, threading.Lock] = field(default_factory=dict)
-    """One fault at a time lies in wait at a gate."""
+    """One fault at a time lies in wait at a failpoint."""
     stale: list[tuple[str, float]] = field(default_factory=list)
     """(process, when it woke up, in seconds since 1970) of those stopped before a commit and past every timeout."""
 
@@ -104,7 +104,7 @@ class Kind(NamedTuple):
 
 
 UNCOMMITTED = frozenset({"read", "cut", "checked", "applied", "begin", "written", "positions", "seal"})
-"""Gates in front of the commit of what the process has in hand."""
+"""Failpoints in front of the commit of what the process has in hand."""
 
 
 def _past(rng: random.Random) -> float:
@@ -112,7 +112,7 @@ def _past(rng: random.Random) -> float:
     return rng.choice([SESSION + 1.5, TRANSACTION + 1.5])
 
 
-def _at_gate(point: str, action: str) -> Verb:
+def _at_failpoint(point: str, action: str) -> Verb:
     def verb(scene: Scene, rng: random.Random) -> str:
         with scene.points.setdefault(point, threading.Lock()):
             pid = _struck(scene, point, action)
@@ -137,16 +137,16 @@ def _at_gate(point: str, action: str) -> Verb:
 
 
 def _struck(scene: Scene, point: str, action: str) -> int:
-    """Arm a gate and wait until somebody is hit; gives his process id."""
-    gates = scene.cluster.gates
-    gates.arm(point, action)
+    """Arm a failpoint and wait until somebody is hit; gives his process id."""
+    failpoints = scene.cluster.failpoints
+    failpoints.arm(point, action)
     deadline = now() + PATIENCE
-    while not (pid := gates.struck(point)):
+    while not (pid := failpoints.struck(point)):
         if (
             scene.services.locked() or scene.finishing.is_set()
         ):  # nobody can come by while a service is down; in the end all do
             deadline = now() + PATIENCE
-        if (now() > deadline or scene.ended.is_set()) and gates.disarm(point):
+        if (now() > deadline or scene.ended.is_set()) and failpoints.disarm(point):
             raise NotNow(f"nobody came by {point}")
         scene.hold(0.02)
     return pid
@@ -249,10 +249,10 @@ def _expire(scene: Scene, session: int) -> None:
     end_session(scene.cluster.services.zookeeper, (session, password_of(session)))
 
 
-def _owned(tree: Tree, path: str) -> tuple[bytes, ZnodeStat] | None:
+def _owned(zk: ZooKeeperSession, path: str) -> tuple[bytes, ZnodeStat] | None:
     """A node and whose it is; None if it has gone, or ZooKeeper is away just now: other faults strike as well."""
     try:
-        return tree.client.get(tree.path(path))
+        return zk.client.get(zk.path(path))
     except (NoNodeError, ConnectionLoss, SessionExpiredError):
         return None
 
@@ -260,9 +260,9 @@ def _owned(tree: Tree, path: str) -> tuple[bytes, ZnodeStat] | None:
 def _expire_peer(scene: Scene, rng: random.Random) -> str:
     with scene.seat(rng) as seat:
         assert seat.process is not None
-        tree = scene.cluster.client._tree
-        for peer in tree.children(node_paths.PULSE):
-            found = _owned(tree, node_paths.pulse(peer))
+        zk = scene.cluster.client._zk
+        for peer in zk.children(node_paths.PULSE):
+            found = _owned(zk, node_paths.pulse(peer))
             if found is None:
                 continue
             data, stat = found
@@ -273,11 +273,11 @@ def _expire_peer(scene: Scene, rng: random.Random) -> str:
 
 
 def _expire_leader(scene: Scene, _rng: random.Random) -> str:
-    tree = scene.cluster.client._tree
+    zk = scene.cluster.client._zk
     seat = scene.cluster.leader()
     assert seat.process is not None
-    first = min(tree.children(node_paths.ELECTION), key=lambda node: node[-10:], default="nobody")
-    found = _owned(tree, f"{node_paths.ELECTION}/{first}")
+    first = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:], default="nobody")
+    found = _owned(zk, f"{node_paths.ELECTION}/{first}")
     if found is None:
         raise NotNow(f"{seat.process.name} has no session")
     _expire(scene, found[1].ephemeralOwner)
@@ -345,21 +345,21 @@ def _zombie(scene: Scene, rng: random.Random) -> str:
 
 
 RUNNING = ("read", "cut", "checked", "applied", "begin", "written", "positions", "committed")
-"""Gates of the eight steps; the last, going back to the committed positions, is ``rewind``."""
+"""Failpoints of the eight steps; the last, going back to the committed positions, is ``rewind``."""
 ENDING = ("vote", "voted", "exhausted", "seal", "sealed", "complete", "completed")
-"""Gates that are passed when a task ends."""
+"""Failpoints that are passed when a task ends."""
 
 
 def _kinds() -> dict[str, Kind]:
-    kinds = {f"kill at {point}": Kind("sigkill", "run", _at_gate(point, "kill")) for point in RUNNING}
-    kinds["kill at rewind"] = Kind("sigkill", "run", _while_some_leave(_at_gate("rewind", "kill")))
-    kinds |= {f"stop at {point}": Kind("sigstop", "run", _at_gate(point, "stop")) for point in RUNNING}
-    kinds |= {f"kill at {point}": Kind("sigkill", "end", _at_gate(point, "kill")) for point in ENDING}
-    kinds |= {f"stop at {point}": Kind("sigstop", "end", _at_gate(point, "stop")) for point in ("seal", "sealed")}
+    kinds = {f"kill at {point}": Kind("sigkill", "run", _at_failpoint(point, "kill")) for point in RUNNING}
+    kinds["kill at rewind"] = Kind("sigkill", "run", _while_some_leave(_at_failpoint("rewind", "kill")))
+    kinds |= {f"stop at {point}": Kind("sigstop", "run", _at_failpoint(point, "stop")) for point in RUNNING}
+    kinds |= {f"kill at {point}": Kind("sigkill", "end", _at_failpoint(point, "kill")) for point in ENDING}
+    kinds |= {f"stop at {point}": Kind("sigstop", "end", _at_failpoint(point, "stop")) for point in ("seal", "sealed")}
     kinds |= {
-        "kill at split": Kind("sigkill", "begin", _at_gate("split", "kill")),
-        "kill in publish": Kind("files", "run", _at_gate("in-publish", "kill")),
-        "kill in seal of files": Kind("files", "end", _at_gate("in-seal", "kill")),
+        "kill at split": Kind("sigkill", "begin", _at_failpoint("split", "kill")),
+        "kill in publish": Kind("files", "run", _at_failpoint("in-publish", "kill")),
+        "kill in seal of files": Kind("files", "end", _at_failpoint("in-seal", "kill")),
         "kill peer": Kind("sigkill", "run", _kill_peer),
         "stop peer": Kind("sigstop", "run", _stop_peer),
         "kill leader": Kind("leader", "run", _kill_leader),

@@ -22,9 +22,9 @@ from kazoo.protocol.states import ZnodeStat
 from coordinator.loop import event_log
 from sardonyx.core import node_paths
 from sardonyx.core.events import EpochNote
-from sardonyx.runtime.clock import Clockwork
+from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
 from tests.services.coordination import FakePeer, completed, hold_together, submit
 from tests.services.light import Actor, coordinator_process
@@ -41,7 +41,7 @@ JOBS = 3
 """Handed in before, in and after each deposition."""
 
 
-class Noting(Clockwork):
+class Noting(Runtime):
     """Remembers what it made up: the uuid of every request that was ever sent."""
 
     def __init__(self) -> None:
@@ -144,8 +144,8 @@ class Arena(contextlib.ExitStack):
         self.epochs: dict[int, Epoch] = {}
         self._requests = Noting()
         self._safe = self._settings(self._zookeeper, 30)
-        self.tree = self._connect()
-        self.tree.client.DataWatch(self.tree.path(node_paths.EPOCH), self._on_epoch)
+        self.zk = self._connect()
+        self.zk.client.DataWatch(self.zk.path(node_paths.EPOCH), self._on_epoch)
         session = self._connect()
         for number in range(PEERS):
             peer = FakePeer(session, f"p{number}")
@@ -154,11 +154,11 @@ class Arena(contextlib.ExitStack):
             self._stand()
         until(lambda: self.epochs, what="the first leader")
 
-    def _connect(self) -> Tree:
-        tree = Tree.connect(self._safe)
-        tree.clockwork = self._requests
-        self.callback(tree.close)
-        return tree
+    def _connect(self) -> ZooKeeperSession:
+        zk = ZooKeeperSession.connect(self._safe)
+        zk.runtime = self._requests
+        self.callback(zk.close)
+        return zk
 
     def _settings(self, hosts: str, session: float) -> Settings:
         return load_settings(deployment=self._deployment, zookeeper={"hosts": hosts, "session_timeout": session})
@@ -173,11 +173,11 @@ class Arena(contextlib.ExitStack):
         proxy = proxy or self.enter_context(Proxy(self._zookeeper))
         name = f"coordinator-{next(self._number)}"
         audit = self._folder / f"{name}.writes"
-        before = len(self.tree.children(node_paths.ELECTION))
+        before = len(self.zk.children(node_paths.ELECTION))
         actor = coordinator_process(name, self._folder, self._settings(proxy.address, SESSION), audit=audit)
         self.callback(actor.kill)
         self._candidates.append(Candidate(actor, proxy))
-        until(lambda: len(self.tree.children(node_paths.ELECTION)) > before, what=f"{name} to stand for election")
+        until(lambda: len(self.zk.children(node_paths.ELECTION)) > before, what=f"{name} to stand for election")
 
     # Depositions
 
@@ -185,7 +185,7 @@ class Arena(contextlib.ExitStack):
         """One deposition with jobs before, in and after it; then all holds, and everybody stands for election again."""
         last = max(self.epochs)
         leader = self._leader()
-        candidates = len(self.tree.children(node_paths.ELECTION))
+        candidates = len(self.zk.children(node_paths.ELECTION))
         self._submit()
         began = time.time()
         undo = getattr(self, f"_{kind}")(leader)
@@ -196,11 +196,9 @@ class Arena(contextlib.ExitStack):
         self.depositions.append(Deposition(kind, first - began))
         self._all_completed()
         undo()
-        until(
-            lambda: len(self.tree.children(node_paths.ELECTION)) == candidates, what="all to stand for election again"
-        )
+        until(lambda: len(self.zk.children(node_paths.ELECTION)) == candidates, what="all to stand for election again")
         self._all_completed()
-        hold_together(self.tree, self._safe)
+        hold_together(self.zk, self._safe)
 
     def _leader(self) -> Candidate:
         pid = self.epochs[max(self.epochs)].pid
@@ -208,7 +206,7 @@ class Arena(contextlib.ExitStack):
 
     def _submit(self) -> None:
         self._jobs.append(f"job{len(self._jobs)}-1")
-        submit(self.tree, self._jobs[-1])
+        submit(self.zk, self._jobs[-1])
 
     def _first_decision(self, last: int) -> float | None:
         """When the first event was logged under a later epoch."""
@@ -216,9 +214,9 @@ class Arena(contextlib.ExitStack):
         return min((line["at"] for line in logged if line["version"] > last), default=None)
 
     def _all_completed(self) -> None:
-        until(lambda: all(completed(self.tree, job) for job in self._jobs[-JOBS:]), what="all jobs to be completed")
-        until(lambda: self.tree.children(node_paths.INBOX) == [], what="the inbox to be empty")
-        until(lambda: event_log.read_checkpoint(self.tree) == event_log.last(self.tree), what="all to be decided")
+        until(lambda: all(completed(self.zk, job) for job in self._jobs[-JOBS:]), what="all jobs to be completed")
+        until(lambda: self.zk.children(node_paths.INBOX) == [], what="the inbox to be empty")
+        until(lambda: event_log.read_checkpoint(self.zk) == event_log.last(self.zk), what="all to be decided")
 
     def _killed(self, leader: Candidate) -> Callable[[], None]:
         leader.actor.kill()
@@ -246,8 +244,8 @@ class Arena(contextlib.ExitStack):
         return leader.proxy.cut
 
     def _unseated(self, _leader: Candidate) -> Callable[[], None]:
-        first = min(self.tree.children(node_paths.ELECTION), key=lambda node: node[-10:])
-        self.tree.delete(f"{node_paths.ELECTION}/{first}")
+        first = min(self.zk.children(node_paths.ELECTION), key=lambda node: node[-10:])
+        self.zk.delete(f"{node_paths.ELECTION}/{first}")
         return lambda: None
 
     def said(self) -> str:
@@ -261,7 +259,7 @@ class Arena(contextlib.ExitStack):
 
         Gives the figures: leaderships, log entries, writes, deposed writes tried and accepted, writes done unheard.
         """
-        logged = [entry.request for _, entry in event_log.read_entries(self.tree) if entry.request]
+        logged = [entry.request for _, entry in event_log.read_entries(self.zk) if entry.request]
         assert sorted(logged) == sorted(self._requests.made), "a request was lost or doubled"
         epochs = [self.epochs[version] for version in sorted(self.epochs)]
         assert [epoch.version for epoch in epochs] == list(range(1, len(epochs) + 1))
@@ -284,7 +282,7 @@ class Arena(contextlib.ExitStack):
             leaderships=len(epochs),
             jobs=len(self._jobs),
             requests=len(logged),
-            entries=event_log.last(self.tree),
+            entries=event_log.last(self.zk),
             writes=len(writes),
             deposed_writes_tried=sum(write.outcome == "deposed" or write in late for write in writes),
             deposed_writes_accepted=len(wrong),
@@ -293,10 +291,10 @@ class Arena(contextlib.ExitStack):
 
     def _batches(self) -> Iterator[tuple[str, int]]:
         """Each node of the log, with ZooKeeper's number of the write that made it."""
-        for bucket in self.tree.children(node_paths.LOG):
-            for name in self.tree.children(f"{node_paths.LOG}/{bucket}"):
+        for bucket in self.zk.children(node_paths.LOG):
+            for name in self.zk.children(f"{node_paths.LOG}/{bucket}"):
                 path = f"{node_paths.LOG}/{bucket}/{name}"
-                yield path, self.tree.client.exists(self.tree.path(path)).czxid
+                yield path, self.zk.client.exists(self.zk.path(path)).czxid
 
 
 _REFUSED = "TransactionFailed"

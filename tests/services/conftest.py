@@ -18,7 +18,7 @@ from sardonyx.cli.app import app
 from sardonyx.core import node_paths
 from sardonyx.runtime.settings import Settings, SparkSettings, load_settings
 from sardonyx.testing import Addresses
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.code import CodeBundle
 from tests.proxy import Proxy
 from tests.services import functions
@@ -75,9 +75,9 @@ def settings(services: Addresses) -> Settings:
 
 
 @pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
+def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
     """A session with the deployment of ``settings``."""
-    opened = Tree.connect(settings)
+    opened = ZooKeeperSession.connect(settings)
     yield opened
     opened.close()
 

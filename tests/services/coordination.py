@@ -15,7 +15,7 @@ from coordinator.core.decide import replay
 from coordinator.core.state import check, project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
-from coordinator.loop.election import Candidacy, Leadership
+from coordinator.loop.election import Candidate, Leadership
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
     Acked,
@@ -32,15 +32,15 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 
 SPEC = JobSpec(
     name="count",
     workflow=[("read", "work"), ("work", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="generator", options={"count": 10}),
+        TaskSpec(name="read", type="input", connector="generator", options={"count": 10}),
         TaskSpec(name="work", type="function", fn="jobs:work"),
-        TaskSpec(name="write", type="output", medium="blackhole"),
+        TaskSpec(name="write", type="output", connector="blackhole"),
     ],
 )
 
@@ -73,20 +73,20 @@ class FakePeer:
     """A virtual peer without work: takes what it is offered, finds it exhausted, seals it at once.
 
     Args:
-        tree: its own session.
+        zk: its own session.
         name: its id.
         answers: whether it answers offers at all.
     """
 
-    def __init__(self, tree: Tree, name: str, *, answers: bool = True) -> None:
-        self._tree = tree
+    def __init__(self, zk: ZooKeeperSession, name: str, *, answers: bool = True) -> None:
+        self._zk = zk
         self.name = name
         self.seen: list[PeerNote] = []
         """Its state notes, in order."""
         self._answers = answers
         self._stop = threading.Event()
         self._changed = threading.Event()
-        tree.create(node_paths.pulse(name), msgspec.json.encode(PulseNote("fake", "here", 1)), ephemeral=True)
+        zk.create(node_paths.pulse(name), msgspec.json.encode(PulseNote("fake", "here", 1)), ephemeral=True)
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
         self._thread.start()
 
@@ -101,7 +101,7 @@ class FakePeer:
             self._changed.clear()
             if self._stop.is_set():
                 return
-            data = self._tree.read(node_paths.peer_state(self.name), watch=lambda _: self._changed.set())
+            data = self._zk.read(node_paths.peer_state(self.name), watch=lambda _: self._changed.set())
             if data is not None:
                 note = msgspec.json.decode(data, type=PeerNote)
                 if not self.seen or self.seen[-1] != note:
@@ -114,11 +114,11 @@ class FakePeer:
             return
         mine = note.assignment.id
         if note.state == "acking":
-            self._tree.request(Acked(peer=self.name, assignment=mine))
+            self._zk.request(Acked(peer=self.name, assignment=mine))
         elif note.state == "active":
-            self._tree.request(Exhausted(peer=self.name, assignment=mine))
+            self._zk.request(Exhausted(peer=self.name, assignment=mine))
         elif note.state == "sealing":
-            self._tree.request(Completed(peer=self.name, assignment=mine, counts=Counts(10, 10)))
+            self._zk.request(Completed(peer=self.name, assignment=mine, counts=Counts(10, 10)))
 
 
 def with_timers(settings: Settings, **changes: object) -> Settings:
@@ -134,12 +134,12 @@ def with_timers(settings: Settings, **changes: object) -> Settings:
 @contextmanager
 def peers(settings: Settings, *names: str, answers: bool = True) -> Iterator[list[FakePeer]]:
     """Fake peers in one session."""
-    tree = Tree.connect(settings)
-    made = [FakePeer(tree, name, answers=answers) for name in names]
+    zk = ZooKeeperSession.connect(settings)
+    made = [FakePeer(zk, name, answers=answers) for name in names]
     yield made
     for peer in made:
         peer.stop()
-    tree.close()
+    zk.close()
 
 
 @contextmanager
@@ -167,50 +167,50 @@ def coordinator(settings: Settings, outer: FakeLinks | None = None) -> Iterator[
 @contextmanager
 def leadership(settings: Settings) -> Iterator[Leadership]:
     """A won election, with nobody who drives it."""
-    tree = Tree.connect(settings)
-    candidacy = Candidacy(tree, threading.Event())
-    assert candidacy.wait(threading.Event())
-    yield candidacy.take()
-    tree.close()
+    zk = ZooKeeperSession.connect(settings)
+    candidate = Candidate(zk, threading.Event())
+    assert candidate.wait(threading.Event())
+    yield candidate.take()
+    zk.close()
 
 
-def submit(tree: Tree, job: str, name: str | None = None) -> None:
-    tree.request(JobSubmitted(job=job, spec=msgspec.structs.replace(SPEC, name=name or job.rpartition("-")[0] or job)))
+def submit(zk: ZooKeeperSession, job: str, name: str | None = None) -> None:
+    zk.request(JobSubmitted(job=job, spec=msgspec.structs.replace(SPEC, name=name or job.rpartition("-")[0] or job)))
 
 
-def status(tree: Tree, job: str) -> JobNote | None:
-    data = tree.read(node_paths.job_status(job))
+def status(zk: ZooKeeperSession, job: str) -> JobNote | None:
+    data = zk.read(node_paths.job_status(job))
     return None if data is None else msgspec.json.decode(data, type=JobNote)
 
 
-def nodes_below(tree: Tree, path: str) -> dict[str, bytes]:
+def nodes_below(zk: ZooKeeperSession, path: str) -> dict[str, bytes]:
     """Every node below a path, with its data."""
-    paths = [f"{path}/{name}" for name in tree.children(path)]
-    found = tree.read_many(paths)
+    paths = [f"{path}/{name}" for name in zk.children(path)]
+    found = zk.read_many(paths)
     if path != node_paths.PEER_STATE:  # has thousands of children, and none of them has any
         for below in paths:
-            found |= nodes_below(tree, below)
+            found |= nodes_below(zk, below)
     return found
 
 
-def decided_nodes(tree: Tree) -> dict[str, bytes]:
+def decided_nodes(zk: ZooKeeperSession) -> dict[str, bytes]:
     """What the coordinator's decisions have put into the tree: the same nodes as in ``project(state)``."""
-    return nodes_below(tree, node_paths.PEER_STATE) | nodes_below(tree, node_paths.JOB)
+    return nodes_below(zk, node_paths.PEER_STATE) | nodes_below(zk, node_paths.JOB)
 
 
-def completed(tree: Tree, job: str) -> bool:
+def completed(zk: ZooKeeperSession, job: str) -> bool:
     """Whether a job ran to its end, and its topics are gone."""
-    note = status(tree, job)
+    note = status(zk, job)
     return note is not None and note.status == "completed" and note.links == "gone"
 
 
-def hold_together(tree: Tree, settings: Settings) -> None:
+def hold_together(zk: ZooKeeperSession, settings: Settings) -> None:
     """The log replayed from its beginning gives a sound state, and the tree is just what that state says."""
-    state = replay(event_log.read_log(tree), deployment=settings.deployment)
+    state = replay(event_log.read_log(zk), deployment=settings.deployment)
     check(state)
-    assert event_log.read_checkpoint(tree) == state.n
-    assert decided_nodes(tree) == project(state)
-    requests = [entry.request for _, entry in event_log.read_entries(tree) if entry.request]
+    assert event_log.read_checkpoint(zk) == state.n
+    assert decided_nodes(zk) == project(state)
+    requests = [entry.request for _, entry in event_log.read_entries(zk) if entry.request]
     assert len(set(requests)) == len(requests), "a request was taken twice"
 
 

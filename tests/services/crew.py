@@ -14,9 +14,9 @@ from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.core import node_paths
 from sardonyx.core.events import EpochNote
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
 
@@ -33,27 +33,27 @@ class Crew(contextlib.ExitStack):
         self.settings = settings
         self._folder = folder
         self._number = itertools.count()
-        self.processes: list[Keeper] = []
+        self.processes: list[ChildProcess] = []
         self.client = self.enter_context(Client(settings=settings))
 
-    def coordinator(self, gate: str = "") -> Keeper:
-        """One more coordinator, standing for election. ``gate``: see :mod:`sardonyx.runtime.failpoints`."""
-        return self._start("coordinator", gate=gate)
+    def coordinator(self, failpoint: str = "") -> ChildProcess:
+        """One more coordinator, standing for election. ``failpoint``: see :mod:`sardonyx.runtime.failpoints`."""
+        return self._start("coordinator", failpoint=failpoint)
 
-    def peers(self, virtual_peers: int = 4, *, wait: bool = True, gate: str = "") -> Keeper:
+    def peers(self, virtual_peers: int = 4, *, wait: bool = True, failpoint: str = "") -> ChildProcess:
         """One more peer daemon; by default waits until its virtual peers are registered."""
         before = len(self.client.peers())
-        daemon = self._start("peer", "--virtual-peers", str(virtual_peers), gate=gate)
+        daemon = self._start("peer", "--virtual-peers", str(virtual_peers), failpoint=failpoint)
         if wait:
             self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", 90)
         return daemon
 
-    def leader(self) -> Keeper:
+    def leader(self) -> ChildProcess:
         """The coordinator that leads."""
 
-        def leading() -> Keeper | None:
-            with contextlib.closing(Tree.connect(self.settings)) as tree:
-                data = tree.read(node_paths.EPOCH)
+        def leading() -> ChildProcess | None:
+            with contextlib.closing(ZooKeeperSession.connect(self.settings)) as zk:
+                data = zk.read(node_paths.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else ""
             return next((process for process in self.processes if str(process.pid) == pid), None)
 
@@ -76,9 +76,9 @@ class Crew(contextlib.ExitStack):
         """What every process said last."""
         return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in self.processes)
 
-    def _start(self, *arguments: str, gate: str = "") -> Keeper:
+    def _start(self, *arguments: str, failpoint: str = "") -> ChildProcess:
         name = f"{arguments[0]}-{next(self._number)}"
-        env = {**self.settings.environment(), **({"SARDONYX_GATE": gate} if gate else {})}
+        env = {**self.settings.environment(), **({"SARDONYX_FAILPOINT": failpoint} if failpoint else {})}
         command = [sys.executable, "-m", "sardonyx", *arguments]
         process = start_child(command, name=name, log_path=self._folder / f"{name}.log", env=env)
         self.processes.append(self.enter_context(process))

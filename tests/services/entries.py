@@ -10,7 +10,7 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import Intake
 from sardonyx.core.events import AckTimedOut
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.coordination import leadership
 
 
@@ -18,17 +18,17 @@ def events(first: int, last: int) -> list[Intake]:
     return [Intake(AckTimedOut(at=float(n), peer=f"p{n}", assignment=n)) for n in range(first, last + 1)]
 
 
-def numbers(tree: Tree, first: int = 0) -> list[int]:
+def numbers(zk: ZooKeeperSession, first: int = 0) -> list[int]:
     """Of the entries that are read; each must be the one that was appended under its number."""
-    found = list(event_log.read_log(tree, first))
+    found = list(event_log.read_log(zk, first))
     assert all(event == AckTimedOut(at=float(n), peer=f"p{n}", assignment=n) for n, event in found)
     return [n for n, _ in found]
 
 
-def batches(tree: Tree) -> dict[int, bytes]:
+def batches(zk: ZooKeeperSession) -> dict[int, bytes]:
     """Every node of the log, by the number in its name."""
-    paths = [f"/log/{bucket}/{name}" for bucket in tree.children("/log") for name in tree.children(f"/log/{bucket}")]
-    return {int(path[-10:]): data for path, data in tree.read_many(paths).items()}
+    paths = [f"/log/{bucket}/{name}" for bucket in zk.children("/log") for name in zk.children(f"/log/{bucket}")]
+    return {int(path[-10:]): data for path, data in zk.read_many(paths).items()}
 
 
 class Broke(Exception):

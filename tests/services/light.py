@@ -41,7 +41,7 @@ from sardonyx.runtime import failpoints
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard
 from sardonyx.zookeeper.errors import Deposed
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Operation
 from tests.services.coordination import FakeLinks
 from tests.waiting import until
@@ -77,14 +77,16 @@ class Actor:
         folder: where its log goes.
         run: what it does; a function of this module with its arguments.
         settings: of the deployment, with this one's own timers.
-        gate: where it dies or stops, as in ``SARDONYX_GATE``.
+        failpoint: where it dies or stops, as in ``SARDONYX_FAILPOINT``.
     """
 
-    def __init__(self, name: str, folder: Path, run: Callable[[], None], settings: Settings, *, gate: str = "") -> None:
+    def __init__(
+        self, name: str, folder: Path, run: Callable[[], None], settings: Settings, *, failpoint: str = ""
+    ) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
         environment = settings.environment()
-        self._process = _processes.Process(target=_become, args=(run, environment, gate, self._log), daemon=True)
+        self._process = _processes.Process(target=_become, args=(run, environment, failpoint, self._log), daemon=True)
         with _CHILDREN:
             self._process.start()
 
@@ -127,44 +129,50 @@ class Actor:
 
 
 def coordinator_process(
-    name: str, folder: Path, settings: Settings, *, gate: str = "", kafka: bool = False, audit: Path | None = None
+    name: str, folder: Path, settings: Settings, *, failpoint: str = "", kafka: bool = False, audit: Path | None = None
 ) -> Actor:
     """A coordinator; its links stand nowhere unless ``kafka``. ``audit``: where it writes down what it writes."""
-    return Actor(name, folder, partial(_coordinate, audit, kafka=kafka), settings, gate=gate)
+    return Actor(name, folder, partial(_coordinate, audit, kafka=kafka), settings, failpoint=failpoint)
 
 
 def peer_process(
-    name: str, folder: Path, settings: Settings, *, gate: str = "", holds: Iterable[str] = (), virtual_peers: int = 1
+    name: str,
+    folder: Path,
+    settings: Settings,
+    *,
+    failpoint: str = "",
+    holds: Iterable[str] = (),
+    virtual_peers: int = 1,
 ) -> Actor:
     """A daemon of light peers. ``holds``: the steps at which it waits until :func:`go` lets it go on, each for ever after."""
     assert set(holds) <= set(STEPS)
     own = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": virtual_peers})})
-    return Actor(name, folder, partial(_serve, name, frozenset(holds)), own, gate=gate)
+    return Actor(name, folder, partial(_serve, name, frozenset(holds)), own, failpoint=failpoint)
 
 
-def set_stage(tree: Tree) -> None:
+def set_stage(zk: ZooKeeperSession) -> None:
     """Make what the nodes of :func:`go` and the marks stand below."""
     for path in (STAGE, f"{STAGE}/go", f"{STAGE}/sentinels"):
-        tree.create(path)
+        zk.create(path)
 
 
-def go(tree: Tree, name: str, step: str) -> None:
+def go(zk: ZooKeeperSession, name: str, step: str) -> None:
     """Let the light peer of that name go on."""
-    tree.create(f"{STAGE}/go/{name}-{step}")
+    zk.create(f"{STAGE}/go/{name}-{step}")
 
 
-def sentinels(tree: Tree) -> list[str]:
+def sentinels(zk: ZooKeeperSession) -> list[str]:
     """Who sealed what, in order: ``P1 write``."""
-    marks = sorted(tree.children(f"{STAGE}/sentinels"), key=lambda name: name[-10:])
+    marks = sorted(zk.children(f"{STAGE}/sentinels"), key=lambda name: name[-10:])
     return [" ".join(name.split("-")[:2]) for name in marks]
 
 
 # In the process
 
 
-def _become(run: Callable[[], None], environment: dict[str, str], gate: str, log: Path) -> None:
+def _become(run: Callable[[], None], environment: dict[str, str], failpoint: str, log: Path) -> None:
     os.environ.update(environment)
-    failpoints.gate.__init__(gate)  # the one that all modules have, made when they were imported
+    failpoints.failpoint.__init__(failpoint)  # the one that all modules have, made when they were imported
     with log.open("ab", buffering=0) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -201,24 +209,24 @@ def _serve(name: str, holds: frozenset[str]) -> None:
         daemon.run()
 
 
-class AuditedTree(Tree):
+class AuditedTree(ZooKeeperSession):
     """Writes down every transaction of a leader before it is sent, how it came out, and its sessions: a JSON line each."""
 
     lines: Path
 
     @classmethod
     def connect(cls, settings: Settings, **options: Any) -> AuditedTree:
-        tree = super().connect(settings, **options)
-        session, password = tree.client.client_id
-        tree._note(session=session, password=password.hex())
-        return tree
+        zk = super().connect(settings, **options)
+        session, password = zk.client.client_id
+        zk._note(session=session, password=password.hex())
+        return zk
 
     def begin(self, operations: Iterable[Operation], *, epoch_version: int | None = None) -> Callable[[], None]:
         wanted = list(operations)
         if epoch_version is None:  # the epoch itself
             return super().begin(wanted)
         batches = [o.path for o in wanted if isinstance(o, Create) and _BATCH.fullmatch(o.path)]
-        about = {"write": self.clockwork.token(), "version": epoch_version, "batches": batches}
+        about = {"write": self.runtime.token(), "version": epoch_version, "batches": batches}
         self._note(**about, outcome="")
         finish = super().begin(wanted, epoch_version=epoch_version)
 
@@ -256,21 +264,21 @@ class LightCraft:
     polls: int = 0
     """How often its loops have found nothing to do, for the same."""
 
-    def prepare(self, tree: Tree, peer_id: str, assignment: Assignment) -> LightWork:
-        self.wait(tree, "answer")
-        spec = decode_spec(peer.task_runner._must(tree, node_paths.job_spec(assignment.job)))
+    def prepare(self, zk: ZooKeeperSession, peer_id: str, assignment: Assignment) -> LightWork:
+        self.wait(zk, "answer")
+        spec = decode_spec(peer.task_runner._must(zk, node_paths.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
-        return LightWork(self, tree, peer_id, assignment, stage)
+        return LightWork(self, zk, peer_id, assignment, stage)
 
-    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
+    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
         self.grants.append(grant)
-        LightLoop(prepared, grant, tree).run()
+        LightLoop(prepared, grant, zk).run()
 
-    def wait(self, tree: Tree, step: str) -> None:
-        until(lambda: self.may(tree, step), what=f"{self.name} to be let go on at {step}", timeout=_PATIENCE)
+    def wait(self, zk: ZooKeeperSession, step: str) -> None:
+        until(lambda: self.may(zk, step), what=f"{self.name} to be let go on at {step}", timeout=_PATIENCE)
 
-    def may(self, tree: Tree, step: str) -> bool:
-        return step not in self.holds or tree.read(f"{STAGE}/go/{self.name}-{step}") is not None
+    def may(self, zk: ZooKeeperSession, step: str) -> bool:
+        return step not in self.holds or zk.read(f"{STAGE}/go/{self.name}-{step}") is not None
 
 
 @dataclass
@@ -278,7 +286,7 @@ class LightWork:
     """What stands for :class:`peer.task_runner.Work`: a task all of whose input is read already."""
 
     craft: LightCraft
-    tree: Tree
+    zk: ZooKeeperSession
     peer: str
     assignment: Assignment
     stage: Stage
@@ -306,7 +314,7 @@ class LightOutlet:
         yield uuid
 
     def sealed(self) -> None:
-        self.work.craft.wait(self.work.tree, "sealed")
+        self.work.craft.wait(self.work.zk, "sealed")
 
 
 @dataclass
@@ -330,7 +338,7 @@ class LightReader:
     def held(self) -> dict[Partition, Position | None]:
         (link,) = self.work.stage.ingress
         drained = None
-        if self.work.craft.may(self.work.tree, "exhausted"):
+        if self.work.craft.may(self.work.zk, "exhausted"):
             drained = self.leader(link.name, f"met by {self.work.craft.name}")
         return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
 
@@ -353,14 +361,14 @@ class LightWriter:
     def write(self, messages: list[str], _positions: object, _group: object, _clock: object) -> None:
         for uuid in messages:
             mark = f"{self.work.craft.name}-{self.work.assignment.task}-{uuid}-"
-            self.work.tree.create_sequential(f"{STAGE}/sentinels/{mark}", b"")
+            self.work.zk.create_sequential(f"{STAGE}/sentinels/{mark}", b"")
 
     def close(self) -> None:
         pass
 
 
 class LightLoop(TaskLoop):
-    """The real loop, with its gates, on a reader and a writer that stand nowhere."""
+    """The real loop, with its failpoints, on a reader and a writer that stand nowhere."""
 
     def _open(self) -> None:
         self._writer = LightWriter(self._work)

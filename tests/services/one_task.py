@@ -31,9 +31,9 @@ class Task:
     def __init__(self, settings: Settings, link_input: dict | None = None) -> None:
         options = {"topic": f"{settings.deployment}-in", **(link_input or {})}
         source = (
-            TaskSpec(name="a", type="input", medium="kafka", options=options)
+            TaskSpec(name="a", type="input", connector="kafka", options=options)
             if link_input
-            else TaskSpec(name="a", type="input", medium="files")
+            else TaskSpec(name="a", type="input", connector="files")
         )
         self.spec = JobSpec(
             name="q",
@@ -41,7 +41,7 @@ class Task:
             catalog=[
                 source,
                 TaskSpec(name="b", type="function", fn="m:f"),
-                TaskSpec(name="c", type="output", medium="blackhole"),
+                TaskSpec(name="c", type="output", connector="blackhole"),
             ],
             partitions=PARTITIONS,
         )

@@ -115,13 +115,13 @@ def same(row: dict) -> dict:
     return row
 
 job = Job("empty-{name}")
-found = job.task("same", same, after=job.task("late", late, after=job.input("read", {medium})))
+found = job.task("same", same, after=job.task("late", late, after=job.input("read", {connector})))
 job.output("write", files("out", format="parquet"), after=found)
 job.output("publish", kafka("{published}", format="json", key="carrier"), after=found)
 """
     handles = {
-        name: house.submit(tmp_path / name, HEAD + rest.format(name=name, medium=medium, published=published))
-        for name, medium in inputs.items()
+        name: house.submit(tmp_path / name, HEAD + rest.format(name=name, connector=connector, published=published))
+        for name, connector in inputs.items()
     }
     for name, handle in handles.items():
         view = house.completed(handle)

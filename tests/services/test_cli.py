@@ -15,7 +15,7 @@ import pytest
 
 from sardonyx.client.client import Client
 from sardonyx.dev.services import four_letters
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
 from tests.waiting import until
 
@@ -63,7 +63,7 @@ def call(settings: Settings, tmp_path: Path) -> Call:
 
 
 @pytest.fixture
-def coordinator(settings: Settings, tmp_path: Path) -> Iterator[Keeper]:
+def coordinator(settings: Settings, tmp_path: Path) -> Iterator[ChildProcess]:
     log_path = tmp_path / "coordinator.loop.event_log"
     with start_child(
         [*SARDONYX, "coordinator"], name="coordinator", log_path=log_path, env=settings.environment()

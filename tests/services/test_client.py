@@ -25,8 +25,8 @@ YAML = """
 name: tiny
 workflow: [[make, drop]]
 catalog:
-  - {name: make, type: input, medium: generator, options: {count: 3}}
-  - {name: drop, type: output, medium: blackhole}
+  - {name: make, type: input, connector: generator, options: {count: 3}}
+  - {name: drop, type: output, connector: blackhole}
 """
 
 
@@ -156,57 +156,57 @@ def test_an_unknown_job_is_an_error_that_names_the_nearest(connected: Client) ->
 
 def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_path: Path) -> None:
     """The modules beside a spec are uploaded once, under the hash that the spec names."""
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
     (tmp_path / "steps.py").write_text("def keep(row: dict) -> dict:\n    return row\n")
     (tmp_path / "job.yaml").write_text(
         "name: coded\nworkflow: [[make, keep], [keep, drop]]\ncatalog:\n"
-        "  - {name: make, type: input, medium: generator, options: {count: 3}}\n"
+        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
         "  - {name: keep, type: function, fn: 'steps:keep'}\n"
-        "  - {name: drop, type: output, medium: blackhole}\n"
+        "  - {name: drop, type: output, connector: blackhole}\n"
     )
     handle = connected.submit(tmp_path / "job.yaml")
     digest = handle.spec().code
     assert digest is not None
-    tree = Tree.connect(settings)
+    zk = ZooKeeperSession.connect(settings)
     try:
-        assert (tree.read(node_paths.code(digest)) or b"").startswith(b"PK")
+        assert (zk.read(node_paths.code(digest)) or b"").startswith(b"PK")
     finally:
-        tree.close()
+        zk.close()
 
 
 def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client, settings: Settings) -> None:
     """So that the leader sees that it is wanted; also by two at a time, and while it is removed between two writes."""
     path, code = node_paths.code("0" * 64), b"PK" + bytes(100_000)
-    tree = connected._tree
+    zk = connected._zk
     connected._put_code(path, code)
-    _, first = tree.read_version(path) or (b"", -1)
+    _, first = zk.read_version(path) or (b"", -1)
     connected._put_code(path, code)
-    _, second = tree.read_version(path) or (b"", -1)
+    _, second = zk.read_version(path) or (b"", -1)
     assert second > first
 
     def put(client: Client) -> None:
         for _ in range(50):
             client._put_code(path, code)
-            assert client._tree.read(path) in (code, None)
+            assert client._zk.read(path) in (code, None)
 
     with Client(settings=settings) as other, ThreadPoolExecutor(3) as pool:
         putting = [pool.submit(put, client) for client in (connected, other)]
         removals = 0
         while not all(each.done() for each in putting):
-            tree.delete(path)
+            zk.delete(path)
             removals += 1
         for each in putting:
             each.result()
     assert removals > 1
     connected._put_code(path, code)
-    assert tree.read(path) == code
+    assert zk.read(path) == code
 
 
 def test_a_request_that_nobody_understands_hides_no_job(connected: Client, settings: Settings) -> None:
     """Garbage in the inbox is the coordinator's to refuse; looking at jobs goes on."""
-    connected._tree.create(f"{node_paths.INBOX}/submit-garbage-0", b"not json")
-    connected._tree.create(f"{node_paths.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
+    connected._zk.create(f"{node_paths.INBOX}/submit-garbage-0", b"not json")
+    connected._zk.create(f"{node_paths.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
     handle = connected.submit(tiny())
     assert [view.id for view in connected.jobs()] == [handle.id]
 

@@ -44,7 +44,7 @@ from sardonyx.core.events import (
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Append, Check
 from tests.proxy import Proxy
 from tests.services import coordination
@@ -72,8 +72,8 @@ def quick(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    opened = Tree.connect(settings, survive_expiry=True)
+def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
+    opened = ZooKeeperSession.connect(settings, survive_expiry=True)
     yield opened
     opened.close()
 
@@ -90,29 +90,29 @@ def follows(settings: Settings) -> Leader:
 # The way of one decision
 
 
-def test_a_job_runs_to_its_end(tree: Tree, quick: Settings) -> None:
+def test_a_job_runs_to_its_end(zk: ZooKeeperSession, quick: Settings) -> None:
     """Submitted, planned, offered, acked, exhausted, sealed, completed, its topics gone: every step stands in the log."""
     links = FakeLinks()
     with coordinator(quick, links), peers(quick, "p1", "p2") as (p1, p2):
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
+        until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
         until(
             lambda: {peer.seen[-1].state for peer in (p1, p2) if peer.seen} == {"idle"},
             what="the peers to see that they are free",
         )
     assert links.asked == [("create", "count-1"), ("delete", "count-1")]
     assert {note.state for peer in (p1, p2) for note in peer.seen} >= {"idle", "acking", "active", "sealing"}
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
-def test_births_and_deaths_are_seen(tree: Tree, quick: Settings) -> None:
+def test_births_and_deaths_are_seen(zk: ZooKeeperSession, quick: Settings) -> None:
     """A pulse that appears is a birth, with where the peer runs; one that vanishes is a death."""
     with coordinator(quick):
         with peers(quick, "p1"):
-            until(lambda: tree.read(node_paths.peer_state("p1")), what="the birth")
-        until(lambda: tree.read(node_paths.peer_state("p1")) is None, what="the death")
-    born, died = [event for _, event in event_log.read_log(tree)]
+            until(lambda: zk.read(node_paths.peer_state("p1")), what="the birth")
+        until(lambda: zk.read(node_paths.peer_state("p1")) is None, what="the death")
+    born, died = [event for _, event in event_log.read_log(zk)]
     assert (born, died) == (
         PeerBorn(at=born.at, peer="p1", daemon="fake", host="here", pid=1),
         PeerDied(at=died.at, peer="p1"),
@@ -120,30 +120,30 @@ def test_births_and_deaths_are_seen(tree: Tree, quick: Settings) -> None:
     assert 0 < born.at <= died.at
 
 
-def test_a_peer_that_never_answers_is_revoked_and_its_pulse_removed(tree: Tree, settings: Settings) -> None:
+def test_a_peer_that_never_answers_is_revoked_and_its_pulse_removed(zk: ZooKeeperSession, settings: Settings) -> None:
     """The ack timer revokes it; when it does not go by itself, its pulse is taken away; the task goes to another."""
     short = with_timers(settings, ack_timeout=2.0, revoke_grace=0.3)  # time enough for one who does answer
     with coordinator(short), peers(short, "mute", answers=False):
-        submit(tree, "count-1")
-        until(lambda: tree.children(node_paths.PULSE) == [], what="the pulse to be removed")
+        submit(zk, "count-1")
+        until(lambda: zk.children(node_paths.PULSE) == [], what="the pulse to be removed")
         with peers(short, "p1"):
-            until(lambda: completed(tree, "count-1"), what="the job to be completed")
-    told = [event for _, event in event_log.read_log(tree) if getattr(event, "peer", "") == "mute"]
+            until(lambda: completed(zk, "count-1"), what="the job to be completed")
+    told = [event for _, event in event_log.read_log(zk) if getattr(event, "peer", "") == "mute"]
     assert list(map(type, told)) == [PeerBorn, AckTimedOut, GraceEnded, PeerDied]
-    hold_together(tree, short)
+    hold_together(zk, short)
 
 
-def test_unreadable_requests_are_removed_and_harm_nobody(tree: Tree, quick: Settings) -> None:
+def test_unreadable_requests_are_removed_and_harm_nobody(zk: ZooKeeperSession, quick: Settings) -> None:
     """Rubbish in the inbox is named in a warning, bounded, and removed; what is readable beside it is handled."""
-    tree.create("/inbox/rubbish", b"\xff\x00" * 5_000)
-    tree.create_sequential("/inbox/evict-1234-", b'{"kind":"born","peer":"p"}')
-    tree.create_sequential("/inbox/submit-5678-", b"x" * 100_000)
-    tree.create("/inbox/nest", b"{}")
-    tree.create("/inbox/nest/egg", b"{}")
+    zk.create("/inbox/rubbish", b"\xff\x00" * 5_000)
+    zk.create_sequential("/inbox/evict-1234-", b'{"kind":"born","peer":"p"}')
+    zk.create_sequential("/inbox/submit-5678-", b"x" * 100_000)
+    zk.create("/inbox/nest", b"{}")
+    zk.create("/inbox/nest/egg", b"{}")
     with capture_logs() as lines, coordinator(quick):
-        submit(tree, "count-1")
-        until(lambda: status(tree, "count-1"), what="the job to be seen")
-        until(lambda: tree.children(node_paths.INBOX) == ["nest"], what="the inbox to be emptied")
+        submit(zk, "count-1")
+        until(lambda: status(zk, "count-1"), what="the job to be seen")
+        until(lambda: zk.children(node_paths.INBOX) == ["nest"], what="the inbox to be emptied")
     warned = {
         line["request"].split("-")[0] for line in lines if line["event"] == "request cannot be read and is left out"
     }
@@ -152,47 +152,49 @@ def test_unreadable_requests_are_removed_and_harm_nobody(tree: Tree, quick: Sett
     assert not [line for line in lines if line["log_level"] == "error"]
 
 
-def test_a_request_sent_again_after_it_was_taken_is_left_out(tree: Tree, quick: Settings, zookeeper: str) -> None:
+def test_a_request_sent_again_after_it_was_taken_is_left_out(
+    zk: ZooKeeperSession, quick: Settings, zookeeper: str
+) -> None:
     """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
     with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy, coordinator(quick):
-        far = Tree.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
+        far = ZooKeeperSession.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
         for n in range(1, 4):
             proxy.lose_replies()
             with ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(far.request, Evicted(peer=f"p{n}"))
-                until(lambda n=n: event_log.last(tree) == n, what="the leader to take the request")
+                until(lambda n=n: event_log.last(zk) == n, what="the leader to take the request")
                 proxy.cut()
                 sending.result(30)
-            until(lambda: tree.children(node_paths.INBOX) == [], what="the second one to be removed")
+            until(lambda: zk.children(node_paths.INBOX) == [], what="the second one to be removed")
         far.close()
-    assert [event.peer for _, event in event_log.read_log(tree)] == ["p1", "p2", "p3"]
+    assert [event.peer for _, event in event_log.read_log(zk)] == ["p1", "p2", "p3"]
 
 
-def test_many_requests_at_once(tree: Tree, quick: Settings) -> None:
+def test_many_requests_at_once(zk: ZooKeeperSession, quick: Settings) -> None:
     """What waits for a leader is taken in its order, in as few transactions as its size allows."""
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: submit(tree, f"count-{n}", f"name{n}"), range(600)))
-    order = sorted(tree.children(node_paths.INBOX), key=lambda name: name[-10:])
+        list(pool.map(lambda n: submit(zk, f"count-{n}", f"name{n}"), range(600)))
+    order = sorted(zk.children(node_paths.INBOX), key=lambda name: name[-10:])
     with coordinator(quick):
-        until(lambda: event_log.last(tree) >= 1200, what="600 submissions and 600 plans to be logged")
-        until(lambda: event_log.read_checkpoint(tree) == event_log.last(tree), what="all to be decided")
-    taken = [entry.request for _, entry in event_log.read_entries(tree) if isinstance(entry.event, JobSubmitted)]
+        until(lambda: event_log.last(zk) >= 1200, what="600 submissions and 600 plans to be logged")
+        until(lambda: event_log.read_checkpoint(zk) == event_log.last(zk), what="all to be decided")
+    taken = [entry.request for _, entry in event_log.read_entries(zk) if isinstance(entry.event, JobSubmitted)]
     assert taken == [name.split("-")[1] for name in order]
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
 # Taking over
 
 
-def test_snapshots_are_taken_in_the_midst_of_much_that_waits(tree: Tree, settings: Settings) -> None:
+def test_snapshots_are_taken_in_the_midst_of_much_that_waits(zk: ZooKeeperSession, settings: Settings) -> None:
     """However much waits at once, a snapshot is taken as soon as one is due, while more is being appended; the next leader
     finds the same state.
     """
     timers = with_timers(settings, snapshot_every=50)
     for at in range(4):
-        transaction = tree.client.transaction()
+        transaction = zk.client.transaction()
         for n in range(at * 500, at * 500 + 500):
-            prefix = tree.path(node_paths.inbox_prefix("evicted", f"{n:032x}"))
+            prefix = zk.path(node_paths.inbox_prefix("evicted", f"{n:032x}"))
             transaction.create(prefix, encode_event(Evicted(peer=f"nobody-{n}")), sequence=True)
         assert all(made is True for made in transaction.commit())
     with leadership(timers) as won, capture_logs() as lines:
@@ -206,26 +208,26 @@ def test_snapshots_are_taken_in_the_midst_of_much_that_waits(tree: Tree, setting
     assert written[0] < 1000
     assert len(written) >= 3
     assert encode_state(follows(timers).state) == encode_state(leader.state)
-    hold_together(tree, timers)
+    hold_together(zk, timers)
 
 
 @pytest.mark.parametrize("snapshot_every", [3, 1000])
 def test_a_takeover_gives_the_same_state_with_and_without_a_snapshot(
-    tree: Tree, settings: Settings, snapshot_every: int
+    zk: ZooKeeperSession, settings: Settings, snapshot_every: int
 ) -> None:
     """Whatever the next leader starts from, its state is byte for byte the replayed log's, and the tree is that state."""
     timers = with_timers(settings, snapshot_every=snapshot_every)
     with coordinator(timers), peers(timers, "p1", "p2"):
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
-    assert bool(tree.children(node_paths.SNAPSHOT)) == (snapshot_every == 3)
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
+    assert bool(zk.children(node_paths.SNAPSHOT)) == (snapshot_every == 3)
     leader = follows(timers)
-    assert encode_state(leader.state) == encode_state(replay(event_log.read_log(tree), deployment=timers.deployment))
-    hold_together(tree, timers)
+    assert encode_state(leader.state) == encode_state(replay(event_log.read_log(zk), deployment=timers.deployment))
+    hold_together(zk, timers)
 
 
 @pytest.mark.parametrize("applied", [0.0, 0.3, 0.7, 1.0])
-def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, applied: float) -> None:
+def test_effects_that_stand_in_part_are_repaired(zk: ZooKeeperSession, quick: Settings, applied: float) -> None:
     """Whatever part of its last effects a leader had written when it died, the next one makes the tree whole."""
     with leadership(quick) as won:
         events = [
@@ -234,17 +236,19 @@ def test_effects_that_stand_in_part_are_repaired(tree: Tree, quick: Settings, ap
             PeerDied(at=3.0, peer="p1"),
             PeerBorn(at=4.0, peer="p2"),
         ]
-        tree.create(node_paths.pulse("p2"))
+        zk.create(node_paths.pulse("p2"))
         event_log.append(won, 1, list(map(Intake, events)))
         state = new_state(quick.deployment)
         changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
         for change in changes[: int(len(changes) * applied)]:
             won.commit([change])
     follows(quick)
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
-def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effects_too_large_for_one_transaction(
+    zk: ZooKeeperSession, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One event that concerns 3,000 peers is applied in several transactions, and what came just before it as ever in one of its
     own; a leader that dies between is made good.
     """
@@ -255,7 +259,7 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
         leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
         leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=wide))])
         leader.settle()
-        hold_together(tree, quick)
+        hold_together(zk, quick)
 
         passed: list[str] = []
 
@@ -264,20 +268,20 @@ def test_effects_too_large_for_one_transaction(tree: Tree, quick: Settings, monk
             if passed.count("before-effects") == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("coordinator.loop.leader.gate", die_before_the_last)
+        monkeypatch.setattr("coordinator.loop.leader.failpoint", die_before_the_last)
         with pytest.raises(KeyboardInterrupt):
             leader.handle([Intake(PeerBorn(at=4.0, peer="late")), Intake(JobKilled(at=4.0, job="count-1"))])
         leader.close()
     monkeypatch.undo()
-    assert event_log.read_checkpoint(tree) == event_log.last(tree) - 1
-    assert tree.read(node_paths.peer_state("late"))
-    assert decided_nodes(tree) != project(replay(event_log.read_log(tree), deployment=quick.deployment))
+    assert event_log.read_checkpoint(zk) == event_log.last(zk) - 1
+    assert zk.read(node_paths.peer_state("late"))
+    assert decided_nodes(zk) != project(replay(event_log.read_log(zk), deployment=quick.deployment))
     follows(quick)
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
 def test_what_is_behind_refused_effects_is_refused_too(
-    tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch
+    zk: ZooKeeperSession, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Effects of several transactions are under way at once. When one is refused, since somebody has edited the tree, the
     checkpoint stays in front of it, and the next leader repairs all of it.
@@ -288,16 +292,16 @@ def test_what_is_behind_refused_effects_is_refused_too(
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         leader.take_over()
-        tree.create(node_paths.peer_state("p100"), b"not from here")
+        zk.create(node_paths.peer_state("p100"), b"not from here")
         with pytest.raises(InternalError):
             leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(1, 301)])
         leader.close()
-    assert 0 < event_log.read_checkpoint(tree) < 100 < event_log.last(tree)
-    assert {f"p{n}" for n in range(1, event_log.read_checkpoint(tree) + 1)} == set(
-        tree.children(node_paths.PEER_STATE)
-    ) - {"p100"}
+    assert 0 < event_log.read_checkpoint(zk) < 100 < event_log.last(zk)
+    assert {f"p{n}" for n in range(1, event_log.read_checkpoint(zk) + 1)} == set(zk.children(node_paths.PEER_STATE)) - {
+        "p100"
+    }
     follows(quick)
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
 def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +336,7 @@ def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monk
 
 
 def test_letters_that_a_redo_has_just_asked_for_stay(
-    tree: Tree, quick: Settings, monkeypatch: pytest.MonkeyPatch
+    zk: ZooKeeperSession, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its claim stood before its job was gone, and its request came behind those that were read when that was decided."""
     swept: list[str] = []
@@ -342,8 +346,8 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
         name="again",
         workflow=[("a", "b")],
         catalog=[
-            TaskSpec(name="a", type="input", medium="kafka", options=letters),
-            TaskSpec(name="b", type="output", medium="blackhole"),
+            TaskSpec(name="a", type="input", connector="kafka", options=letters),
+            TaskSpec(name="b", type="output", connector="blackhole"),
         ],
     )
     claim = Create(f"{node_paths.REDO}/count-1.count", b"{}")
@@ -358,12 +362,12 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
         leader.settle()
         leader.turn()
         applied = leader._apply
-        tree.request(JobPurged(job="count-1"))
-        won.tree.sync()
+        zk.request(JobPurged(job="count-1"))
+        won.zk.sync()
 
         def asked_before_it_is_gone(*given: Any) -> None:
             monkeypatch.setattr(leader, "_apply", applied)
-            tree.commit([Check(node_paths.job_status("count-1")), claim, asks])
+            zk.commit([Check(node_paths.job_status("count-1")), claim, asks])
             applied(*given)
 
         monkeypatch.setattr(leader, "_apply", asked_before_it_is_gone)
@@ -380,36 +384,36 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
     assert swept == ["count-1"]
 
 
-def test_what_happened_while_nobody_led(tree: Tree, quick: Settings) -> None:
+def test_what_happened_while_nobody_led(zk: ZooKeeperSession, quick: Settings) -> None:
     """Births, requests and deaths of the meantime are found by the next leader, and unfinished topics are made."""
     with coordinator(quick), peers(quick, "p1"):
-        until(lambda: tree.read(node_paths.peer_state("p1")), what="the birth")
-    submit(tree, "count-1")
+        until(lambda: zk.read(node_paths.peer_state("p1")), what="the birth")
+    submit(zk, "count-1")
     with peers(quick, "p2"), coordinator(quick):
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        assert tree.read(node_paths.peer_state("p1")) is None
-    hold_together(tree, quick)
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
+        assert zk.read(node_paths.peer_state("p1")) is None
+    hold_together(zk, quick)
 
 
-def test_a_leadership_that_breaks_is_said_and_begun_anew(tree: Tree, quick: Settings) -> None:
+def test_a_leadership_that_breaks_is_said_and_begun_anew(zk: ZooKeeperSession, quick: Settings) -> None:
     """What should not be in the tree ends the leadership, with a traceback; the next one repairs it and goes on."""
-    tree.create(node_paths.job("count-1"), b"not from here")
+    zk.create(node_paths.job("count-1"), b"not from here")
     with capture_logs() as lines, coordinator(quick), peers(quick, "p1"):
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
     broke = [line for line in lines if line["event"] == "leadership broke, stands again after a pause"]
     assert len(broke) == 1
     assert broke[0]["exc_info"].code == "SX-INTERNAL-TRANSACTION"
-    hold_together(tree, quick)
+    hold_together(zk, quick)
 
 
 # Leaders in processes of their own
 
 
 @contextmanager
-def process(settings: Settings, gate: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def process(settings: Settings, failpoint: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """A coordinator that can be killed; it is the leader when this begins, if nobody else is."""
-    environment = {**os.environ, **settings.environment(), "SARDONYX_GATE": gate, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **settings.environment(), "SARDONYX_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, coordination.__file__]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as started:
         try:
@@ -418,38 +422,38 @@ def process(settings: Settings, gate: str = "") -> Iterator[subprocess.Popen[byt
             started.kill()
 
 
-def test_the_standby_finishes_what_a_killed_leader_began(tree: Tree, settings: Settings) -> None:
+def test_the_standby_finishes_what_a_killed_leader_began(zk: ZooKeeperSession, settings: Settings) -> None:
     """SIGKILL in the midst of a snapshot: nothing is lost, nothing is done twice, the job ends. (Other points: the histories.)"""
     timers = with_timers(settings, snapshot_every=8)
     with process(timers, "in-snapshot:1:kill") as leader:
-        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
+        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
         with coordinator(timers), peers(timers, "p1", "p2"):
-            submit(tree, "count-1")
+            submit(zk, "count-1")
             until(lambda: leader.poll() is not None, what="the leader to die")
             assert leader.returncode == -signal.SIGKILL
-            until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
-            until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
-    hold_together(tree, timers)
+            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
+            until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
+    hold_together(zk, timers)
 
 
-@pytest.mark.parametrize("gate", ["before-append:3", "before-effects:3"])
-def test_a_paused_leader_wakes_up_deposed(tree: Tree, settings: Settings, gate: str) -> None:
+@pytest.mark.parametrize("failpoint", ["before-append:3", "before-effects:3"])
+def test_a_paused_leader_wakes_up_deposed(zk: ZooKeeperSession, settings: Settings, failpoint: str) -> None:
     """SIGSTOP for longer than its session lives: another leads meanwhile, and the write it wakes up with is refused."""
     timers = with_timers(settings)
-    with process(timers, f"{gate}:stop") as leader:
-        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
+    with process(timers, f"{failpoint}:stop") as leader:
+        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
         with coordinator(timers) as standby, peers(timers, "p1", "p2"):
-            submit(tree, "count-1")
+            submit(zk, "count-1")
             assert standby.leading.wait(30)
-            until(lambda: completed(tree, "count-1"), what="the standby to finish the job")
-            before = encode_state(replay(event_log.read_log(tree), deployment=timers.deployment))
+            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
+            before = encode_state(replay(event_log.read_log(zk), deployment=timers.deployment))
             leader.send_signal(signal.SIGCONT)
-            until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
+            until(lambda: len(zk.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
             assert leader.poll() is None
-            assert encode_state(replay(event_log.read_log(tree), deployment=timers.deployment)) == before
+            assert encode_state(replay(event_log.read_log(zk), deployment=timers.deployment)) == before
             leader.kill()  # before the standby leaves: it would lead then, and die amid a decision
             leader.wait()
-    hold_together(tree, timers)
+    hold_together(zk, timers)
 
 
 DAEMON = """
@@ -460,7 +464,9 @@ raise SystemExit(main(load_settings()))
 """
 
 
-def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(tree: Tree, quick: Settings, zookeeper: str) -> None:
+def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
+    zk: ZooKeeperSession, quick: Settings, zookeeper: str
+) -> None:
     """It says what it waits for; SIGTERM ends it with exit code 0, and its place in the election is free at once."""
     with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy:
         proxy.refuse()
@@ -480,18 +486,18 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(tree: Tree, quick: 
                 waits = next(line for line in said if "waits for ZooKeeper" in line)
                 assert proxy.address in waits
                 proxy.accept_again()
-                until(lambda: tree.read(node_paths.EPOCH), what="it to lead")
+                until(lambda: zk.read(node_paths.EPOCH), what="it to lead")
                 daemon.send_signal(signal.SIGTERM)
                 daemon.stdout.read()
                 assert daemon.wait(20) == 0
-                assert tree.children(node_paths.ELECTION) == []
+                assert zk.children(node_paths.ELECTION) == []
             finally:
                 daemon.kill()
 
 
-def test_a_deployment_of_another_version_is_refused(tree: Tree, quick: Settings) -> None:
+def test_a_deployment_of_another_version_is_refused(zk: ZooKeeperSession, quick: Settings) -> None:
     """A coordinator ends with an error that says so; it does not try again and again."""
-    tree.commit(
+    zk.commit(
         [
             Create(node_paths.log_bucket(1)),
             Create(node_paths.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
@@ -499,6 +505,6 @@ def test_a_deployment_of_another_version_is_refused(tree: Tree, quick: Settings)
         ]
     )
     with pytest.raises(Exception, match="format 99") as caught, coordinator(quick) as running:  # noqa: PT012
-        until(lambda: not tree.children(node_paths.ELECTION) and tree.read(node_paths.EPOCH), what="it to give up")
+        until(lambda: not zk.children(node_paths.ELECTION) and zk.read(node_paths.EPOCH), what="it to give up")
         running.stop()
     assert caught.value.code == "SX-LOG-FORMAT"

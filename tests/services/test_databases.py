@@ -30,7 +30,7 @@ from tests.services.crew import Crew
 from tests.waiting import until
 
 JOB = """
-from sardonyx import Job, generator, jdbc, medium
+from sardonyx import Job, generator, sql, connector
 
 def keep(row: dict) -> dict | None:
     return None if row["id"] %% 10 == 0 else {**row, "twice": row["id"] * 2}
@@ -99,8 +99,8 @@ def rows(server: Postgres) -> Rows:
     return Rows(server)
 
 
-class Gates:
-    """A directory of gates for the processes of a crew."""
+class Failpoints:
+    """A directory of failpoints for the processes of a crew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,20 +136,22 @@ def test_rows_come_once_through_deaths_between_the_commits(
     rows("create table numbers (id bigint, name text, at timestamptz)")
     rows(f"insert into numbers select n, 'n' || n, now() from generate_series(0, {COUNT - 1}) n")  # noqa: S608
     login = f"url={'jdbc:' + server.url!r}, password_env={PASSWORD_ENV!r}"
-    gates = Gates(tmp_path / "gates")
+    failpoints = Failpoints(tmp_path / "failpoints")
     with Crew(settings, tmp_path) as crew:
         crew.coordinator()
         for _ in range(3):
-            crew.peers(2, gate=str(gates.folder))
-        gates.arm("stored", "kill")
-        gates.arm("store", "stop")
-        source, target = f"jdbc({login}, table='numbers', split_by='id', splits=10)", f"jdbc({login}, table='results')"
+            crew.peers(2, failpoint=str(failpoints.folder))
+        failpoints.arm("stored", "kill")
+        failpoints.arm("store", "stop")
+        source, target = f"sql({login}, table='numbers', split_by='id', splits=10)", f"sql({login}, table='results')"
         handle = crew.client.submit(job_of(tmp_path / "one", source, target))
-        crew.until(lambda: gates.struck("stored") and gates.struck("store"), "both gates to be passed", 90)
+        crew.until(
+            lambda: failpoints.struck("stored") and failpoints.struck("store"), "both failpoints to be passed", 90
+        )
         view = crew.completed(handle, 90)
         found = "select id, name, twice from results order by id"
         assert rows(found) == [(number, f"n{number}", 2 * number) for number in KEPT]
-        sleeper = next(process for process in crew.processes if process.pid == gates.struck("store"))
+        sleeper = next(process for process in crew.processes if process.pid == failpoints.struck("store"))
         sleeper.signal(signal.SIGCONT)
         crew.until(lambda: len([peer for peer in crew.client.peers() if peer.pid == sleeper.pid]) == 2, "it to be back")
         assert len(rows(found)) == len(KEPT)
@@ -158,25 +160,25 @@ def test_rows_come_once_through_deaths_between_the_commits(
         kept = rows("select sealed is not null, owed from sardonyx_positions where task = 'write'")
         assert kept == [(True, None)] * 6
 
-        gates.arm("stored", "kill")
+        failpoints.arm("stored", "kill")
         source = f"generator({COUNT}, columns={{'id': 'sequence', 'n': 'integer'}})"
-        target = "jdbc('sqlite:///out.db', table='results', mode='upsert', key='id')"
+        target = "sql('sqlite:///out.db', table='results', mode='upsert', key='id')"
         view = crew.completed(crew.client.submit(job_of(tmp_path / "two", source, target)), 90)
-        assert gates.struck("stored")
-        own_medium(crew, tmp_path)
+        assert failpoints.struck("stored")
+        own_connector(crew, tmp_path)
     with closing(sqlite3.connect(tmp_path / "two" / "out.db")) as connection:
         assert connection.execute("select id, twice from results order by id").fetchall() == [(n, 2 * n) for n in KEPT]
     assert view.task("write").rows_in == len(KEPT)
 
 
-def own_medium(crew: Crew, folder: Path) -> None:
+def own_connector(crew: Crew, folder: Path) -> None:
     """A class in a module beside the spec, which peers and Spark's workers only have from the job's code, at both ends."""
     source, target = folder / "from", folder / "to"
     source.mkdir()
     for half in range(2):
         numbers = range(half * 500, half * 500 + 500)
         (source / f"{half}.json").write_text("".join(f'{{"id": {number}}}\n' for number in numbers))
-    ends = [f"medium('ledger:Ledger', folder={str(place)!r})" for place in (source, target)]
+    ends = [f"connector('ledger:Ledger', folder={str(place)!r})" for place in (source, target)]
     crew.completed(crew.client.submit(job_of(folder / "three", *ends)), 90)
     lines = [line for path in target.glob("*.json") for line in path.read_text().splitlines()]
     assert sorted(json.loads(line)["id"] for line in lines) == [number for number in range(1000) if number % 10]
@@ -192,7 +194,7 @@ class OnPostgres:
 
 class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
     def make(self):
-        task = TaskSpec(name="out", type="output", medium="jdbc", options={**self.options, "table": "public.conform"})
+        task = TaskSpec(name="out", type="output", connector="sql", options={**self.options, "table": "public.conform"})
         return output(task, "job-1")
 
     def visible(self):
@@ -292,7 +294,7 @@ class TestPostgresTable(OnPostgres, InputSuite):
             "split_by": self.split_by,
             "splits": 6,
         }
-        return split_input(TaskSpec(name="in", type="input", medium="jdbc", options=options))
+        return split_input(TaskSpec(name="in", type="input", connector="sql", options=options))
 
     def expected(self):
         epoch = dt.datetime.fromtimestamp(0, dt.UTC)

@@ -28,7 +28,7 @@ from sardonyx.core.errors import SetupError
 from sardonyx.dev import doctor, kafka_jars, services
 from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.dev.services import Services, embedded_services, free_ports, listens
-from sardonyx.runtime.child_process import Keeper, start_child
+from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.connectivity import client_arguments, reach_zookeeper
@@ -323,17 +323,17 @@ def test_a_broker_that_loses_the_ends_of_transactions_is_found(
 def test_health_is_told_by_the_node_in_zookeeper(settings: Settings) -> None:
     """A host whose daemon has no node is not at work; with a pulse that names it, it is."""
     from sardonyx.core import node_paths
-    from sardonyx.zookeeper.session import Tree
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
     assert not at_work(settings, "peer", "peer-1")
-    tree = Tree.connect(settings)
+    zk = ZooKeeperSession.connect(settings)
     try:
-        tree.create(node_paths.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
+        zk.create(node_paths.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
         assert at_work(settings, "peer", "peer-1")
         assert not at_work(settings, "peer", "peer-2")
         assert not at_work(settings, "coordinator", "peer-1")
     finally:
-        tree.close()
+        zk.close()
 
 
 CHILD_WITH_CHILD = """
@@ -344,7 +344,7 @@ signal.pause()
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> Iterator[tuple[Keeper, int]]:
+def family(tmp_path: Path) -> Iterator[tuple[ChildProcess, int]]:
     """A kept child and the id of a child of its own."""
     log_path = tmp_path / "child.log"
     with start_child([sys.executable, "-c", CHILD_WITH_CHILD], name="parent", log_path=log_path) as child:
@@ -352,7 +352,7 @@ def family(tmp_path: Path) -> Iterator[tuple[Keeper, int]]:
         yield child, int(child.log_tail())
 
 
-def test_a_kept_child_ends_with_its_whole_group(family: tuple[Keeper, int]) -> None:
+def test_a_kept_child_ends_with_its_whole_group(family: tuple[ChildProcess, int]) -> None:
     """Stopping a child ends what it started too; it may be said twice."""
     child, grandchild = family
     assert child.poll() is None
@@ -375,7 +375,7 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
-def test_a_killed_keeper_takes_its_child_along(family: tuple[Keeper, int]) -> None:
+def test_a_killed_keeper_takes_its_child_along(family: tuple[ChildProcess, int]) -> None:
     """SIGKILL of the keeper itself, as by an out-of-memory killer, does not set the child free."""
     child, _ = family
     keeper = psutil.Process(child.pid).parent()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.faults.flow import Sight
 from tests.faults.harness import Broken, Options, Run, good, main, run
 from tests.faults.shapes import SHAPES, SOURCE
@@ -82,7 +82,7 @@ def test_what_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, capsys
     assert "there is no sigstpo" in capsys.readouterr().err
 
 
-def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(tree: Tree) -> None:
+def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(zk: ZooKeeperSession) -> None:
     """So any process's session can be ended by whoever knows its id."""
-    session, password = tree.client.client_id
+    session, password = zk.client.client_id
     assert password_of(session) == password

@@ -55,22 +55,22 @@ def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
     """Its transaction and its place in the group: readers of its output, and the others of its task, who share its partitions, go
     on long before either times out; who wakes up later commits nothing.
     """
-    gates = Armed(tmp_path / "gates")
+    failpoints = Armed(tmp_path / "failpoints")
     processes.warm()
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(settings=quick))
         for process in (
-            processes.coordinator("coordinator", tmp_path, quick, gates.folder),
-            *(processes.peers(f"peer{n}", tmp_path, quick, gates.folder) for n in range(2)),
+            processes.coordinator("coordinator", tmp_path, quick, failpoints.folder),
+            *(processes.peers(f"peer{n}", tmp_path, quick, failpoints.folder) for n in range(2)),
         ):
             stack.callback(process.end)
         until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)
         handle = client.submit(str(flow.spec))
         flow.step(0.1)
         until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition", timeout=60)
-        gates.arm("positions", action)
+        failpoints.arm("positions", action)
         flow.step(0.2)
-        hit = until(lambda: gates.struck("positions"), what="a peer inside its transaction")
+        hit = until(lambda: failpoints.struck("positions"), what="a peer inside its transaction")
         flow.step(0.3)
         marks = {source: sent - 1 for source, sent in enumerate(flow.feed.sent)}
         until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=LASTING / 2)
@@ -86,16 +86,16 @@ def test_a_peer_that_zookeeper_is_away_from_leaves_its_partitions_to_others(
     quick: Settings, flow: Flow, tmp_path: Path
 ) -> None:
     """When its session is over it neither keeps its place in the group nor opens its slot again, though Kafka answers it."""
-    gates = tmp_path / "gates"
+    failpoints = tmp_path / "failpoints"
     processes.warm()
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(Proxy(str(quick.zookeeper.hosts)))
         far = quick.model_copy(update={"zookeeper": quick.zookeeper.model_copy(update={"hosts": proxy.address})})
         client = stack.enter_context(Client(settings=quick))
         for process in (
-            processes.coordinator("coordinator", tmp_path, quick, gates),
-            processes.peers("far", tmp_path, far, gates),
-            processes.peers("near", tmp_path, quick, gates),
+            processes.coordinator("coordinator", tmp_path, quick, failpoints),
+            processes.peers("far", tmp_path, far, failpoints),
+            processes.peers("near", tmp_path, quick, failpoints),
         ):
             stack.callback(process.end)
         until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)

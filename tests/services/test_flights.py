@@ -26,9 +26,9 @@ from sardonyx.client.client import JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked, JobNote, PeerDied
-from sardonyx.runtime.child_process import Keeper
+from sardonyx.runtime.child_process import ChildProcess
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests import flights_reference
 from tests.services.crew import Crew
 
@@ -112,30 +112,30 @@ class Flights:
     def check_log(self) -> None:
         """The whole log, replayed on the pure core, gives the tree as it stands."""
         self.crew.until(lambda: self.note_of_links() == "gone", "the job's topics to be removed")
-        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
-            entries = list(read_log(tree))
+        with contextlib.closing(ZooKeeperSession.connect(self.crew.settings)) as zk:
+            entries = list(read_log(zk))
             state = replay(entries, deployment=self.crew.settings.deployment)
             check(state)
             wanted = project(state)
-            assert tree.read_many(wanted) == wanted
-            assert set(tree.children(node_paths.PEER_STATE)) == {
+            assert zk.read_many(wanted) == wanted
+            assert set(zk.children(node_paths.PEER_STATE)) == {
                 path.rpartition("/")[2] for path in wanted if path.startswith(node_paths.PEER_STATE + "/")
             }
-            assert tree.children(node_paths.INBOX) == []
-            assert tree.children(node_paths.SENTINEL) == []
+            assert zk.children(node_paths.INBOX) == []
+            assert zk.children(node_paths.SENTINEL) == []
 
     def note_of_links(self) -> str:
-        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
-            data = tree.read(node_paths.job_status(self.handle.id))
+        with contextlib.closing(ZooKeeperSession.connect(self.crew.settings)) as zk:
+            data = zk.read(node_paths.job_status(self.handle.id))
         assert data is not None
         return msgspec.json.decode(data, type=JobNote).links
 
     def peers_of(self, kind: type[PeerDied | Acked]) -> set[str]:
         """Peers of which the coordinator's log has such an event."""
-        with contextlib.closing(Tree.connect(self.crew.settings)) as tree:
-            return {event.peer for _, event in read_log(tree) if isinstance(event, kind)}
+        with contextlib.closing(ZooKeeperSession.connect(self.crew.settings)) as zk:
+            return {event.peer for _, event in read_log(zk) if isinstance(event, kind)}
 
-    def at_work(self, daemon: Keeper) -> bool:
+    def at_work(self, daemon: ChildProcess) -> bool:
         """Whether a peer of that daemon is on a task now."""
         return any(peer.pid == daemon.pid and peer.state == "active" for peer in self.crew.client.peers())
 

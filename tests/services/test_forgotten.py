@@ -21,14 +21,14 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobKilled, JobPurged, JobSubmitted
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import SPEC, FakeLinks, coordinator, peers, status, submit
 from tests.waiting import until
 
 
-def completed(tree: Tree, job: str) -> None:
-    until(lambda: (note := status(tree, job)) and note.links == "gone", what=f"{job} to be over")
+def completed(zk: ZooKeeperSession, job: str) -> None:
+    until(lambda: (note := status(zk, job)) and note.links == "gone", what=f"{job} to be over")
 
 
 def code_of(call: Callable[[], object]) -> str:
@@ -38,20 +38,20 @@ def code_of(call: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_ended_jobs_are_forgotten(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
     """By name or by age; one that runs is refused, and then none is asked for; the nodes are gone when the command returns."""
     with coordinator(settings), peers(settings, "peer-a"):
         for job in ("one-aaaaaa", "two-bbbbbb", "three-cccccc"):
-            submit(tree, job)
-            completed(tree, job)
+            submit(zk, job)
+            completed(zk, job)
         needy = [msgspec.structs.replace(task, min_peers=2) for task in SPEC.catalog]
-        tree.request(JobSubmitted(job="needy-dddddd", spec=msgspec.structs.replace(SPEC, name="needy", catalog=needy)))
-        until(lambda: (note := status(tree, "needy-dddddd")) and note.waits_for, what="the job to wait for peers")
+        zk.request(JobSubmitted(job="needy-dddddd", spec=msgspec.structs.replace(SPEC, name="needy", catalog=needy)))
+        until(lambda: (note := status(zk, "needy-dddddd")) and note.waits_for, what="the job to wait for peers")
         refused = sardonyx("job", "purge", "one", "needy", code=1).stderr
         assert "SX-JOB-NOT-ENDED" in refused
-        assert status(tree, "one-aaaaaa") is not None
+        assert status(zk, "one-aaaaaa") is not None
         assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
-        assert tree.children(node_paths.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
+        assert zk.children(node_paths.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
         assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
         assert "SX-DLQ-TASK" in sardonyx("dlq", "redo", "three", "--task", "wrok", code=1).stderr
         assert sardonyx("dlq", "redo", "three").stdout == "no dead letters that were not redone\n"
@@ -66,7 +66,7 @@ def test_ended_jobs_are_forgotten(settings: Settings, tree: Tree, sardonyx: Sard
 
 
 def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
-    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a job that waits for peers is about to read goes when that has ended; what other jobs left goes at once, of every
     one of them, also of more than are remembered.
@@ -76,23 +76,23 @@ def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
     jobs = [f"job{number}-aaaaaa" for number in range(4)]
     with coordinator(settings, outer), peers(settings, "peer-a"):
         for job in jobs:
-            submit(tree, job)
-            completed(tree, job)
+            submit(zk, job)
+            completed(zk, job)
         spec = redo_spec(SPEC, "work", "redo", f"{settings.deployment}.{jobs[0]}.work.dead", 0, 1)
         needy = [msgspec.structs.replace(task, min_peers=2) for task in spec.catalog]
-        tree.request(JobSubmitted(job="redo-bbbbbb", spec=msgspec.structs.replace(spec, catalog=needy)))
-        until(lambda: (note := status(tree, "redo-bbbbbb")) and note.waits_for, what="the redo to wait for peers")
+        zk.request(JobSubmitted(job="redo-bbbbbb", spec=msgspec.structs.replace(spec, catalog=needy)))
+        until(lambda: (note := status(zk, "redo-bbbbbb")) and note.waits_for, what="the redo to wait for peers")
         for job in jobs:
-            tree.request(JobPurged(job=job))
+            zk.request(JobPurged(job=job))
         until(
             lambda: {job for what, job in outer.asked if what == "forget"} == set(jobs[1:]), what="what is left to go"
         )
-        tree.request(JobKilled(job="redo-bbbbbb"))
+        zk.request(JobKilled(job="redo-bbbbbb"))
         until(lambda: ("forget", jobs[0]) in outer.asked, what="the letters to go with their reader")
 
 
 def test_a_purge_goes_on_past_jobs_that_others_purged(
-    settings: Settings, tree: Tree, sardonyx: Sardonyx, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those that ended some are forgotten while they are being asked for: that counts as done, and the rest goes too."""
     listing = Client.jobs
@@ -104,26 +104,26 @@ def test_a_purge_goes_on_past_jobs_that_others_purged(
 
     with coordinator(settings), peers(settings, "peer-a"):
         for job in ("one-aaaaaa", "two-bbbbbb"):
-            submit(tree, job)
-            completed(tree, job)
+            submit(zk, job)
+            completed(zk, job)
         with monkeypatch.context() as patched:
             patched.setattr(Client, "jobs", and_then_one_goes)
             told = sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout
         assert json.loads(told) == {"purged": ["one-aaaaaa", "two-bbbbbb"]}
-        assert tree.children(node_paths.JOB) == []
-        submit(tree, "three-cccccc")
-        completed(tree, "three-cccccc")
+        assert zk.children(node_paths.JOB) == []
+        submit(zk, "three-cccccc")
+        completed(zk, "three-cccccc")
         purged = sardonyx("job", "purge", "three", "three-cccccc", "--json").stdout
         assert json.loads(purged) == {"purged": ["three-cccccc"]}
 
 
 def test_waiting_for_a_job_that_was_forgotten_ends(
-    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a handle is asked: the job is gone, which is told at once, also to those who wait for ever."""
     with coordinator(settings), peers(settings, "peer-a"), Client(settings=settings) as client:
-        submit(tree, "one-aaaaaa")
-        completed(tree, "one-aaaaaa")
+        submit(zk, "one-aaaaaa")
+        completed(zk, "one-aaaaaa")
         kept, fresh = client.job("one"), client.job("one")
         assert kept.status().ended
         client.job("one").purge()
@@ -142,15 +142,15 @@ def test_waiting_for_a_job_that_was_forgotten_ends(
 
 
 def test_waiting_for_a_submission_that_cannot_be_read_ends(
-    settings: Settings, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nobody leads it may still come to something; a leader leaves it out, and then there is nothing to wait for."""
     monkeypatch.setattr(job_handle, "REREAD", 0.2)
     with Client(settings=settings) as client:
         waiting = job_handle.JobHandle(client, "bad-aaaaaa", SPEC)
-        tree.create(f"{node_paths.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
+        zk.create(f"{node_paths.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
         with coordinator(settings):
-            until(lambda: not tree.children(node_paths.INBOX), what="the submission to be left out")
+            until(lambda: not zk.children(node_paths.INBOX), what="the submission to be left out")
             assert code_of(waiting.await_completion) == "SX-JOB-GONE"
 
 
@@ -171,5 +171,5 @@ def test_waiting_for_a_node_leaves_one_watch(settings: Settings, monkeypatch: py
         late = Interrupted("SX-JOB-PURGE-PENDING", "late")
         with pytest.raises(Interrupted):
             client.await_node(node_paths.EPOCH, lambda _: False, "200 ms", late)
-        (watches,) = client._tree.client._data_watchers.values()
+        (watches,) = client._zk.client._data_watchers.values()
         assert len(watches) == 1

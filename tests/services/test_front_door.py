@@ -43,12 +43,12 @@ workflow: [[read, clean], [clean, label], [label, publish], [label, write]]
 catalog:
   - name: read
     type: input
-    medium: files
+    connector: files
     options: {format: csv, path: flights.csv, header: true, schema: "carrier string, dep_delay double"}
   - {name: clean, type: function, fn: "job:clean"}
   - {name: label, type: function, fn: "job:label", max_peers: 2, batch_size: 20000}
-  - {name: write, type: output, medium: files, options: {path: out, format: parquet}}
-  - {name: publish, type: output, medium: kafka, options: {topic: flights-out, format: json, key: carrier}}
+  - {name: write, type: output, connector: files, options: {path: out, format: parquet}}
+  - {name: publish, type: output, connector: kafka, options: {topic: flights-out, format: json, key: carrier}}
 """
 
 DELAYS: list[int | None] = [None if n % 7 == 0 else n % 60 - 10 for n in range(700)]

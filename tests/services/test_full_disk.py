@@ -43,13 +43,13 @@ def test_a_job_outlives_a_full_disk(settings: Settings, tmp_path: Path) -> None:
     assert kafka
     flow = Flow(kafka, SHAPES["files"], f"{settings.deployment}-files", 400, tmp_path, 1.0)
     processes.warm()
-    gates = Armed(tmp_path / "gates").folder
+    failpoints = Armed(tmp_path / "failpoints").folder
     with contextlib.ExitStack() as stack:
         stack.callback(flow.close)
         client = stack.enter_context(Client(settings=settings))
-        coordinator = processes.coordinator("coordinator", tmp_path, settings, gates)
+        coordinator = processes.coordinator("coordinator", tmp_path, settings, failpoints)
         stack.callback(coordinator.end)
-        peer = processes.peers("peer", tmp_path, settings, gates, small=flow.folder)
+        peer = processes.peers("peer", tmp_path, settings, failpoints, small=flow.folder)
         stack.callback(peer.end)
         until(lambda: len(client.peers()) == 4, what="the peers", timeout=60)
         ballast = processes.seen_by(peer, flow.folder / "ballast")

@@ -24,7 +24,7 @@ from coordinator.loop import event_log
 from sardonyx.core import node_paths
 from sardonyx.core.events import Evicted, JobSubmitted, PeerBorn, kind_of
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.core.scenario_runner import spec_of
 from tests.services import light
 from tests.services.coordination import completed, hold_together
@@ -34,7 +34,7 @@ from tests.waiting import until
 AT_A_TIME = 4
 DOOMED, SAFE = 3, 30
 """Session timeouts, in seconds: of whoever is to die, and of whoever must not."""
-GATES = ("before-append", "after-append", "before-effects", "after-effects", "before-outer", "after-outer")
+FAILPOINTS = ("before-append", "after-append", "before-effects", "after-effects", "before-outer", "after-outer")
 JOB = "copy-1"
 PARALLEL = "read -> write; read is a topic"
 SEQUENTIAL = "read -> write; read is a topic; write is sequential"
@@ -47,20 +47,20 @@ class Play:
     Args:
         zookeeper: where it is played.
         folder: for the logs of its processes.
-        gate: where the leading coordinator dies; empty: nowhere.
+        failpoint: where the leading coordinator dies; empty: nowhere.
         timers: the coordinators'.
     """
 
-    def __init__(self, zookeeper: str, folder: Path, gate: str, **timers: float) -> None:
+    def __init__(self, zookeeper: str, folder: Path, failpoint: str, **timers: float) -> None:
         self._zookeeper = zookeeper
         self._folder = folder
         self._timers = {"ack_timeout": 30, **timers}
         self._actors: list[Actor] = []
-        self.gated = bool(gate)
-        self._gate = gate
+        self.paused = bool(failpoint)
+        self._failpoint = failpoint
         self._name = f"h{uuid.uuid4().hex[:10]}"
-        self.tree = Tree.connect(self.settings(SAFE))
-        light.set_stage(self.tree)
+        self.zk = ZooKeeperSession.connect(self.settings(SAFE))
+        light.set_stage(self.zk)
 
     def settings(self, session: float) -> Settings:
         return load_settings(
@@ -71,21 +71,21 @@ class Play:
 
     def begin(self, job: str = PARALLEL) -> None:
         """Coordinators, and a job whose links stand."""
-        self.leader = self.coordinator(self._gate)
-        self.tree.request(JobSubmitted(job=JOB, spec=spec_of("copy", job)))
-        until(lambda: self.tree.read(node_paths.EPOCH), what="the first leader")
-        if self._gate:
+        self.leader = self.coordinator(self._failpoint)
+        self.zk.request(JobSubmitted(job=JOB, spec=spec_of("copy", job)))
+        until(lambda: self.zk.read(node_paths.EPOCH), what="the first leader")
+        if self._failpoint:
             self.coordinator()
         self.tells(*BEGUN)
 
-    def coordinator(self, gate: str = "") -> Actor:
+    def coordinator(self, failpoint: str = "") -> Actor:
         name = f"coordinator-{len(self._actors)}"
-        return self._act(coordinator_process(name, self._folder, self.settings(DOOMED), gate=gate))
+        return self._act(coordinator_process(name, self._folder, self.settings(DOOMED), failpoint=failpoint))
 
-    def peer(self, name: str, *holds: str, gate: str = "", session: float | None = None) -> Actor:
-        """One more light peer, born when this returns. It dies at ``gate``; see :data:`light.STEPS` for ``holds``."""
-        lives = session or (DOOMED if gate else SAFE)
-        actor = self._act(peer_process(name, self._folder, self.settings(lives), gate=gate, holds=holds))
+    def peer(self, name: str, *holds: str, failpoint: str = "", session: float | None = None) -> Actor:
+        """One more light peer, born when this returns. It dies at ``failpoint``; see :data:`light.STEPS` for ``holds``."""
+        lives = session or (DOOMED if failpoint else SAFE)
+        actor = self._act(peer_process(name, self._folder, self.settings(lives), failpoint=failpoint, holds=holds))
         self.tells(f"{name} born")
         return actor
 
@@ -94,7 +94,7 @@ class Play:
         return actor
 
     def go(self, name: str, step: str) -> None:
-        light.go(self.tree, name, step)
+        light.go(self.zk, name, step)
 
     def kill_coordinators(self) -> None:
         for actor in self._actors:
@@ -107,7 +107,7 @@ class Play:
         names = {actor.pid: actor.name for actor in self._actors}
         called: dict[str, str] = {}
         lines = []
-        for n, event in event_log.read_log(self.tree):
+        for n, event in event_log.read_log(self.zk):
             if isinstance(event, PeerBorn):
                 lives = list(called.values()).count(names[event.pid])
                 called[event.peer] = names[event.pid] if not lives else f"{names[event.pid]} again"
@@ -127,36 +127,36 @@ class Play:
 
     def ends(self) -> list[str]:
         """Wait for the job's end and hold tree and log together. Gives the whole story."""
-        until(lambda: completed(self.tree, JOB), what="the job to be completed")
-        until(lambda: self.tree.children(node_paths.INBOX) == [], what="the inbox to be empty")
-        until(lambda: event_log.read_checkpoint(self.tree) == event_log.last(self.tree), what="all to be decided")
-        if self._gate:
-            assert self.leader.exit_code == -signal.SIGKILL, f"the leader outlived {self._gate}"
-        hold_together(self.tree, self.settings(SAFE))
-        assert self.tree.children(node_paths.SENTINEL) == []
+        until(lambda: completed(self.zk, JOB), what="the job to be completed")
+        until(lambda: self.zk.children(node_paths.INBOX) == [], what="the inbox to be empty")
+        until(lambda: event_log.read_checkpoint(self.zk) == event_log.last(self.zk), what="all to be decided")
+        if self._failpoint:
+            assert self.leader.exit_code == -signal.SIGKILL, f"the leader outlived {self._failpoint}"
+        hold_together(self.zk, self.settings(SAFE))
+        assert self.zk.children(node_paths.SENTINEL) == []
         assert self.sentinels()[-1].endswith(" write")
         return self.story()
 
     def sentinels(self) -> list[str]:
-        return light.sentinels(self.tree)
+        return light.sentinels(self.zk)
 
     def close(self) -> None:
         for actor in self._actors:
             actor.kill()
-        self.tree.close()
+        self.zk.close()
 
     def said(self) -> str:
         """The ends of all logs."""
         return "\n".join(actor.said() for actor in self._actors)
 
 
-def dead_at_its_gate(actor: Actor) -> None:
-    until(lambda: actor.exit_code is not None, what=f"{actor.name} to die at its gate")
+def dead_at_its_failpoint(actor: Actor) -> None:
+    until(lambda: actor.exit_code is not None, what=f"{actor.name} to die at its failpoint")
     assert actor.exit_code == -signal.SIGKILL
 
 
 def held_up(actor: Actor) -> None:
-    until(lambda: actor.stopped, what=f"{actor.name} to stop at its gate")
+    until(lambda: actor.stopped, what=f"{actor.name} to stop at its failpoint")
 
 
 # The histories. Each is played by a function, which must find the log as it says.
@@ -173,7 +173,7 @@ def one_peer(play: Play) -> None:
 def never_acks(play: Play) -> None:
     """2. Offered, never acks: the timer fires: revoked, dead; the task goes to another. Its answer comes too late."""
     play.begin(SEQUENTIAL)
-    p1 = play.peer("P1", gate="offered:1:stop", session=SAFE)
+    p1 = play.peer("P1", failpoint="offered:1:stop", session=SAFE)
     held_up(p1)
     play.tells("P1 ack-timed-out", "P1 grace-ended", "P1 died, no change")
     play.peer("P2", "exhausted")
@@ -192,7 +192,7 @@ def never_acks(play: Play) -> None:
 def dies_while_acking(play: Play) -> None:
     """3. Dies while acking: dead, off the task. The timer of its ack fires for nobody."""
     play.begin()
-    dead_at_its_gate(play.peer("P1", gate="offered:1:kill"))
+    dead_at_its_failpoint(play.peer("P1", failpoint="offered:1:kill"))
     play.tells("P1 died")
     play.peer("P2")
     assert play.ends() == [
@@ -204,11 +204,11 @@ def dies_while_acking(play: Play) -> None:
 def dies_while_active(play: Play) -> None:
     """4. Dies while active: dead, off the task; the task is not complete and goes to another peer, which is free."""
     play.begin(SEQUENTIAL)
-    p1 = play.peer("P1", "exhausted", gate="exhausted:1:kill")
+    p1 = play.peer("P1", "exhausted", failpoint="exhausted:1:kill")
     play.tells("P1 ack")
     play.peer("P2")
     play.go("P1", "exhausted")
-    dead_at_its_gate(p1)
+    dead_at_its_failpoint(p1)
     assert play.ends() == [
         *[*BEGUN, "P1 born", "P1 ack", "P2 born", "P1 died"],
         *["P2 ack", "P2 exhausted", "P2 completed", "links-deleted"],
@@ -216,9 +216,9 @@ def dies_while_active(play: Play) -> None:
     assert play.sentinels() == ["P2 write"]
 
 
-def dies_while_sealing(play: Play, gate: str, written: list[str]) -> None:
+def dies_while_sealing(play: Play, failpoint: str, written: list[str]) -> None:
     play.begin()
-    dead_at_its_gate(play.peer("P1", gate=gate))
+    dead_at_its_failpoint(play.peer("P1", failpoint=failpoint))
     play.tells("P1 died")
     assert play.sentinels() == written
     play.peer("P2")
@@ -242,10 +242,10 @@ def dies_behind_its_sentinel(play: Play) -> None:
 def completes_when_dead(play: Play) -> None:
     """6a. "complete!" is handled only after the death of who said it: the task is not complete, the next peer seals again."""
     play.begin(SEQUENTIAL)
-    p1 = play.peer("P1", gate="complete:1:stop", session=SAFE)
+    p1 = play.peer("P1", failpoint="complete:1:stop", session=SAFE)
     held_up(p1)
-    (told_as,) = play.tree.children(node_paths.PULSE)
-    play.tree.request(Evicted(peer=told_as))
+    (told_as,) = play.zk.children(node_paths.PULSE)
+    play.zk.request(Evicted(peer=told_as))
     play.tells("P1 grace-ended", "P1 died, no change")
     play.peer("P2", "exhausted")
     play.tells("P2 ack")
@@ -273,7 +273,7 @@ def completes_when_dead(play: Play) -> None:
 def dies_when_it_has_completed(play: Play) -> None:
     """6b. Dies after "complete!" was handled: the task stays complete, and the next peer goes on behind it."""
     play.begin("read -> middle -> write; read is a topic")
-    dead_at_its_gate(play.peer("P1", gate="completed:1:kill"))
+    dead_at_its_failpoint(play.peer("P1", failpoint="completed:1:kill"))
     play.tells("P1 died")
     play.peer("P2")
     assert play.ends() == [
@@ -286,13 +286,13 @@ def dies_when_it_has_completed(play: Play) -> None:
 def completes_while_nobody_leads(play: Play) -> None:
     """6c. Says "complete!" and dies while nobody leads: what it said is handled before its death, the task is complete."""
     play.begin("read -> middle -> write; read is a topic")
-    p1 = play.peer("P1", "sealed", gate="completed:1:kill")
+    p1 = play.peer("P1", "sealed", failpoint="completed:1:kill")
     until(lambda: play.sentinels() == ["P1 middle"], what="P1's sentinel")
-    until(lambda: not play.gated or play.leader.exit_code is not None, what="the leader to die at its gate")
+    until(lambda: not play.paused or play.leader.exit_code is not None, what="the leader to die at its failpoint")
     play.kill_coordinators()
     play.go("P1", "sealed")
-    dead_at_its_gate(p1)
-    until(lambda: play.tree.children(node_paths.PULSE) == [], what="P1's session to end")
+    dead_at_its_failpoint(p1)
+    until(lambda: play.zk.children(node_paths.PULSE) == [], what="P1's session to end")
     play.coordinator()
     play.tells("P1 completed", "P1 died")
     play.peer("P2")
@@ -319,12 +319,12 @@ def two_peers(play: Play) -> None:
     assert play.sentinels() == ["P2 write"]
 
 
-def joined_while_it_seals(play: Play, gate: str = "") -> Actor:
-    """P1 seals, P2 joins; P1 says "complete!" and waits. P2 is active, and dies at ``gate`` when it goes on."""
+def joined_while_it_seals(play: Play, failpoint: str = "") -> Actor:
+    """P1 seals, P2 joins; P1 says "complete!" and waits. P2 is active, and dies at ``failpoint`` when it goes on."""
     play.begin()
     play.peer("P1", "sealed")
     play.tells("P1 exhausted")
-    p2 = play.peer("P2", "exhausted", gate=gate)
+    p2 = play.peer("P2", "exhausted", failpoint=failpoint)
     play.tells("P2 ack")
     play.go("P1", "sealed")
     play.tells("P1 completed")
@@ -344,7 +344,7 @@ def joined_while_sealing(play: Play) -> None:
 
 def joined_and_died(play: Play) -> None:
     """9. As 8, but P2 dies while active: P1 is offered the task again, seals again, completes."""
-    dead_at_its_gate(joined_while_it_seals(play, "exhausted:1:kill"))
+    dead_at_its_failpoint(joined_while_it_seals(play, "exhausted:1:kill"))
     assert play.ends() == [*JOINED, "P2 died", "P1 ack", "P1 exhausted", "P1 completed", "links-deleted"]
     assert play.sentinels() == ["P1 write", "P1 write"]
 
@@ -352,14 +352,14 @@ def joined_and_died(play: Play) -> None:
 def next_peer_seals(play: Play) -> None:
     """10. P1 dies while sealing; P2, which waits for work, gets the task, finds the sentinel, seals, completes."""
     play.begin(SEQUENTIAL)
-    p1 = play.peer("P1", "exhausted", gate="sealed:1:kill")
+    p1 = play.peer("P1", "exhausted", failpoint="sealed:1:kill")
     play.tells("P1 ack")
     play.peer("P2", "sealed")
     play.go("P1", "exhausted")
-    dead_at_its_gate(p1)
+    dead_at_its_failpoint(p1)
     until(lambda: play.sentinels() == ["P1 write", "P2 write"], what="P2's sentinel")
     # Whatever sentinel P2 met itself: the one that counts was elected when P1 met it.
-    assert play.tree.read(node_paths.sentinel(JOB, "read.write")) == b"met by P1"
+    assert play.zk.read(node_paths.sentinel(JOB, "read.write")) == b"met by P1"
     play.go("P2", "sealed")
     assert play.ends() == [
         *[*BEGUN, "P1 born", "P1 ack", "P2 born", "P1 exhausted", "P1 died"],
@@ -384,22 +384,22 @@ HISTORIES: dict[str, tuple[Callable[[Play], None], dict[str, float]]] = {
 }
 
 
-def gate_for(number: int, seed: int) -> str:
+def failpoint_for(number: int, seed: int) -> str:
     """Where the leader of the history at this place dies: in turn over all points, at a passage that the seed chooses."""
-    point = GATES[(number + seed) % len(GATES)]
+    point = FAILPOINTS[(number + seed) % len(FAILPOINTS)]
     # Topics are made once and removed once; before the first peer is sealing everything else happens five times.
     return f"{point}:{1 if point.endswith('outer') else random.Random(f'{seed}/{number}').randint(1, 5)}:kill"
 
 
-def played(zookeeper: str, folder: Path, number: int, gate: str) -> str:
+def played(zookeeper: str, folder: Path, number: int, failpoint: str) -> str:
     """Play a history to its end; gives what was wrong with it, with everybody's log, or nothing."""
     history, timers = list(HISTORIES.values())[number]
-    play = Play(zookeeper, folder, gate, **timers)
+    play = Play(zookeeper, folder, failpoint, **timers)
     with contextlib.closing(play):
         try:
             history(play)
         except BaseException as error:  # noqa: BLE001 (told in the test that waits for it)
-            return f"{gate}: {error!r}\nlog: {play.story()}\nsentinels: {play.sentinels()}\n{play.said()}"
+            return f"{failpoint}: {error!r}\nlog: {play.story()}\nsentinels: {play.sentinels()}\n{play.said()}"
     return ""
 
 
@@ -414,9 +414,9 @@ def plays(
         for item in request.session.items:
             if item.path == request.path:
                 number, killed = item.callspec.params["what"]
-                gate = gate_for(number, seed) if killed else ""
+                failpoint = failpoint_for(number, seed) if killed else ""
                 folder = tmp_path_factory.mktemp("play")
-                being_played[item.callspec.id] = pool.submit(played, zookeeper, folder, number, gate)
+                being_played[item.callspec.id] = pool.submit(played, zookeeper, folder, number, failpoint)
         yield being_played
 
 

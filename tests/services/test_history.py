@@ -24,7 +24,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Create, Delete, JobSubmitted, PeerBorn, Set
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import MASK, Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import (
     FakeLinks,
@@ -40,8 +40,12 @@ SECRET = JobSpec(
     name="secret",
     workflow=[("read", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="generator", options={"count": 10, "sasl.password": "open sesame"}),
-        TaskSpec(name="write", type="output", medium="blackhole", fn="jobs:write", params={"api_token": "t0psecret"}),
+        TaskSpec(
+            name="read", type="input", connector="generator", options={"count": 10, "sasl.password": "open sesame"}
+        ),
+        TaskSpec(
+            name="write", type="output", connector="blackhole", fn="jobs:write", params={"api_token": "t0psecret"}
+        ),
     ],
 )
 
@@ -50,18 +54,18 @@ def lines(result: Result) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def completed(tree: Tree, job: str) -> None:
-    until(lambda: (note := status(tree, job)) and note.links == "gone", what=f"{job} to be over")
+def completed(zk: ZooKeeperSession, job: str) -> None:
+    until(lambda: (note := status(zk, job)) and note.links == "gone", what=f"{job} to be over")
 
 
 @pytest.fixture
-def lived(settings: Settings, tree: Tree) -> Iterator[None]:
+def lived(settings: Settings, zk: ZooKeeperSession) -> Iterator[None]:
     """Two jobs that two peers have completed, and a coordinator that still leads."""
     with coordinator(settings), peers(settings, "peer-a", "peer-b"):
-        until(lambda: len(tree.children(node_paths.PEER_STATE)) == 2, what="two peers")
+        until(lambda: len(zk.children(node_paths.PEER_STATE)) == 2, what="two peers")
         for job in ("one-aaaaaa", "two-bbbbbb"):
-            submit(tree, job)
-            completed(tree, job)
+            submit(zk, job)
+            completed(zk, job)
         yield
 
 
@@ -113,7 +117,7 @@ def test_one_entry_is_shown_with_what_it_changed(sardonyx: Sardonyx) -> None:
 
 
 @pytest.mark.usefixtures("lived")
-def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, tree: Tree) -> None:
+def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, zk: ZooKeeperSession) -> None:
     """At every number: who was there, at what, and how far the jobs were."""
     entries = lines(sardonyx("log", "show", "--json"))
     n = next(entry["n"] for entry in entries if entry["kind"] == "ack")
@@ -128,21 +132,21 @@ def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, tree: Tree) -> None:
     assert json.loads(sardonyx("log", "at", "0", "--json").stdout)["jobs"] == []
     late = sardonyx("log", "at", "5000", code=1)
     assert "SX-LOG-RANGE" in late.stderr
-    assert f"entries 1 to {journal.last(tree)}" in late.stderr
+    assert f"entries 1 to {journal.last(zk)}" in late.stderr
 
 
 def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: Leadership, sardonyx: Sardonyx) -> None:
     """Whatever is kept can be shown, from the state that the log begins with; nothing before that."""
-    tree = leader.tree
-    state = reader.present(tree)
+    zk = leader.zk
+    state = reader.present(zk)
     journal.append(leader, 1, [Intake(PeerBorn(at=float(n), peer=f"p{n}")) for n in range(1, 31)])
     for n in (10, 20, 30):
-        state = reader.at(tree, n)
-        tree.commit([Create(path, data) for path, data in project(state).items() if tree.read(path) is None])
+        state = reader.at(zk, n)
+        zk.commit([Create(path, data) for path, data in project(state).items() if zk.read(path) is None])
         snapshots.write(leader, n, encode_state(state))
-    tree.commit([Set(node_paths.CHECKPOINT, b"30"), Set(node_paths.LOG, b"21")])  # as a compaction begins
-    assert reader.kept(tree) == (21, 30)
-    assert reader.at(tree, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
+    zk.commit([Set(node_paths.CHECKPOINT, b"30"), Set(node_paths.LOG, b"21")])  # as a compaction begins
+    assert reader.kept(zk) == (21, 30)
+    assert reader.at(zk, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
     assert len(json.loads(sardonyx("log", "at", "20", "--json").stdout)["peers"]) == 20
     refused = sardonyx("log", "at", "19", code=1).stderr
     assert "entries 21 to 30" in refused
@@ -153,12 +157,12 @@ def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: L
 
 
 @pytest.mark.usefixtures("lived")
-def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, tree: Tree) -> None:
+def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, zk: ZooKeeperSession) -> None:
     """Exit code 0, how many events a second, and what was compared."""
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert verdict["ok"]
-    assert verdict["events"] == verdict["last"] == journal.last(tree)
-    assert verdict["nodes"] == len(decided_nodes(tree))
+    assert verdict["events"] == verdict["last"] == journal.last(zk)
+    assert verdict["nodes"] == len(decided_nodes(zk))
     assert verdict["events_per_second"] > 0
     assert "all of it fits together" in sardonyx("log", "verify", "--thorough").stdout
 
@@ -174,33 +178,35 @@ def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, tree: Tree) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_node_that_was_edited_is_found(sardonyx: Sardonyx, tree: Tree, edit: Set, told: str) -> None:
+def test_a_node_that_was_edited_is_found(sardonyx: Sardonyx, zk: ZooKeeperSession, edit: Set, told: str) -> None:
     """Missing, extra and differing nodes are each named; exit code 1."""
-    tree.commit([edit])
+    zk.commit([edit])
     assert told in sardonyx("log", "verify", code=1).stdout
 
 
-def test_a_snapshot_or_an_entry_that_was_edited_is_found(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_a_snapshot_or_an_entry_that_was_edited_is_found(
+    settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx
+) -> None:
     """A snapshot that is not what the log gives, and a hole in the log, each with its number."""
     with coordinator(with_settings(settings, snapshot_every=20)), peers(settings, "peer-a"):
         for number in range(4):
-            submit(tree, f"job{number}-x")
-            completed(tree, f"job{number}-x")
-        until(lambda: len(snapshots.complete(tree)) == 2, what="two snapshots")
+            submit(zk, f"job{number}-x")
+            completed(zk, f"job{number}-x")
+        until(lambda: len(snapshots.complete(zk)) == 2, what="two snapshots")
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert (verdict["ok"], verdict["snapshots"]) == (True, 2)
-    latest = snapshots.complete(tree)[-1]
-    tree.commit([Set(node_paths.snapshot_part(latest, 0), b"{}")])
+    latest = snapshots.complete(zk)[-1]
+    zk.commit([Set(node_paths.snapshot_part(latest, 0), b"{}")])
     verdict = json.loads(sardonyx("log", "verify", "--json", code=1).stdout)
     assert [(found["n"], found["kind"]) for found in verdict["findings"]] == [(latest, "snapshot")]
-    batch = tree.children("/log/0000000")[2]
-    tree.delete(f"/log/0000000/{batch}")
+    batch = zk.children("/log/0000000")[2]
+    zk.delete(f"/log/0000000/{batch}")
     assert "SX-INTERNAL-LOG-GAP" in sardonyx("log", "verify", code=1).stdout
 
 
 def test_another_versions_log_is_refused(leader: Leadership, sardonyx: Sardonyx) -> None:
     """One clear error with its code, whatever is asked; never a guess."""
-    leader.tree.commit(
+    leader.zk.commit(
         [Create(node_paths.log_bucket(1)), Create(node_paths.log_batch(1), b'{"format": 1, "entries": []}')]
     )
     for command in (("at", "1"), ("verify",), ("export",), ("show",), ("tail",)):
@@ -209,14 +215,14 @@ def test_another_versions_log_is_refused(leader: Leadership, sardonyx: Sardonyx)
         assert "Traceback" not in refused
 
 
-def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, tree: Tree) -> None:
+def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, zk: ZooKeeperSession) -> None:
     """While jobs come and go, snapshots are taken and the log is cut off, every verification finds it sound."""
     busy = with_settings(settings, snapshot_every=25, keep_log=0)
     stop = threading.Event()
     done: list[str] = []
 
     def work() -> None:
-        own = Tree.connect(settings)
+        own = ZooKeeperSession.connect(settings)
         number = 0
         while not stop.is_set():
             number += 1
@@ -231,8 +237,8 @@ def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, tree: Tree)
         worker.start()
         verdicts = []
         while len(done) < 12 or len(verdicts) < 5:
-            verdicts.append(reader.verify(tree))
-            lines = list(reader.export(tree, "test"))
+            verdicts.append(reader.verify(zk))
+            lines = list(reader.export(zk, "test"))
             assert json.loads(lines[-1])["line"] == "end"
         stop.set()
         worker.join(60)
@@ -242,14 +248,16 @@ def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, tree: Tree)
 
 
 @pytest.mark.usefixtures("lived")
-def test_a_log_is_exported_and_replayed_without_services(sardonyx: Sardonyx, tmp_path: Path, tree: Tree) -> None:
+def test_a_log_is_exported_and_replayed_without_services(
+    sardonyx: Sardonyx, tmp_path: Path, zk: ZooKeeperSession
+) -> None:
     """The whole log, or from any entry on; the file needs no services, and shows the cluster at any of its moments."""
     told = sardonyx("log", "export", "-o", "all.jsonl").stdout
-    assert f"entries 1 to {journal.last(tree)}" in told
+    assert f"entries 1 to {journal.last(zk)}" in told
     assert "all of it fits together" in sardonyx("log", "replay", "all.jsonl").stdout
     sardonyx("log", "export", "--from", "7", "-o", "some.jsonl")
     verdict = json.loads(sardonyx("log", "replay", "some.jsonl", "--json").stdout)
-    assert (verdict["ok"], verdict["first"], verdict["nodes"]) == (True, 7, len(decided_nodes(tree)))
+    assert (verdict["ok"], verdict["first"], verdict["nodes"]) == (True, 7, len(decided_nodes(zk)))
     there = json.loads(sardonyx("log", "at", "9", "--json").stdout)
     for file in ("all.jsonl", "some.jsonl"):
         assert json.loads(sardonyx("log", "replay", file, "--at", "9", "--json").stdout) == there
@@ -259,11 +267,11 @@ def test_a_log_is_exported_and_replayed_without_services(sardonyx: Sardonyx, tmp
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_secrets_do_not_leave_with_an_export(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_secrets_do_not_leave_with_an_export(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
     """Neither from an entry, nor from the state that a file begins with, nor from the tree; and it still replays."""
     with coordinator(settings), peers(settings, "peer-a"):
-        tree.request(JobSubmitted(job="secret-aaaaaa", spec=SECRET))
-        completed(tree, "secret-aaaaaa")
+        zk.request(JobSubmitted(job="secret-aaaaaa", spec=SECRET))
+        completed(zk, "secret-aaaaaa")
     for first in ("1", "5"):
         sardonyx("log", "export", "--from", first, "-o", "log.jsonl")
         text = Path("log.jsonl").read_text()
@@ -289,12 +297,14 @@ def test_a_peer_tells_its_life(sardonyx: Sardonyx) -> None:
     assert "did you mean peer-a" in sardonyx("peers", "show", "paer-a", code=1).stderr
 
 
-def test_a_peer_is_evicted_and_its_task_accounted_for(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_a_peer_is_evicted_and_its_task_accounted_for(
+    settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx
+) -> None:
     """One at work is revoked, and it is told who has its task now; an idle one goes; since when each is what it is is shown."""
     with coordinator(settings), peers(settings, "mute-a", "mute-b", answers=False):
-        until(lambda: len(tree.children(node_paths.PEER_STATE)) == 2, what="two peers")
-        submit(tree, "one-aaaaaa")
-        until(lambda: (note := status(tree, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        until(lambda: len(zk.children(node_paths.PEER_STATE)) == 2, what="two peers")
+        submit(zk, "one-aaaaaa")
+        until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
         listed = json.loads(sardonyx("peers", "list", "--json").stdout)
         assert all(peer["since"] for peer in listed)
         at_work = [peer["id"] for peer in listed if peer["state"] == "acking"]
@@ -307,25 +317,25 @@ def test_a_peer_is_evicted_and_its_task_accounted_for(settings: Settings, tree: 
         assert "SX-PEER-UNKNOWN" in sardonyx("peers", "evict", "nobody", code=1).stderr
 
 
-def test_why_a_job_does_not_run(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_why_a_job_does_not_run(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
     """Nobody leads, peers are missing, others hold them: `explain` says all of it, and `show` the weightiest in a line."""
-    submit(tree, "one-aaaaaa")
+    submit(zk, "one-aaaaaa")
     unled = sardonyx("job", "explain", "one").stdout
     assert "one-aaaaaa is submitted" in unled
     assert "no coordinator leads" in unled
     assert "no coordinator has taken it in yet" in unled
     with coordinator(settings):
-        until(lambda: (note := status(tree, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
         alone = json.loads(sardonyx("job", "explain", "one", "--json").stdout)
         assert (alone["status"], alone["outside"]) == ("running", [])
         assert alone["reasons"][0]["code"] == "nobody-lives"
         assert "no virtual peer" in sardonyx("job", "show", "one").stdout
         with peers(settings, "peer-a"):
-            completed(tree, "one-aaaaaa")
+            completed(zk, "one-aaaaaa")
         assert "all its tasks are complete" in sardonyx("job", "explain", "one").stdout
         away = ("--kafka", "127.0.0.1:1")
-        submit(tree, "two-bbbbbb")
-        until(lambda: (note := status(tree, "two-bbbbbb")) and note.status == "running", what="the job to run")
+        submit(zk, "two-bbbbbb")
+        until(lambda: (note := status(zk, "two-bbbbbb")) and note.status == "running", what="the job to run")
         codes = [reason["code"] for reason in lines(sardonyx("job", "explain", "two", "--json", *away))[0]["outside"]]
         assert codes == ["kafka-away"]
 
@@ -334,7 +344,7 @@ def test_a_coordinator_that_stands_and_does_nothing_is_told(
     settings: Settings, leader: Leadership, sardonyx: Sardonyx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`explain` says how many requests it has not taken in, and where it runs; not of requests that came just now."""
-    submit(leader.tree, "one-aaaaaa")
+    submit(leader.zk, "one-aaaaaa")
 
     def codes() -> list[str]:
         why = json.loads(sardonyx("job", "explain", "one", "--json").stdout)
@@ -348,36 +358,38 @@ def test_a_coordinator_that_stands_and_does_nothing_is_told(
     assert f"the log of the coordinator on {identity()}" in told
 
 
-def test_who_looks_at_deployments_leaves_nothing_in_them(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_who_looks_at_deployments_leaves_nothing_in_them(
+    settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx
+) -> None:
     """`deployments` makes no nodes: neither in the one that the settings name, nor in those that it finds."""
     bare = f"{settings.deployment}-bare"
-    tree.client.create(f"/sardonyx/{bare}")
+    zk.client.create(f"/sardonyx/{bare}")
     unknown = f"{settings.deployment}-unknown"
     sardonyx("deployments", "--deployment", unknown)
-    assert tree.client.get_children(f"/sardonyx/{bare}") == []
-    assert unknown not in tree.deployments()
-    tree.client.delete(f"/sardonyx/{bare}")
+    assert zk.client.get_children(f"/sardonyx/{bare}") == []
+    assert unknown not in zk.deployments()
+    zk.client.delete(f"/sardonyx/{bare}")
 
 
-def test_a_damaged_deployment_hides_no_other(settings: Settings, tree: Tree, sardonyx: Sardonyx) -> None:
+def test_a_damaged_deployment_hides_no_other(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
     """It is listed with that its nodes cannot be read."""
-    tree.client.set(tree.path(node_paths.EPOCH), b"not json")
+    zk.client.set(zk.path(node_paths.EPOCH), b"not json")
     notes = {view["name"]: view["note"] for view in json.loads(sardonyx("deployments", "--json").stdout)}
     assert "cannot be read" in notes[settings.deployment]
-    tree.client.set(tree.path(node_paths.EPOCH), b"")
+    zk.client.set(zk.path(node_paths.EPOCH), b"")
 
 
-def test_what_nobody_carries_out_is_said(settings: Settings, tree: Tree) -> None:
+def test_what_nobody_carries_out_is_said(settings: Settings, zk: ZooKeeperSession) -> None:
     """Without a coordinator an eviction or a purge is asked for, and says after its time that it is still to be done."""
     with coordinator(settings), peers(settings, "peer-a"):
-        submit(tree, "one-aaaaaa")
-        completed(tree, "one-aaaaaa")
+        submit(zk, "one-aaaaaa")
+        completed(zk, "one-aaaaaa")
     with Client(settings=settings) as client:
         with pytest.raises(SardonyxError) as caught:
             client.job("one").purge("50 ms")
         assert caught.value.code == "SX-JOB-PURGE-PENDING"
         assert "no coordinator leads" in caught.value.cause
-        tree.create(node_paths.peer_state("old"), b'{"state":"idle","n":1}')
+        zk.create(node_paths.peer_state("old"), b'{"state":"idle","n":1}')
         with pytest.raises(SardonyxError) as caught:
             client.evict("old", "50 ms")
         assert caught.value.code == "SX-PEER-EVICT-PENDING"
@@ -387,10 +399,10 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
     """The same job ids and peer names in both at the same time: each goes its own way, and both are listed."""
     other = settings.model_copy(update={"deployment": f"{settings.deployment}-b"})
     links, other_links = FakeLinks(), FakeLinks()
-    here, there = Tree.connect(settings), Tree.connect(other)
+    here, there = ZooKeeperSession.connect(settings), ZooKeeperSession.connect(other)
     with coordinator(settings, links), coordinator(other, other_links), peers(settings, "peer-a"):
-        for tree in (here, there):
-            submit(tree, "same-aaaaaa")
+        for zk in (here, there):
+            submit(zk, "same-aaaaaa")
         completed(here, "same-aaaaaa")
         until(lambda: (note := status(there, "same-aaaaaa")) and note.waits_for == 1, what="the other to wait")
         with Client(settings=other) as client:
@@ -404,7 +416,7 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
                 (1, 0, 1, 1)
             }
             assert all(view["leader"] for view in mine.values())
-    assert [note.status for tree in (here, there) if (note := status(tree, "same-aaaaaa"))] == ["completed", "killed"]
+    assert [note.status for zk in (here, there) if (note := status(zk, "same-aaaaaa"))] == ["completed", "killed"]
     assert links.asked == other_links.asked == [("create", "same-aaaaaa"), ("delete", "same-aaaaaa")]
     for each in (here, there):
         assert reader.verify(each).ok
@@ -414,16 +426,16 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
 
 def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Settings, leader: Leadership) -> None:
     """Entries whose effects nobody has applied yet are not held against the tree, whichever of them are there."""
-    tree = leader.tree
+    zk = leader.zk
     leading = Leader(leader, settings, FakeLinks(), wake=threading.Event())
     leading.take_over()
     leading.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
     leading.settle()
     journal.append(leader, 6, [Intake(PeerBorn(at=2.0, peer="late")), Intake(PeerBorn(at=2.0, peer="later"))])
-    assert reader.verify(tree).ok
-    tree.commit([Create(node_paths.peer_state("late"), project(reader.at(tree, 6))[node_paths.peer_state("late")])])
-    verdict = reader.verify(tree)
+    assert reader.verify(zk).ok
+    zk.commit([Create(node_paths.peer_state("late"), project(reader.at(zk, 6))[node_paths.peer_state("late")])])
+    verdict = reader.verify(zk)
     assert (verdict.ok, verdict.last, verdict.moving) == (True, 7, 2)
-    tree.commit([Set(node_paths.peer_state("late"), b"{}")])
-    assert not reader.verify(tree).ok
+    zk.commit([Set(node_paths.peer_state("late"), b"{}")])
+    assert not reader.verify(zk).ok
     leading.close()

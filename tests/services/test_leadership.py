@@ -9,51 +9,51 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from coordinator.loop.election import Candidacy, LeadershipEnded, identity
+from coordinator.loop.election import Candidate, LeadershipEnded, identity
 from sardonyx.core import node_paths
 from sardonyx.core.events import Create, EpochNote, Set
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
 from tests.services.coordination import leadership
 from tests.waiting import until
 
 
-def candidate(settings: Settings) -> tuple[Tree, Candidacy, threading.Event]:
-    tree, wake = Tree.connect(settings), threading.Event()
-    return tree, Candidacy(tree, wake), wake
+def stand(settings: Settings) -> tuple[ZooKeeperSession, Candidate, threading.Event]:
+    zk, wake = ZooKeeperSession.connect(settings), threading.Event()
+    return zk, Candidate(zk, wake), wake
 
 
 def test_candidates_lead_in_the_order_in_which_they_came(settings: Settings) -> None:
     """The first leads; when its session ends the next one does, and the epoch rises by one each time."""
-    came = [candidate(settings) for _ in range(3)]
+    came = [stand(settings) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(candidacy.wait, threading.Event()) for _, candidacy, _ in came]
-        for number, (tree, candidacy, _) in enumerate(came):
+        waiting = [pool.submit(candidate.wait, threading.Event()) for _, candidate, _ in came]
+        for number, (zk, candidate, _) in enumerate(came):
             assert waiting[number].result(20)
             assert not any(later.done() for later in waiting[number + 1 :])
-            assert candidacy.take().epoch == number + 1
-            tree.close()
+            assert candidate.take().epoch == number + 1
+            zk.close()
 
 
 def test_a_standby_stops_when_told(settings: Settings) -> None:
     """Waiting for the leadership ends at once when it is no longer wanted."""
     with leadership(settings):
-        tree, candidacy, wake = candidate(settings)
+        zk, place, wake = stand(settings)
         stop = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(candidacy.wait, stop)
+            waiting = pool.submit(place.wait, stop)
             stop.set()
             wake.set()
             assert waiting.result(10) is False
-        tree.close()
+        zk.close()
 
 
 def test_the_epoch_says_who_leads(settings: Settings) -> None:
     """Number and owner of the leadership stand in the tree."""
     with leadership(settings) as won:
-        note = msgspec.json.decode(won.tree.read(node_paths.EPOCH) or b"", type=EpochNote)
+        note = msgspec.json.decode(won.zk.read(node_paths.EPOCH) or b"", type=EpochNote)
         assert (note.epoch, note.leader) == (1, identity())
         won.commit([Set(node_paths.CHECKPOINT, b"0")])
         won.renew()
@@ -61,54 +61,52 @@ def test_the_epoch_says_who_leads(settings: Settings) -> None:
 
 def test_who_lost_its_place_cannot_take_the_epoch(settings: Settings) -> None:
     """The epoch is raised only together with the proof that the election node still stands."""
-    tree, candidacy, _ = candidate(settings)
-    assert candidacy.wait(threading.Event())
-    (node,) = tree.children(node_paths.ELECTION)
-    tree.delete(f"{node_paths.ELECTION}/{node}")
+    zk, place, _ = stand(settings)
+    assert place.wait(threading.Event())
+    (node,) = zk.children(node_paths.ELECTION)
+    zk.delete(f"{node_paths.ELECTION}/{node}")
     with pytest.raises(SessionLost):
-        candidacy.take()
-    assert tree.read(node_paths.EPOCH) == b""
-    tree.close()
+        place.take()
+    assert zk.read(node_paths.EPOCH) == b""
+    zk.close()
 
 
 def test_a_deposed_leader_cannot_write(settings: Settings) -> None:
     """After the next one took the epoch, the last one's writes and its renewal are refused."""
     with leadership(settings) as old:
-        (node,) = old.tree.children(node_paths.ELECTION)
-        old.tree.delete(
-            f"{node_paths.ELECTION}/{node}"
-        )  # what an expired session does, but the old one has not noticed
+        (node,) = old.zk.children(node_paths.ELECTION)
+        old.zk.delete(f"{node_paths.ELECTION}/{node}")  # what an expired session does, but the old one has not noticed
         with leadership(settings) as new:
             for act in (lambda: old.commit([Create("/job/x")]), old.renew):
                 with pytest.raises(Deposed):
                     act()
             new.commit([Create("/job/y")])
-            assert new.tree.children("/job") == ["y"]
+            assert new.zk.children("/job") == ["y"]
 
 
 def test_a_lost_reply_to_taking_the_epoch_is_cleared_up(settings: Settings, proxy: Proxy) -> None:
     """If the epoch was taken and only the reply lost, the winner finds its own name there and leads."""
     far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address})
-    near = Tree.connect(settings)
-    tree, candidacy, _ = candidate(far)
-    assert candidacy.wait(threading.Event())
+    near = ZooKeeperSession.connect(settings)
+    zk, place, _ = stand(far)
+    assert place.wait(threading.Event())
     with ThreadPoolExecutor(1) as pool:
         # The sync and the read before the write need their replies: lose those from the write on.
-        commit = tree.commit
+        commit = zk.commit
 
         def commit_unheard(*args: object, **kwargs: object) -> None:
             proxy.lose_replies()
             commit(*args, **kwargs)
 
-        tree.commit = commit_unheard
-        taking = pool.submit(candidacy.take)
+        zk.commit = commit_unheard
+        taking = pool.submit(place.take)
         until(lambda: near.read(node_paths.EPOCH), what="the epoch to be taken")
         proxy.cut()
         won = taking.result(30)
-    tree.commit = commit
+    zk.commit = commit
     won.commit([Create("/job/x")])
     assert near.read("/job/x") == b""
-    for opened in (tree, near):
+    for opened in (zk, near):
         opened.close()
 
 
@@ -117,10 +115,10 @@ def test_a_leader_that_is_cut_off_stops_before_another_can_lead(settings: Settin
     far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
     with leadership(far) as won:
         won.check()
-        granted = won.tree.session_timeout
-        began = won.tree.last_answer
+        granted = won.zk.session_timeout
+        began = won.zk.last_answer
         proxy.refuse()
-        until(lambda: not won.tree.connected, what="the connection to be seen as down")
+        until(lambda: not won.zk.connected, what="the connection to be seen as down")
         with pytest.raises(LeadershipEnded):
             won.check()
         assert time.monotonic() - began < granted
@@ -131,12 +129,12 @@ def test_a_leader_that_is_cut_off_stops_before_another_can_lead(settings: Settin
 def test_a_leader_that_was_busy_asks_before_it_goes_on(settings: Settings) -> None:
     """Past the deadline with a standing connection it looks whether it still leads: yes, then it goes on; no, it stops."""
     with leadership(settings) as won:
-        won.tree.last_answer -= won.tree.session_timeout
+        won.zk.last_answer -= won.zk.session_timeout
         won.check()
         assert time.monotonic() < won.deadline
-        won.tree.commit([Set(node_paths.EPOCH, b"another's")])
+        won.zk.commit([Set(node_paths.EPOCH, b"another's")])
         won.check()  # in time: the next write would tell
-        won.tree.last_answer -= won.tree.session_timeout
+        won.zk.last_answer -= won.zk.session_timeout
         with pytest.raises(Deposed):
             won.check()
 
@@ -146,7 +144,7 @@ def test_a_short_cut_does_not_end_a_leadership(settings: Settings, proxy: Proxy)
     far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
     with leadership(far) as won:
         proxy.refuse()
-        until(lambda: not won.tree.connected, what="the connection to be seen as down")
+        until(lambda: not won.zk.connected, what="the connection to be seen as down")
         proxy.accept_again()
         won.commit([Create("/job/x")])
-        assert won.tree.children("/job") == ["x"]
+        assert won.zk.children("/job") == ["x"]

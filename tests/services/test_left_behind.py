@@ -17,7 +17,7 @@ from sardonyx.cli.story import incident_line
 from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.core import node_paths
 from sardonyx.testing import Cluster, kill_at
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import called
 from tests.waiting import until
 
@@ -138,9 +138,9 @@ def _nothing_is_there(cluster: Cluster, admin: AdminClient, own: set[str], proce
     assert [group for group in groups if group.startswith(deployment)] == []
     for topic in own:
         assert _end(admin, topic, IsolationLevel.READ_COMMITTED) == _end(admin, topic, IsolationLevel.READ_UNCOMMITTED)
-    with _tree(cluster) as tree:
-        standing = {top: tree.children(top) for top in node_paths.TOP}
-    # The log and its snapshots are the deployment's; code is kept for an hour, and then swept (test_sweep.py).
+    with _zk(cluster) as zk:
+        standing = {top: zk.children(top) for top in node_paths.TOP}
+    # The log and its snapshots are the deployment's; code is kept for an hour, and then swept (test_node_gc.py).
     assert {top for top, children in standing.items() if children} <= {
         node_paths.LOG,
         node_paths.SNAPSHOT,
@@ -171,5 +171,5 @@ def _processes(cluster: Cluster) -> list[psutil.Process]:
     return [process for each in own for process in (each, *each.children(recursive=True))]
 
 
-def _tree(cluster: Cluster) -> contextlib.closing[Tree]:
-    return contextlib.closing(Tree.connect(cluster.settings))
+def _zk(cluster: Cluster) -> contextlib.closing[ZooKeeperSession]:
+    return contextlib.closing(ZooKeeperSession.connect(cluster.settings))

@@ -16,43 +16,43 @@ from sardonyx.core.events import FORMAT, AckTimedOut, Create, Evicted, JobSubmit
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import Deposed
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, SetIf, weight
 from tests.services.entries import Broke, batches, breaking, events, numbers
 
 
 @pytest.fixture
-def tree(leader: Leadership) -> Tree:
-    return leader.tree
+def zk(leader: Leadership) -> ZooKeeperSession:
+    return leader.zk
 
 
-def test_entries_come_back_in_order(leader: Leadership, tree: Tree) -> None:
+def test_entries_come_back_in_order(leader: Leadership, zk: ZooKeeperSession) -> None:
     """What is appended is read again, over buckets, batches and transactions, from any number on, and from the end."""
     event_log.append(leader, 1, events(1, 2500))
     event_log.append(leader, 2501, events(2501, 2503))
-    assert numbers(tree) == list(range(1, 2504))
+    assert numbers(zk) == list(range(1, 2504))
     for first in (1, 2, 999, 1000, 1998, 2500, 2501, 2502, 2503, 2504, 9999):
-        assert numbers(tree, first) == list(range(first, 2504))
-    assert [n for n, _ in event_log.tail(tree, 5)] == [2499, 2500, 2501, 2502, 2503]
-    assert event_log.tail(tree, 0) == []
-    assert len(event_log.tail(tree, 10_000)) == 2503
-    assert event_log.last(tree) == 2503
+        assert numbers(zk, first) == list(range(first, 2504))
+    assert [n for n, _ in event_log.tail(zk, 5)] == [2499, 2500, 2501, 2502, 2503]
+    assert event_log.tail(zk, 0) == []
+    assert len(event_log.tail(zk, 10_000)) == 2503
+    assert event_log.last(zk) == 2503
 
 
-def test_an_empty_log(leader: Leadership, tree: Tree) -> None:
+def test_an_empty_log(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Before the first event there is nothing to read, and the checkpoint is 0."""
-    assert list(event_log.read_log(tree)) == []
-    assert event_log.tail(tree, 3) == []
-    assert event_log.last(tree) == event_log.read_checkpoint(tree) == 0
-    assert snapshots.base(tree, 7) is None
+    assert list(event_log.read_log(zk)) == []
+    assert event_log.tail(zk, 3) == []
+    assert event_log.last(zk) == event_log.read_checkpoint(zk) == 0
+    assert snapshots.base(zk, 7) is None
     event_log.append(leader, 1, [])
-    assert event_log.last(tree) == 0
+    assert event_log.last(zk) == 0
 
 
-def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, tree: Tree) -> None:
+def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Full batches, none over the limit, none across the end of a bucket, each named for its first entry."""
     event_log.append(leader, 1, events(1, 5000))
-    found = batches(tree)
+    found = batches(zk)
     assert len(found) < 20
     assert all(len(data) <= event_log.BATCH + 100 for data in found.values())
     for first, data in found.items():
@@ -61,10 +61,10 @@ def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, tree: 
         assert first + count in found or first + count == 5001
 
 
-def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, tree: Tree) -> None:
+def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: ZooKeeperSession) -> None:
     """The bytes in ZooKeeper can be read by people and tools; the first of each leadership says whose it is."""
     event_log.append(leader, 1, [Intake(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
-    assert msgspec.json.decode(tree.read(node_paths.log_batch(1)) or b"") == {
+    assert msgspec.json.decode(zk.read(node_paths.log_batch(1)) or b"") == {
         "format": FORMAT,
         "entries": [
             {
@@ -84,24 +84,24 @@ def submission(size: int) -> Intake:
     return Intake(msgspec.structs.replace(entry.event, spec=JobSpec(name="j", workflow=[], catalog=[], doc=doc)))
 
 
-def test_batches_at_the_limit(leader: Leadership, tree: Tree) -> None:
+def test_batches_at_the_limit(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Entries that just fit share a node; one byte more and they do not; a larger one stands alone, between the others."""
     half = event_log.BATCH // 2
     leader.unheard_of = ""  # the first entry would be longer by it
     event_log.append(leader, 1, [submission(half - 1), submission(half)])
     event_log.append(leader, 3, [submission(half), submission(half + 1)])
     event_log.append(leader, 5, [*events(5, 5), submission(2 * ENTRY_LIMIT), *events(7, 7)])
-    assert list(batches(tree)) == [1, 3, 4, 5, 6, 7]
-    assert [n for n, _ in event_log.read_log(tree)] == list(range(1, 8))
+    assert list(batches(zk)) == [1, 3, 4, 5, 6, 7]
+    assert [n for n, _ in event_log.read_log(zk)] == list(range(1, 8))
 
 
-def test_an_entry_that_is_too_large_is_refused_by_name(leader: Leadership, tree: Tree) -> None:
+def test_an_entry_that_is_too_large_is_refused_by_name(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Before anything is written, far below the size at which ZooKeeper would drop the connection."""
     with pytest.raises(InternalError, match=r"entry 3 has 131,073 bytes; 131,072 is the most") as caught:
         event_log.append(leader, 1, [*events(1, 2), submission(2 * ENTRY_LIMIT + 1)])
     assert caught.value.code == "SX-INTERNAL-ENTRY-SIZE"
-    assert event_log.last(tree) == 0
-    assert tree.connected
+    assert event_log.last(zk) == 0
+    assert zk.connected
 
 
 def test_transactions_of_an_append_are_small(leader: Leadership, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,24 +120,24 @@ def test_transactions_of_an_append_are_small(leader: Leadership, monkeypatch: py
     assert len(sizes) > 10
 
 
-def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, tree: Tree) -> None:
+def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Both or neither: if a request is gone already, its event is not appended either."""
-    tree.request(Left(peer="p"))
-    (name,) = tree.children(node_paths.INBOX)
+    zk.request(Left(peer="p"))
+    (name,) = zk.children(node_paths.INBOX)
     intake = Intake(Left(at=1.0, peer="p"), name, name.split("-")[1])
     event_log.append(leader, 1, [intake])
-    assert tree.children(node_paths.INBOX) == []
-    ((n, entry),) = event_log.read_entries(tree)
+    assert zk.children(node_paths.INBOX) == []
+    ((n, entry),) = event_log.read_entries(zk)
     assert (n, entry.event, entry.request) == (1, Left(at=1.0, peer="p"), name.split("-")[1])
     with pytest.raises(InternalError):
         event_log.append(leader, 2, [intake])
-    assert event_log.last(tree) == 1
+    assert event_log.last(zk) == 1
 
 
 @pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("wrong", [1, 7, 20, 33, 60])
 def test_what_is_behind_a_refused_piece_is_refused_too(
-    leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch, wrong: int
+    leader: Leadership, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch, wrong: int
 ) -> None:
     """Several pieces are under way at once; when ZooKeeper refuses one, none of those sent behind it stands either."""
     monkeypatch.setattr(event_log, "PIECE", 500)
@@ -149,20 +149,20 @@ def test_what_is_behind_a_refused_piece_is_refused_too(
     given = []
     with pytest.raises(InternalError):
         given += (len(piece) for piece in event_log.appending(leader, 1, intakes))
-    assert event_log.last(tree) == sum(given) < wrong
-    assert numbers(tree) == list(range(1, sum(given) + 1))
+    assert event_log.last(zk) == sum(given) < wrong
+    assert numbers(zk) == list(range(1, sum(given) + 1))
     assert len(sent) - len(given) > 1 or wrong > 50, "nothing was under way behind it"
 
 
-def test_a_deposed_leader_appends_nothing(leader: Leadership, tree: Tree) -> None:
+def test_a_deposed_leader_appends_nothing(leader: Leadership, zk: ZooKeeperSession) -> None:
     """After another took the epoch, neither entry nor removal happens."""
-    tree.request(Evicted(peer="p"))
-    (name,) = tree.children(node_paths.INBOX)
-    tree.commit([SetIf(node_paths.EPOCH, b"{}", leader.version)])
+    zk.request(Evicted(peer="p"))
+    (name,) = zk.children(node_paths.INBOX)
+    zk.commit([SetIf(node_paths.EPOCH, b"{}", leader.version)])
     with pytest.raises(Deposed):
         event_log.append(leader, 1, [Intake(Evicted(peer="p"), name)])
-    assert tree.children(node_paths.INBOX) == [name]
-    assert event_log.last(tree) == 0
+    assert zk.children(node_paths.INBOX) == [name]
+    assert event_log.last(zk) == 0
 
 
 def test_an_append_that_breaks_off_anywhere(settings: Settings) -> None:
@@ -173,50 +173,50 @@ def test_an_append_that_breaks_off_anywhere(settings: Settings) -> None:
         with breaking(settings, after) as (whole, dying):
             wanted = [submission(60_000) for _ in range(9)]
             for intake in wanted:
-                whole.tree.request(msgspec.structs.replace(intake.event, at=0.0))
-            names = sorted(whole.tree.children(node_paths.INBOX), key=lambda name: name[-10:])
+                whole.zk.request(msgspec.structs.replace(intake.event, at=0.0))
+            names = sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:])
             intakes = [Intake(i.event, name, name.split("-")[1]) for i, name in zip(wanted, names, strict=True)]
             try:
                 event_log.append(dying, 1, intakes)
                 broke = False
             except Broke:
                 pass
-            last = event_log.last(whole.tree)
-            assert sorted(whole.tree.children(node_paths.INBOX), key=lambda name: name[-10:]) == names[last:]
+            last = event_log.last(whole.zk)
+            assert sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:]) == names[last:]
             event_log.append(whole, last + 1, intakes[last:])
-            assert [entry.request for _, entry in event_log.read_entries(whole.tree)] == [i.request for i in intakes]
-            assert whole.tree.children(node_paths.INBOX) == []
+            assert [entry.request for _, entry in event_log.read_entries(whole.zk)] == [i.request for i in intakes]
+            assert whole.zk.children(node_paths.INBOX) == []
         after += 1
     assert after > 2
 
 
 @pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("missing", [0, 1, -1])
-def test_a_missing_batch_is_said(leader: Leadership, tree: Tree, missing: int) -> None:
+def test_a_missing_batch_is_said(leader: Leadership, zk: ZooKeeperSession, missing: int) -> None:
     """A log with a hole, also at its beginning, is not replayed as if it were whole; an end that is gone is for its
     reader to see.
     """
     event_log.append(leader, 1, events(1, 50))
-    firsts = list(batches(tree))
+    firsts = list(batches(zk))
     n = firsts[missing]
-    tree.delete(node_paths.log_batch(n))
+    zk.delete(node_paths.log_batch(n))
     if missing == -1:
-        assert numbers(tree)[-1] == n - 1
+        assert numbers(zk)[-1] == n - 1
         return
     with pytest.raises(InternalError, match=f"no entry {n}") as caught:
-        list(event_log.read_log(tree))
+        list(event_log.read_log(zk))
     assert caught.value.code == "SX-INTERNAL-LOG-GAP"
-    assert numbers(tree, firsts[2]) == list(range(firsts[2], 51))
+    assert numbers(zk, firsts[2]) == list(range(firsts[2], 51))
 
 
 @pytest.mark.usefixtures("small_log")
-def test_two_entries_of_one_number_are_not_read(leader: Leadership, tree: Tree) -> None:
+def test_two_entries_of_one_number_are_not_read(leader: Leadership, zk: ZooKeeperSession) -> None:
     """A batch that begins inside another one was not written by a leader, and is no history."""
     event_log.append(leader, 1, events(1, 9))
-    first, second, *_ = batches(tree)
-    tree.commit([Create(node_paths.log_batch(second - 1), tree.read(node_paths.log_batch(first)) or b"")])
+    first, second, *_ = batches(zk)
+    zk.commit([Create(node_paths.log_batch(second - 1), zk.read(node_paths.log_batch(first)) or b"")])
     with pytest.raises(InternalError) as caught:
-        list(event_log.read_log(tree))
+        list(event_log.read_log(zk))
     assert caught.value.code == "SX-INTERNAL-LOG-GAP"
 
 
@@ -233,12 +233,12 @@ def test_two_entries_of_one_number_are_not_read(leader: Leadership, tree: Tree) 
         b"[]",
     ],
 )
-def test_another_versions_log_is_refused(leader: Leadership, tree: Tree, data: bytes) -> None:
+def test_another_versions_log_is_refused(leader: Leadership, zk: ZooKeeperSession, data: bytes) -> None:
     """An entry or a snapshot of another format, or one with something that we do not know, is refused, never misread."""
-    tree.commit([Create(node_paths.log_bucket(1)), Create(node_paths.log_batch(1), data)])
-    tree.commit([Create(node_paths.snapshot(1), data)])
-    reads = (lambda: list(event_log.read_log(tree)), lambda: snapshots.latest(tree), lambda: snapshots.base(tree, 1))
-    for read in (*reads, lambda: event_log.last(tree)):
+    zk.commit([Create(node_paths.log_bucket(1)), Create(node_paths.log_batch(1), data)])
+    zk.commit([Create(node_paths.snapshot(1), data)])
+    reads = (lambda: list(event_log.read_log(zk)), lambda: snapshots.latest(zk), lambda: snapshots.base(zk, 1))
+    for read in (*reads, lambda: event_log.last(zk)):
         with pytest.raises(SetupError) as caught:
             read()
         assert caught.value.code == "SX-LOG-FORMAT"

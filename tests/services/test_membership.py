@@ -91,7 +91,7 @@ def test_who_is_let_in_while_the_last_transaction_is_open_begins_where_it_ended(
             if ends == "left open":
                 raise ProducerLost("as if it had died here")
 
-    monkeypatch.setattr("queues.transaction.gate", at)
+    monkeypatch.setattr("queues.transaction.failpoint", at)
     with contextlib.suppress(ProducerLost):
         commit(writer, before, batch, [])
     task.writer()

@@ -16,7 +16,7 @@ from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.events import PeerNote
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
 from tests.sessions import end_session
 from tests.waiting import until
@@ -28,13 +28,13 @@ class Daemon:
     """A daemon on a thread, with the trees that it has opened. It is offered no task, so it needs no Spark."""
 
     def __init__(self, settings: Settings) -> None:
-        self.trees: list[Tree] = []
-        connect = Tree.connect
+        self.trees: list[ZooKeeperSession] = []
+        connect = ZooKeeperSession.connect
 
-        def remembered(*arguments: Any, **options: Any) -> Tree:
-            tree = connect(*arguments, **options)
-            self.trees.append(tree)
-            return tree
+        def remembered(*arguments: Any, **options: Any) -> ZooKeeperSession:
+            zk = connect(*arguments, **options)
+            self.trees.append(zk)
+            return zk
 
         craft: Any = None  # nothing is ever offered to these peers
         quick = settings.peer.model_copy(update={"virtual_peers": PEERS})
@@ -49,21 +49,21 @@ class Daemon:
 
 
 @pytest.fixture
-def look(settings: Settings) -> Iterator[Tree]:
+def look(settings: Settings) -> Iterator[ZooKeeperSession]:
     """A session of the test's own."""
-    with contextlib.closing(Tree.connect(settings)) as tree:
-        yield tree
+    with contextlib.closing(ZooKeeperSession.connect(settings)) as zk:
+        yield zk
 
 
-def pulses(look: Tree) -> list[str]:
+def pulses(look: ZooKeeperSession) -> list[str]:
     return look.children(node_paths.PULSE)
 
 
-def registered(look: Tree) -> list[str]:
+def registered(look: ZooKeeperSession) -> list[str]:
     return until(lambda: (found := pulses(look)) and len(found) == PEERS and found, what="both pulses")
 
 
-def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: Tree):
+def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: ZooKeeperSession):
     """After an expiry all virtual peers come back under new ids, in one new session and no more."""
     daemon = Daemon(settings)
     before = registered(look)
@@ -79,7 +79,9 @@ def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: T
     assert pulses(look) == []
 
 
-def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings, look: Tree, zookeeper: str):
+def test_an_absence_that_the_session_outlives_changes_nothing(
+    settings: Settings, look: ZooKeeperSession, zookeeper: str
+):
     """ZooKeeper away for longer than a call waits, but not for longer than the session: the same peers go on following."""
     with Proxy(zookeeper) as proxy:
         through = settings.model_copy(
@@ -89,8 +91,8 @@ def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings
             daemon = Daemon(through)
             until(lambda: sum(line["event"] == "registered" for line in lines) == PEERS, what="both to be registered")
             before = registered(look)
-            (tree,) = daemon.trees
-            tree.patience = 1.0
+            (zk,) = daemon.trees
+            zk.patience = 1.0
             proxy.refuse()
             gave_up = [{"peer": peer, "event": "waits for ZooKeeper"} for peer in before]
             until(
@@ -107,7 +109,7 @@ def test_an_absence_that_the_session_outlives_changes_nothing(settings: Settings
         daemon.stop()
 
 
-def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: Settings, look: Tree):
+def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: Settings, look: ZooKeeperSession):
     """A peer that never had a state node and has no pulse any more is reborn instead of waiting for ever."""
     daemon = Daemon(settings)
     before = registered(look)

@@ -312,7 +312,7 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch:
     reader.close()
     outer = KafkaLinks(task.settings)
     with monkeypatch.context() as broken:
-        broken.setattr(admin, "gate", lambda point: 1 // 0)  # between groups and topics
+        broken.setattr(admin, "failpoint", lambda point: 1 // 0)  # between groups and topics
         with pytest.raises(ZeroDivisionError):
             outer.delete_links(JOB, task.spec)
     assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == {}

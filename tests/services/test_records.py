@@ -16,7 +16,7 @@ from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.core import node_paths
 from sardonyx.core.errors import JobFailed
 from sardonyx.runtime.child_process import start_child
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import House, told, written
 from tests.waiting import until
 
@@ -145,11 +145,11 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
     """
     house, first = ran.house, ran.handle.id
     environment = house.settings.environment()
-    for gate, left in (("redo-claim", 1), ("redo-claimed", 0)):
+    for failpoint, left in (("redo-claim", 1), ("redo-claimed", 0)):
         command = [*PYTHON, "dlq", "redo", first, "--task", "share", "--spec", ran.mended()]
-        env = {**environment, "SARDONYX_GATE": f"{gate}:1:kill"}
-        with start_child(command, name=gate, log_path=ran.folder / f"{gate}.log", env=env) as child:
-            until(lambda child=child: child.poll() is not None, what=f"death at {gate}", timeout=60)
+        env = {**environment, "SARDONYX_FAILPOINT": f"{failpoint}:1:kill"}
+        with start_child(command, name=failpoint, log_path=ran.folder / f"{failpoint}.log", env=env) as child:
+            until(lambda child=child: child.poll() is not None, what=f"death at {failpoint}", timeout=60)
             assert child.poll() == KILLED, child.log_tail(20)
         assert ran.dead(first, "share")[0]["waiting"] == left
     assert house.call("dlq", "redo", first, "--task", "share").stdout.strip() == "no dead letters that were not redone"
@@ -193,10 +193,8 @@ def test_letters_go_with_their_job_and_take_nobody_elses_topic(ran: Ran) -> None
     assert standing == {f"{deployment}.{job}.{task}.dead" for task in ("parse", "share")}
     house.call("job", "purge", job)
     house.crew.until(lambda: not topics(house) & standing, "the dead letters to go")
-    with closing(Tree.connect(house.settings)) as tree:
-        until(
-            lambda: not [n for n in tree.children(node_paths.REDO) if n.startswith(f"{job}.")], what="the claims to go"
-        )
+    with closing(ZooKeeperSession.connect(house.settings)) as zk:
+        until(lambda: not [n for n in zk.children(node_paths.REDO) if n.startswith(f"{job}.")], what="the claims to go")
     assert topics(house) >= {*alike, ran.topic, ran.out}
 
 

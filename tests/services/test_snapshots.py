@@ -13,55 +13,55 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Create, Delete, Set
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.entries import Broke, batches, breaking, events, numbers
 
 
 @pytest.mark.parametrize(
     "size", [0, 1, snapshots.PART, snapshots.PART + 1, 3 * snapshots.PART, 20 * snapshots.PART + 7]
 )
-def test_a_snapshot_comes_back(leader: Leadership, tree: Tree, size: int) -> None:
+def test_a_snapshot_comes_back(leader: Leadership, zk: ZooKeeperSession, size: int) -> None:
     """Of whatever size, in whatever number of parts."""
     state = bytes(n % 251 for n in range(size))
     snapshots.write(leader, 7, state)
-    assert snapshots.latest(tree) == snapshots.base(tree, 7) == (7, state)
-    assert snapshots.base(tree, 6) is None
+    assert snapshots.latest(zk) == snapshots.base(zk, 7) == (7, state)
+    assert snapshots.base(zk, 6) is None
 
 
-def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, tree: Tree) -> None:
+def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Its parts are written beside other work; before the tree is whole up to it, the one before it is taken."""
     snapshots.write(leader, 3, b"before")
     stands = False
     writing = snapshots.writing(leader, 7, b"n" * (6 * snapshots.PART), lambda: stands)
     for _ in range(20):
         next(writing)
-        assert snapshots.latest(tree) == (3, b"before")
-    assert len(tree.children(node_paths.snapshot(7))) == 6
+        assert snapshots.latest(zk) == (3, b"before")
+    assert len(zk.children(node_paths.snapshot(7))) == 6
     stands = True
     for _ in writing:
         pass
-    assert snapshots.latest(tree) == (7, b"n" * (6 * snapshots.PART))
+    assert snapshots.latest(zk) == (7, b"n" * (6 * snapshots.PART))
 
 
-def test_the_last_two_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
+def test_the_last_two_snapshots_are_kept(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Older ones go, and so does what an earlier leader left half-written."""
-    tree.commit([Create(node_paths.snapshot(15)), Create(node_paths.snapshot_part(15, 0), b"half")])
+    zk.commit([Create(node_paths.snapshot(15)), Create(node_paths.snapshot_part(15, 0), b"half")])
     for n in (10, 20, 30):
         snapshots.write(leader, n, str(n).encode())
-    assert tree.children(node_paths.SNAPSHOT) == ["0000000020", "0000000030"]
-    assert snapshots.latest(tree) == (30, b"30")
+    assert zk.children(node_paths.SNAPSHOT) == ["0000000020", "0000000030"]
+    assert snapshots.latest(zk) == (30, b"30")
 
 
-def test_sparse_snapshots_are_kept(leader: Leadership, tree: Tree) -> None:
+def test_sparse_snapshots_are_kept(leader: Leadership, zk: ZooKeeperSession) -> None:
     """The first one at or behind every 10,000 entries stays, and leads to every moment behind it."""
     written = [9_000, 9_999, 10_001, 10_500, 20_000, 29_999, 45_000, 46_000, 47_000, 48_000]
     for n in written:
         snapshots.write(leader, n, str(n).encode())
     kept = [10_001, 20_000, 45_000, 47_000, 48_000]
-    assert snapshots.complete(tree) == kept
+    assert snapshots.complete(zk) == kept
     for n in (10_000, 10_001, 19_999, 20_000, 44_999, 45_000, 47_500, 99_999):
         nearest = max((found for found in kept if found <= n), default=None)
-        assert snapshots.base(tree, n) == (None if nearest is None else (nearest, str(nearest).encode()))
+        assert snapshots.base(zk, n) == (None if nearest is None else (nearest, str(nearest).encode()))
 
 
 def test_a_snapshot_that_breaks_off_anywhere(settings: Settings) -> None:
@@ -78,30 +78,32 @@ def test_a_snapshot_that_breaks_off_anywhere(settings: Settings) -> None:
                 broke = False
             except Broke:
                 pass
-            assert snapshots.latest(whole.tree) in ((20, b"20"), (30, new))
-            assert snapshots.base(whole.tree, 29) == (20, b"20")
+            assert snapshots.latest(whole.zk) in ((20, b"20"), (30, new))
+            assert snapshots.base(whole.zk, 29) == (20, b"20")
             snapshots.write(whole, 30, new)
             snapshots.write(whole, 40, b"40")
-            assert whole.tree.children(node_paths.SNAPSHOT) == ["0000000030", "0000000040"]
-            assert snapshots.base(whole.tree, 39) == (30, new)
+            assert whole.zk.children(node_paths.SNAPSHOT) == ["0000000030", "0000000040"]
+            assert snapshots.base(whole.zk, 39) == (30, new)
         after += 1
     assert after > 5
 
 
-def test_a_damaged_snapshot_is_not_taken(leader: Leadership, tree: Tree) -> None:
+def test_a_damaged_snapshot_is_not_taken(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Parts that do not hash to what was noted, or are missing, are passed over for the snapshot before."""
     snapshots.write(leader, 10, b"ten")
     snapshots.write(leader, 20, b"twenty")
-    tree.commit([Set(node_paths.snapshot_part(20, 0), b"twelve")])
-    assert snapshots.latest(tree) == (10, b"ten")
-    tree.commit([Delete(node_paths.snapshot_part(20, 0))])
-    assert snapshots.latest(tree) == (10, b"ten")
+    zk.commit([Set(node_paths.snapshot_part(20, 0), b"twelve")])
+    assert snapshots.latest(zk) == (10, b"ten")
+    zk.commit([Delete(node_paths.snapshot_part(20, 0))])
+    assert snapshots.latest(zk) == (10, b"ten")
 
 
-def test_a_snapshot_that_goes_while_it_is_read(leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_goes_while_it_is_read(
+    leader: Leadership, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its reader takes what has come instead."""
     snapshots.write(leader, 10, b"ten")
-    read, replaced = tree.read, threading.Event()
+    read, replaced = zk.read, threading.Event()
 
     def reading(path: str, watch: object = None) -> bytes | None:
         if path == node_paths.snapshot(10) and not replaced.is_set():
@@ -110,46 +112,46 @@ def test_a_snapshot_that_goes_while_it_is_read(leader: Leadership, tree: Tree, m
                 snapshots.write(leader, n, str(n).encode())
         return read(path, watch)
 
-    monkeypatch.setattr(tree, "read", reading)
-    assert snapshots.latest(tree) == (30, b"30")
+    monkeypatch.setattr(zk, "read", reading)
+    assert snapshots.latest(zk) == (30, b"30")
 
 
 # Compaction
 
 
-def test_compaction_keeps_what_is_needed(leader: Leadership, tree: Tree) -> None:
+def test_compaction_keeps_what_is_needed(leader: Leadership, zk: ZooKeeperSession) -> None:
     """It goes up to a sparse snapshot that is behind the latest but one by as much as asked, and no further."""
     for first in range(1, 45_001, 1500):  # as the loop does: a snapshot stands at the end of a batch
         event_log.append(leader, first, events(first, first + 1499))
         snapshots.write(leader, first + 1499, str(first + 1499).encode())
-    assert snapshots.complete(tree) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
+    assert snapshots.complete(zk) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
     assert snapshots.compact(leader, keep=33_001) == 0
-    assert event_log.begins(tree) == 1
+    assert event_log.begins(zk) == 1
     assert snapshots.compact(leader, keep=33_000) == 10_500
-    assert numbers(tree) == list(range(10_501, 45_001))
-    assert numbers(tree, 44_000) == list(range(44_000, 45_001))
+    assert numbers(zk) == list(range(10_501, 45_001))
+    assert numbers(zk, 44_000) == list(range(44_000, 45_001))
     assert snapshots.compact(leader, keep=10_000) == 19_500
-    assert numbers(tree) == list(range(30_001, 45_001))
-    assert snapshots.complete(tree) == [30_000, 40_500, 43_500, 45_000]
-    assert tree.children(node_paths.LOG)[0] == "0000030"
-    assert snapshots.base(tree, 30_000) == (30_000, b"30000")
+    assert numbers(zk) == list(range(30_001, 45_001))
+    assert snapshots.complete(zk) == [30_000, 40_500, 43_500, 45_000]
+    assert zk.children(node_paths.LOG)[0] == "0000030"
+    assert snapshots.base(zk, 30_000) == (30_000, b"30000")
     assert snapshots.compact(leader, keep=10_000) == 0
-    for read in (lambda: snapshots.base(tree, 29_999), lambda: snapshots.base(tree, 3)):
+    for read in (lambda: snapshots.base(zk, 29_999), lambda: snapshots.base(zk, 3)):
         with pytest.raises(SardonyxError, match="it begins at 30001") as caught:
             read()
         assert caught.value.code == "SX-LOG-COMPACTED"
     event_log.append(leader, 45_001, events(45_001, 45_002))
-    assert event_log.last(tree) == 45_002
+    assert event_log.last(zk) == 45_002
 
 
 @pytest.mark.usefixtures("small_log")
-def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadership, tree: Tree) -> None:
+def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadership, zk: ZooKeeperSession) -> None:
     """The one before it is taken instead."""
     fill(leader)
-    tree.commit([Set(node_paths.snapshot_part(60, 0), b"damaged")])
+    zk.commit([Set(node_paths.snapshot_part(60, 0), b"damaged")])
     snapshots.compact(leader, keep=0)
-    assert numbers(tree) == list(range(31, 91))
-    assert snapshots.base(tree, 70) == (31 - 1, b"30")
+    assert numbers(zk) == list(range(31, 91))
+    assert snapshots.base(zk, 70) == (31 - 1, b"30")
 
 
 def fill(leader: Leadership) -> None:
@@ -158,23 +160,23 @@ def fill(leader: Leadership) -> None:
         event_log.append(leader, n - 4, events(n - 4, n))
         if n % 10 == 0:
             snapshots.write(leader, n, str(n).encode())
-    assert snapshots.complete(leader.tree) == [30, 60, 80, 90]
+    assert snapshots.complete(leader.zk) == [30, 60, 80, 90]
 
 
-def every_moment_can_be_shown(tree: Tree) -> None:
+def every_moment_can_be_shown(zk: ZooKeeperSession) -> None:
     """From the base of each moment that is kept the log leads to it; of others it is said that they are not kept."""
-    first = event_log.begins(tree)
+    first = event_log.begins(zk)
     for n in range(1, 91):
         if n < first - 1:
             with pytest.raises(SardonyxError) as caught:
-                snapshots.base(tree, n)
+                snapshots.base(zk, n)
             assert caught.value.code == "SX-LOG-COMPACTED"
             continue
-        found = snapshots.base(tree, n)
+        found = snapshots.base(zk, n)
         behind = 1 if found is None else found[0] + 1
         if found is not None:
             assert found[1] == str(found[0]).encode()
-        assert [number for number in numbers(tree, behind) if number <= n] == list(range(behind, n + 1))
+        assert [number for number in numbers(zk, behind) if number <= n] == list(range(behind, n + 1))
 
 
 @pytest.mark.usefixtures("small_log")
@@ -193,16 +195,16 @@ def test_a_compaction_that_breaks_off_anywhere(settings: Settings, monkeypatch: 
                 broke = False
             except Broke:
                 pass
-            first = event_log.begins(whole.tree)
+            first = event_log.begins(whole.zk)
             assert first == (1 if after == 0 else 61)
-            assert numbers(whole.tree) == list(range(first, 91))
-            assert event_log.last(whole.tree) == 90
-            every_moment_can_be_shown(whole.tree)
-            assert snapshots.latest(whole.tree) == (90, b"90")
+            assert numbers(whole.zk) == list(range(first, 91))
+            assert event_log.last(whole.zk) == 90
+            every_moment_can_be_shown(whole.zk)
+            assert snapshots.latest(whole.zk) == (90, b"90")
             snapshots.compact(whole, keep=20)
-            assert event_log.begins(whole.tree) == next(iter(batches(whole.tree))) == 61
-            assert snapshots.complete(whole.tree) == [60, 80, 90]
-            assert whole.tree.children(node_paths.LOG) == [f"{n:07d}" for n in range(6, 10)]
+            assert event_log.begins(whole.zk) == next(iter(batches(whole.zk))) == 61
+            assert snapshots.complete(whole.zk) == [60, 80, 90]
+            assert whole.zk.children(node_paths.LOG) == [f"{n:07d}" for n in range(6, 10)]
         after += 1
     assert after > 10
 
@@ -216,7 +218,7 @@ def test_a_reader_while_the_log_is_compacted(settings: Settings, monkeypatch: py
     for after in range(1, 30, 4):
         with breaking(settings, after) as (whole, dying):
             fill(whole)
-            reader = event_log.read_log(whole.tree, 1)
+            reader = event_log.read_log(whole.zk, 1)
             found = [next(reader)[0] for _ in range(taken)]
             with suppress(Broke):
                 snapshots.compact(dying, keep=20)

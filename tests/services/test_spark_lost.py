@@ -18,7 +18,7 @@ from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.events import TaskNote
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow
@@ -33,29 +33,29 @@ class Mortal(LightCraft):
 
     lost = 0
 
-    def work(self, prepared: Any, grant: Grant, tree: Tree) -> None:
+    def work(self, prepared: Any, grant: Grant, zk: ZooKeeperSession) -> None:
         if not Mortal.lost:
             Mortal.lost = 1
             raise CraftLost("Spark has ended")
-        super().work(prepared, grant, tree)
+        super().work(prepared, grant, zk)
 
 
-def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, tree: Tree) -> None:
+def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk: ZooKeeperSession) -> None:
     """Its peers are dead at once, its tasks have not failed, and its next session takes them up again."""
-    set_stage(tree)
+    set_stage(zk)
     alone = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
-    sessions: list[Tree] = []
+    sessions: list[ZooKeeperSession] = []
 
-    def connect(*arguments: Any, **options: Any) -> Tree:
-        sessions.append(Tree.connect(*arguments, **options))
+    def connect(*arguments: Any, **options: Any) -> ZooKeeperSession:
+        sessions.append(ZooKeeperSession.connect(*arguments, **options))
         return sessions[-1]
 
     daemon = PeerDaemon(alone, Mortal("mortal"), connect=connect)
-    thread = tree.clockwork.spawn("daemon", daemon.run)
+    thread = zk.runtime.spawn("daemon", daemon.run)
     with coordinator(settings):
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
-        notes = [tree.read(node_paths.job_task("count-1", task.name)) for task in SPEC.catalog]
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
+        notes = [zk.read(node_paths.job_task("count-1", task.name)) for task in SPEC.catalog]
         daemon.stop()
         thread.join(30)
     assert len(sessions) == 2
@@ -70,13 +70,13 @@ def test_a_job_outlives_the_death_of_spark(settings: Settings, tmp_path: Path) -
     assert kafka
     flow = Flow(kafka, SHAPES["chain"], f"{settings.deployment}-chain", 2000, tmp_path, 1.0)
     processes.warm()
-    gates = Armed(tmp_path / "gates").folder
+    failpoints = Armed(tmp_path / "failpoints").folder
     with contextlib.ExitStack() as stack:
         stack.callback(flow.close)
         client = stack.enter_context(Client(settings=settings))
         for process in (
-            processes.coordinator("coordinator", tmp_path, settings, gates),
-            daemon := processes.peers("peer", tmp_path, settings, gates, spark=True),
+            processes.coordinator("coordinator", tmp_path, settings, failpoints),
+            daemon := processes.peers("peer", tmp_path, settings, failpoints, spark=True),
         ):
             stack.callback(process.end)
         until(lambda: len(client.peers()) == 4, what="the peers", timeout=300)

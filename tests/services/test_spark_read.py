@@ -17,7 +17,7 @@ from spark_tasks.read_splits import joined_splits, read_splits
 
 
 def numbers() -> SplitInput:
-    """A medium whose split says what becomes of it; made in here, so that it travels to the workers whole."""
+    """A connector whose split says what becomes of it; made in here, so that it travels to the workers whole."""
 
     class Numbers:
         def splits(self) -> Iterator[Split]:
@@ -66,8 +66,8 @@ def test_splits_of_different_types_are_an_error_of_the_input(spark: SparkSession
     assert raised.value.code == "SX-INPUT-SCHEMA"
 
 
-def test_a_real_medium_is_read(spark: SparkSession) -> None:
+def test_a_real_connector_is_read(spark: SparkSession) -> None:
     """The generator's splits through Spark are the generator's rows."""
-    medium = split_input(TaskSpec(name="g", type="input", medium="generator", options={"count": 1000}))
-    datas = [split.data for split in medium.splits()]
-    assert joined_splits(read_splits(spark, medium, datas)).num_rows == 1000
+    connector = split_input(TaskSpec(name="g", type="input", connector="generator", options={"count": 1000}))
+    datas = [split.data for split in connector.splits()]
+    assert joined_splits(read_splits(spark, connector, datas)).num_rows == 1000

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.runtime.settings import SparkSettings
-from sardonyx.runtime.temp_dirs import scratch
+from sardonyx.runtime.temp_dirs import temp_dir
 from spark_tasks import shared_memory, worker_pool
 from spark_tasks.session import forget_sockets
 from spark_tasks.worker_pool import on_workers
@@ -74,7 +74,7 @@ input()
     until(lambda: not any(process.is_running() for process in family), what="the end of Spark's JVM and its workers")
 
     def swept() -> bool:
-        with scratch(
+        with temp_dir(
             "sardonyx-sockets-", sockets.parent
         ):  # as the next session does whose own folder has too long a name
             return not sockets.exists()

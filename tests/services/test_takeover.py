@@ -21,7 +21,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.events import JobKilled, LinksCreated, LinksDeleted
 from sardonyx.core.graph import graph_of
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.arena import KINDS, SESSION, Arena, Audit, Deposition
 from tests.services.coordination import SPEC, completed, coordinator, hold_together, peers, status, submit, with_timers
 from tests.services.light import Actor, coordinator_process
@@ -87,28 +87,28 @@ def test_fifty_depositions(
 
 @pytest.mark.parametrize("write", [2, 5, 8, 11])
 def test_only_the_epoch_stops_a_write_that_was_decided_on(
-    settings: Settings, tree: Tree, tmp_path: Path, write: int
+    settings: Settings, zk: ZooKeeperSession, tmp_path: Path, write: int
 ) -> None:
     """Paused with a write in its hand, deposed meanwhile, its session alive: it sends the write, which is refused."""
-    gate, audit = f"before-write:{write}:stop", tmp_path / "first.writes"
+    failpoint, audit = f"before-write:{write}:stop", tmp_path / "first.writes"
     lasting = settings.zookeeper.model_copy(update={"session_timeout": 30.0})
     settings = settings.model_copy(update={"zookeeper": lasting})
-    with coordinator_process("first", tmp_path, settings, gate=gate, audit=audit) as first:
-        until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
+    with coordinator_process("first", tmp_path, settings, failpoint=failpoint, audit=audit) as first:
+        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
         with coordinator(settings) as second, peers(settings, "p1", "p2"):
-            submit(tree, "count-1")
+            submit(zk, "count-1")
             until(lambda: first.stopped, what="the first leader to stop")
-            leader = min(tree.children(node_paths.ELECTION), key=lambda node: node[-10:])
-            tree.delete(f"{node_paths.ELECTION}/{leader}")
+            leader = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:])
+            zk.delete(f"{node_paths.ELECTION}/{leader}")
             assert second.leading.wait(30)
-            until(lambda: completed(tree, "count-1"), what="the job to be completed")
-            comes_to_hold(tree, settings)
-            before = list(event_log.read_entries(tree))
+            until(lambda: completed(zk, "count-1"), what="the job to be completed")
+            comes_to_hold(zk, settings)
+            before = list(event_log.read_entries(zk))
             first.send(signal.SIGCONT)
-            until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
+            until(lambda: len(zk.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
             assert Audit(tmp_path).writes()[-1].outcome == "deposed"
-            assert list(event_log.read_entries(tree)) == before
-            comes_to_hold(tree, settings)
+            assert list(event_log.read_entries(zk)) == before
+            comes_to_hold(zk, settings)
 
 
 # Topics
@@ -136,19 +136,21 @@ def quick(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def tree(settings: Settings) -> Iterator[Tree]:
-    with contextlib.closing(Tree.connect(settings)) as opened:
+def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
+    with contextlib.closing(ZooKeeperSession.connect(settings)) as opened:
         yield opened
 
 
 @contextmanager
-def first_and_second(settings: Settings, tree: Tree, folder: Path, gate: str) -> Iterator[tuple[Actor, Actor]]:
-    """Two coordinators on the real Kafka, the first of which leads and dies or stops at ``gate``."""
-    first = coordinator_process("first", folder, settings, gate=gate, kafka=True)
-    until(lambda: tree.read(node_paths.EPOCH), what="the first leader")
+def first_and_second(
+    settings: Settings, zk: ZooKeeperSession, folder: Path, failpoint: str
+) -> Iterator[tuple[Actor, Actor]]:
+    """Two coordinators on the real Kafka, the first of which leads and dies or stops at ``failpoint``."""
+    first = coordinator_process("first", folder, settings, failpoint=failpoint, kafka=True)
+    until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
     second = coordinator_process("second", folder, settings, kafka=True)
     try:
-        until(lambda: len(tree.children(node_paths.ELECTION)) == 2, what="the standby")
+        until(lambda: len(zk.children(node_paths.ELECTION)) == 2, what="the standby")
         yield first, second
     except AssertionError as error:
         raise AssertionError(f"{error}\n{first.said()}\n{second.said()}") from None
@@ -157,64 +159,64 @@ def first_and_second(settings: Settings, tree: Tree, folder: Path, gate: str) ->
         second.kill()
 
 
-def comes_to_hold(tree: Tree, settings: Settings) -> None:
+def comes_to_hold(zk: ZooKeeperSession, settings: Settings) -> None:
     """Peers may still be on their way out."""
-    until(lambda: hold_together(tree, settings) is None, what="tree and log to agree")
+    until(lambda: hold_together(zk, settings) is None, what="tree and log to agree")
 
 
-def running(tree: Tree, job: str) -> bool:
-    note = status(tree, job)
+def running(zk: ZooKeeperSession, job: str) -> bool:
+    note = status(zk, job)
     return note is not None and note.status == "running"
 
 
 @pytest.mark.parametrize(
-    "gate",
+    "failpoint",
     [
         *["before-outer:1", "in-create-links:1", "in-create-links:2", "after-outer:1"],
         *["before-outer:2", "in-delete-links:1", "in-delete-links:2", "after-outer:2"],
     ],
 )
 def test_the_successor_finishes_what_was_begun_on_kafka(
-    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path, gate: str
+    settings: Settings, quick: Settings, zk: ZooKeeperSession, tmp_path: Path, failpoint: str
 ) -> None:
     """SIGKILL anywhere while topics are made or removed: the job runs on just its topics, and none stands after its end."""
     topics = Topics(settings)
-    with first_and_second(quick, tree, tmp_path, f"{gate}:kill") as (first, _):
-        submit(tree, "count-1")
-        until(lambda: running(tree, "count-1"), what="the job to run")
+    with first_and_second(quick, zk, tmp_path, f"{failpoint}:kill") as (first, _):
+        submit(zk, "count-1")
+        until(lambda: running(zk, "count-1"), what="the job to run")
         assert topics.stand() == owned(settings, "count-1")
         with peers(settings, "p1", "p2"):
-            until(lambda: completed(tree, "count-1"), what="the job to be completed, and its topics to be removed")
+            until(lambda: completed(zk, "count-1"), what="the job to be completed, and its topics to be removed")
         assert first.exit_code == -signal.SIGKILL
         until(lambda: topics.stand() == set(), what="the topics to be gone")
-        comes_to_hold(tree, quick)
-    kinds = Counter(type(event) for _, event in event_log.read_log(tree))
+        comes_to_hold(zk, quick)
+    kinds = Counter(type(event) for _, event in event_log.read_log(zk))
     assert (kinds[LinksCreated], kinds[LinksDeleted]) == (1, 1)
 
 
-@pytest.mark.parametrize("gate", ["before-outer:1", "in-create-links:2"])
+@pytest.mark.parametrize("failpoint", ["before-outer:1", "in-create-links:2"])
 def test_a_job_that_is_killed_while_its_topics_are_half_made_leaves_none(
-    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path, gate: str
+    settings: Settings, quick: Settings, zk: ZooKeeperSession, tmp_path: Path, failpoint: str
 ) -> None:
     """The leader dies while it makes them, and the job is killed before anybody else has made them."""
     topics = Topics(settings)
-    with first_and_second(quick, tree, tmp_path, f"{gate}:kill") as (first, _):
-        submit(tree, "count-1")
+    with first_and_second(quick, zk, tmp_path, f"{failpoint}:kill") as (first, _):
+        submit(zk, "count-1")
         until(lambda: first.exit_code == -signal.SIGKILL, what="the leader to die")
-        tree.request(JobKilled(job="count-1"))
-        until(lambda: ended(tree, "count-1"), what="the job to be killed, and its topics to be removed")
+        zk.request(JobKilled(job="count-1"))
+        until(lambda: ended(zk, "count-1"), what="the job to be killed, and its topics to be removed")
         until(lambda: topics.stand() == set(), what="the topics to be gone")
-        comes_to_hold(tree, quick)
+        comes_to_hold(zk, quick)
 
 
 def test_topics_that_a_paused_leader_makes_of_an_ended_job_are_removed(
-    settings: Settings, quick: Settings, tree: Tree, tmp_path: Path
+    settings: Settings, quick: Settings, zk: ZooKeeperSession, tmp_path: Path
 ) -> None:
     """It wakes up right before it makes them, when the job has run to its end under another: they do not stay."""
     topics = Topics(settings)
-    with first_and_second(quick, tree, tmp_path, "before-outer:1:stop") as (first, _), peers(settings, "p1", "p2"):
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed under the standby")
+    with first_and_second(quick, zk, tmp_path, "before-outer:1:stop") as (first, _), peers(settings, "p1", "p2"):
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed under the standby")
         until(lambda: topics.stand() == set(), what="the topics to be gone")
         assert first.stopped
         first.send(signal.SIGCONT)
@@ -223,9 +225,9 @@ def test_topics_that_a_paused_leader_makes_of_an_ended_job_are_removed(
             what="the topics to be made once more",
         )
         until(lambda: topics.stand() == set(), what="the topics to be gone again")
-        comes_to_hold(tree, quick)
+        comes_to_hold(zk, quick)
 
 
-def ended(tree: Tree, job: str) -> bool:
-    note = status(tree, job)
+def ended(zk: ZooKeeperSession, job: str) -> bool:
+    note = status(zk, job)
     return note is not None and note.status == "killed" and note.links == "gone"

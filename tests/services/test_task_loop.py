@@ -31,7 +31,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests import waiting
 from tests.proxy import Proxy
 from tests.services.crew import Crew
@@ -65,12 +65,12 @@ def work(rows: DataFrame) -> DataFrame:
 class Peer:
     """A virtual peer's loop on a thread of its own, and the grant that the test plays with."""
 
-    def __init__(self, stand: Stand, task: str, slot: int, tree: Tree) -> None:
+    def __init__(self, stand: Stand, task: str, slot: int, zk: ZooKeeperSession) -> None:
         assignment = Assignment(next(stand.numbers), JOB, task, slot)
         name = f"{stand.settings.deployment}-{assignment.id}"
-        self.grant = Grant(assignment, lambda: tree.connected)
-        self.work = prepare(stand.settings, tree, stand.spark, name, assignment, stand.folder)
-        self.loop = TaskLoop(self.work, self.grant, tree)
+        self.grant = Grant(assignment, lambda: zk.connected)
+        self.work = prepare(stand.settings, zk, stand.spark, name, assignment, stand.folder)
+        self.loop = TaskLoop(self.work, self.grant, zk)
         self.thread = threading.Thread(target=self.loop.run, name=name, daemon=True)
         self.thread.start()
 
@@ -93,24 +93,24 @@ class Stand:
             name="loop",
             workflow=[("make", "work"), ("work", "drop")],
             catalog=[
-                TaskSpec(name="make", type="input", medium="generator", options={"count": ROWS, **paced}),
+                TaskSpec(name="make", type="input", connector="generator", options={"count": ROWS, **paced}),
                 TaskSpec(name="work", type="function", fn=f"{__name__}:work"),
-                TaskSpec(name="drop", type="output", medium="blackhole"),
+                TaskSpec(name="drop", type="output", connector="blackhole"),
             ],
             partitions=PARTITIONS,
         )
         self.graph = graph_of(spec, settings.deployment, JOB)
-        self.tree = Tree.connect(settings)
+        self.zk = ZooKeeperSession.connect(settings)
         facts = admin.create_links(settings, self.graph, spec)
-        self.tree.create(node_paths.job(JOB))
-        self.tree.create(node_paths.sentinels(JOB))
-        self.tree.create(node_paths.job_spec(JOB), encode_spec(spec))
-        self.tree.create(node_paths.job_links(JOB), msgspec.json.encode(LinksNote(facts)))
-        self.trees = [self.tree]
+        self.zk.create(node_paths.job(JOB))
+        self.zk.create(node_paths.sentinels(JOB))
+        self.zk.create(node_paths.job_spec(JOB), encode_spec(spec))
+        self.zk.create(node_paths.job_links(JOB), msgspec.json.encode(LinksNote(facts)))
+        self.trees = [self.zk]
         self.peers: list[Peer] = []
 
-    def peer(self, task: str, *, slot: int = 0, tree: Tree | None = None) -> Peer:
-        self.peers.append(Peer(self, task, slot, tree or self.tree))
+    def peer(self, task: str, *, slot: int = 0, zk: ZooKeeperSession | None = None) -> Peer:
+        self.peers.append(Peer(self, task, slot, zk or self.zk))
         return self.peers[-1]
 
     def through(self, peer: Peer) -> None:
@@ -123,8 +123,8 @@ class Stand:
 
     def told(self, kind: str, peer: Peer) -> int:
         """How often the coordinator was told that by this peer."""
-        names = self.tree.children(node_paths.INBOX)
-        found = self.tree.read_many(f"{node_paths.INBOX}/{name}" for name in names if name.startswith(kind))
+        names = self.zk.children(node_paths.INBOX)
+        found = self.zk.read_many(f"{node_paths.INBOX}/{name}" for name in names if name.startswith(kind))
         return sum(f'"{peer.work.peer}"'.encode() in data for data in found.values())
 
     def made(self) -> None:
@@ -167,8 +167,8 @@ class Stand:
         DOORS.open.set()
         for peer in self.peers:
             peer.stop()
-        for tree in self.trees:
-            tree.close()
+        for zk in self.trees:
+            zk.close()
 
 
 @pytest.fixture
@@ -233,16 +233,16 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
     """Fenced when its task was given to the rival, a loop stands down, and everything is the rival's to do."""
     zombie = stand.peer("work")
     assert DOORS.entered.wait(90)
-    at_the_gate, go = threading.Event(), threading.Event()
+    at_the_failpoint, go = threading.Event(), threading.Event()
 
     def wait(point: str) -> None:
         if point == "begin" and threading.current_thread() is zombie.thread:
-            at_the_gate.set()
+            at_the_failpoint.set()
             assert go.wait(90)
 
-    monkeypatch.setattr(task_loop, "gate", wait)
+    monkeypatch.setattr(task_loop, "failpoint", wait)
     DOORS.open.set()
-    assert at_the_gate.wait(90)
+    assert at_the_failpoint.wait(90)
     zombie.grant.revoke()  # past its last look at the grant: only the fences are left
     heir = stand.peer("work")
     until(lambda: (reader := heir.loop.__dict__.get("_reader")) and reader._held, what="the heir to hold the slot")
@@ -295,12 +295,12 @@ def test_nothing_is_committed_while_zookeeper_is_away(
         stand = build(settings)
         stand.made()
         distant = settings.zookeeper.model_copy(update={"hosts": proxy.address, "session_timeout": 30.0})
-        tree = Tree.connect(settings.model_copy(update={"zookeeper": distant}))
-        stand.trees.append(tree)
-        peer = stand.peer("work", tree=tree)
+        zk = ZooKeeperSession.connect(settings.model_copy(update={"zookeeper": distant}))
+        stand.trees.append(zk)
+        peer = stand.peer("work", zk=zk)
         assert DOORS.entered.wait(90)
         proxy.refuse()
-        until(lambda: not tree.connected, what="the connection to be lost")
+        until(lambda: not zk.connected, what="the connection to be lost")
         DOORS.open.set()
         assert DOORS.left.wait(90)
         polls = counting(monkeypatch)
@@ -349,7 +349,7 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
         if here == point and threading.current_thread() is first.thread:
             raise GrantGone
 
-    monkeypatch.setattr(task_loop, "gate", dies)
+    monkeypatch.setattr(task_loop, "failpoint", dies)
     first.grant.update("sealing")
     first.ends()
     assert not stand.told("complete", first)

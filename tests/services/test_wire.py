@@ -17,7 +17,7 @@ from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.events import Evicted, Left, PeerBorn, TaskFailed
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
 from tests.services import light
 from tests.services.arena import Noting
@@ -32,14 +32,14 @@ def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
     return load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": session})
 
 
-def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
     """Each of 500 is put in and its reply cut off, under one leader and then the next: each is logged once.
 
     In half of the rounds somebody leads, and has taken the requests before their writers can look for them, so that these
     send them again; in the others they are still there.
     """
-    far = Tree.connect(through(settings, proxy, 30))
-    far.clockwork = sent = Noting()
+    far = ZooKeeperSession.connect(through(settings, proxy, 30))
+    far.runtime = sent = Noting()
     rounds = REQUESTS // AT_A_TIME
 
     def cut_off(number: int, *, led: bool) -> None:
@@ -49,7 +49,7 @@ def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: 
         events = [Evicted(peer=f"p{number}-{each}") for each in range(AT_A_TIME)]
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             answers = [pool.submit(far.request, event) for event in events]
-            until(lambda: len(arrived(tree, sent.made[before:], logged=led)) == AT_A_TIME, what="all to arrive")
+            until(lambda: len(arrived(zk, sent.made[before:], logged=led)) == AT_A_TIME, what="all to arrive")
             proxy.cut()
             for answer in answers:
                 answer.result(60)
@@ -60,23 +60,23 @@ def test_requests_whose_replies_are_lost(settings: Settings, tree: Tree, proxy: 
                 for number in range(part * rounds // 4, (part + 1) * rounds // 4):
                     cut_off(number, led=part % 2 == 0)
         with coordinator(settings):
-            until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-            until(lambda: tree.children(node_paths.INBOX) == [], what="every request to be taken")
+            until(lambda: hold_together(zk, settings) is None, what="all to be decided")
+            until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
     far.close()
     said = Counter(line["event"] for line in lines)
     assert said["node created in spite of a lost connection"] == REQUESTS == len(sent.made)
     assert said["request came a second time and is left out"] == REQUESTS // 2
-    entries = [entry for _, entry in event_log.read_entries(tree)]
+    entries = [entry for _, entry in event_log.read_entries(zk)]
     assert sorted(entry.request for entry in entries) == sorted(sent.made)
     assert len({entry.event.peer for entry in entries}) == REQUESTS
 
 
-def arrived(tree: Tree, uuids: list[str], *, logged: bool) -> set[str]:
+def arrived(zk: ZooKeeperSession, uuids: list[str], *, logged: bool) -> set[str]:
     """Which of these requests stand in the log, or else in the inbox."""
     if logged:
-        first = max(event_log.last(tree) - 2 * AT_A_TIME, event_log.FIRST)
-        return {entry.request for _, entry in event_log.read_entries(tree, first)} & set(uuids)
-    return {name.rpartition("-")[0].rpartition("-")[2] for name in tree.children(node_paths.INBOX)} & set(uuids)
+        first = max(event_log.last(zk) - 2 * AT_A_TIME, event_log.FIRST)
+        return {entry.request for _, entry in event_log.read_entries(zk, first)} & set(uuids)
+    return {name.rpartition("-")[0].rpartition("-")[2] for name in zk.children(node_paths.INBOX)} & set(uuids)
 
 
 class Daemon:
@@ -102,16 +102,18 @@ class LetGoHere(LightCraft):
         super().__init__(name, holds)
         self.exhausted = threading.Event()
 
-    def may(self, tree: Tree, step: str) -> bool:
-        return self.exhausted.is_set() if step == "exhausted" else super().may(tree, step)
+    def may(self, zk: ZooKeeperSession, step: str) -> bool:
+        return self.exhausted.is_set() if step == "exhausted" else super().may(zk, step)
 
 
-def test_a_suspended_peer_commits_nothing_and_then_goes_on(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+def test_a_suspended_peer_commits_nothing_and_then_goes_on(
+    settings: Settings, zk: ZooKeeperSession, proxy: Proxy
+) -> None:
     """Without its connection a grant stands but is not usable: nothing is sealed. When it is back, the same peer goes on."""
-    light.set_stage(tree)
+    light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(through(settings, proxy, 30), "exhausted", kind=LetGoHere)
-        submit(tree, "count-1")
+        submit(zk, "count-1")
         (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
         assert grant.usable
         proxy.refuse()
@@ -120,54 +122,54 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(settings: Settings, t
         daemon.craft.exhausted.set()
         looks = daemon.craft.polls
         until(lambda: daemon.craft.polls > looks + 10, what="its loop to look for something to do again and again")
-        assert light.sentinels(tree) == []
+        assert light.sentinels(zk) == []
         assert not grant.usable
         proxy.accept_again()
         until(lambda: grant.usable, what="the connection to be back")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
         daemon.stop()
-        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-    assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
-    assert len([event for _, event in event_log.read_log(tree) if isinstance(event, PeerBorn)]) == 1
+        until(lambda: hold_together(zk, settings) is None, what="all to be decided")
+    assert light.sentinels(zk) == ["P1 read", "P1 work", "P1 write"]
+    assert len([event for _, event in event_log.read_log(zk) if isinstance(event, PeerBorn)]) == 1
 
 
-def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Settings, tree: Tree) -> None:
+def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Settings, zk: ZooKeeperSession) -> None:
     """It lets go of its task and says goodbye; nobody counts that as a failure of the task."""
-    light.set_stage(tree)
+    light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(settings, "exhausted")
-        submit(tree, "count-1")
+        submit(zk, "count-1")
         until(lambda: daemon.craft.grants, what="the task to be taken")
         daemon.stop()
-        until(lambda: tree.children(node_paths.INBOX) == [], what="its goodbye to be taken")
-        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-    events = [event for _, event in event_log.read_log(tree)]
+        until(lambda: zk.children(node_paths.INBOX) == [], what="its goodbye to be taken")
+        until(lambda: hold_together(zk, settings) is None, what="all to be decided")
+    events = [event for _, event in event_log.read_log(zk)]
     assert [event.peer for event in events if isinstance(event, Left)] == [
         event.peer for event in events if isinstance(event, PeerBorn)
     ]
     assert not [event for event in events if isinstance(event, TaskFailed)]
 
 
-def test_a_lost_peer_begins_afresh(settings: Settings, tree: Tree, proxy: Proxy) -> None:
+def test_a_lost_peer_begins_afresh(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
     """Away for longer than its session lives: it is dead, its grant is gone, and it comes back under a new id and goes on."""
-    light.set_stage(tree)
+    light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(through(settings, proxy, 2), "exhausted")
-        submit(tree, "count-1")
+        submit(zk, "count-1")
         (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
-        (before,) = tree.children(node_paths.PULSE)
+        (before,) = zk.children(node_paths.PULSE)
         proxy.refuse()
-        until(lambda: tree.children(node_paths.PULSE) == [], what="its session to end")
-        light.go(tree, "P1", "exhausted")
+        until(lambda: zk.children(node_paths.PULSE) == [], what="its session to end")
+        light.go(zk, "P1", "exhausted")
         assert not grant.usable
         proxy.accept_again()
         until(lambda: grant.gone, what="the grant to be gone")
-        (after,) = until(lambda: tree.children(node_paths.PULSE), what="its next life")
+        (after,) = until(lambda: zk.children(node_paths.PULSE), what="its next life")
         assert after != before
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
         daemon.stop()
-        until(lambda: hold_together(tree, settings) is None, what="all to be decided")
-    assert light.sentinels(tree) == ["P1 read", "P1 work", "P1 write"]
+        until(lambda: hold_together(zk, settings) is None, what="all to be decided")
+    assert light.sentinels(zk) == ["P1 read", "P1 work", "P1 write"]
 
 
 class Clumsy(LightCraft):
@@ -175,25 +177,25 @@ class Clumsy(LightCraft):
 
     error: ClassVar[BaseException] = RuntimeError("unheard of")
 
-    def work(self, prepared: LightWork, grant: Grant, tree: Tree) -> None:
+    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
         if not self.grants:
             self.grants.append(grant)
             raise self.error
-        super().work(prepared, grant, tree)
+        super().work(prepared, grant, zk)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [RuntimeError("unheard of"), SystemExit("no Exception either")], ids=repr)
 def test_a_peer_whose_loop_breaks_begins_afresh(
-    settings: Settings, tree: Tree, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, zk: ZooKeeperSession, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ends a task's thread, its peer does not keep the task: it comes back under a new id, and the job completes."""
     monkeypatch.setattr(Clumsy, "error", error)
-    light.set_stage(tree)
+    light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(settings, kind=Clumsy)
-        submit(tree, "count-1")
-        until(lambda: completed(tree, "count-1"), what="the job to be completed")
+        submit(zk, "count-1")
+        until(lambda: completed(zk, "count-1"), what="the job to be completed")
         daemon.stop()
     assert daemon.craft.grants[0].gone
-    assert len({event.peer for _, event in event_log.read_log(tree) if isinstance(event, PeerBorn)}) == 2
+    assert len({event.peer for _, event in event_log.read_log(zk) if isinstance(event, PeerBorn)}) == 2

@@ -98,7 +98,7 @@ class SimClient:
         self.zookeeper = zookeeper
         self.sim = zookeeper.sim
         self.process = process
-        self.clockwork = SimClockwork(process)
+        self.runtime = SimClockwork(process)
         zookeeper.clients += 1
         self.number = zookeeper.clients
         self.timeout = timeout

@@ -299,7 +299,7 @@ class SimPost:
 
 
 class SimClockwork:
-    """A process's clock, chance and threads; stands in for ``sardonyx.runtime.clock.Clockwork``."""
+    """A process's clock, chance and threads; stands in for ``sardonyx.runtime.clock.Runtime``."""
 
     EPOCH = 1_700_000_000.0
 

@@ -22,7 +22,7 @@ from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel.election import Votes, VotesGone
 from tests.simulation.engine import Process, SimClockwork, Simulation
 
@@ -85,10 +85,10 @@ class SimKafka:
 
     # Links, as the coordinator makes and removes them
 
-    def create(self, clockwork: SimClockwork, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+    def create(self, runtime: SimClockwork, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         graph = self.graphs.setdefault(job, graph_of(spec, "sim", job))
         for link in graph.links:
-            clockwork.sleep(self.sim.rng.random() * 0.05)
+            runtime.sleep(self.sim.rng.random() * 0.05)
             self._fail_now_and_then()
             if link.owned:
                 self.topics.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions))
@@ -98,30 +98,30 @@ class SimKafka:
                 self.bound.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions, records, end=end))
         return {link.name: LinkFacts(spec.partitions) for link in graph.links}
 
-    def delete(self, clockwork: SimClockwork, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete(self, runtime: SimClockwork, job: str, spec: JobSpec) -> dict[str, Counts]:
         counts = {}
         graph = graph_of(spec, "sim", job)
         for stage in graph.stages:
             read = [topic for link in stage.ingress if (topic := self.topic(job, link)) is not None]
             counts[stage.name] = Counts(rows_in=sum(p.position for topic in read for p in topic.partitions))
         for name in list(self.topics.get(job, {})):
-            clockwork.sleep(self.sim.rng.random() * 0.05)
+            runtime.sleep(self.sim.rng.random() * 0.05)
             self._fail_now_and_then()
             self.topics.get(job, {}).pop(name, None)
         if not self.topics.get(job):
             self.topics.pop(job, None)
         return counts
 
-    def forget(self, clockwork: SimClockwork, jobs: Collection[str]) -> None:
+    def forget(self, runtime: SimClockwork, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
-        clockwork.sleep(self.sim.rng.random() * 0.05)
+        runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
         for job in jobs:
             self.topics.pop(job, None)
 
-    def fence(self, clockwork: SimClockwork, slot: Slot) -> None:
+    def fence(self, runtime: SimClockwork, slot: Slot) -> None:
         """From the outside; whoever holds the slot by now is fenced like whoever held it."""
-        clockwork.sleep(self.sim.rng.random() * 0.05)
+        runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
         self.epochs[slot] = self.epochs.get(slot, 0) + 1
 
@@ -187,22 +187,22 @@ class SimLinks:
     """A coordinator's hands on Kafka: stands in for ``coordinator.loop.side_effects.KafkaLinks``."""
 
     kafka: SimKafka
-    clockwork: SimClockwork
+    runtime: SimClockwork
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
-        return self.kafka.create(self.clockwork, job, spec)
+        return self.kafka.create(self.runtime, job, spec)
 
     def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
-        return self.kafka.delete(self.clockwork, job, spec)
+        return self.kafka.delete(self.runtime, job, spec)
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
-        self.kafka.fence(self.clockwork, slot)
+        self.kafka.fence(self.runtime, slot)
 
     def dismiss(self, slot: Slot, spec: JobSpec) -> None:
         """The groups of this Kafka put silent members out by themselves."""
 
     def forget(self, jobs: Collection[str]) -> None:
-        self.kafka.forget(self.clockwork, jobs)
+        self.kafka.forget(self.runtime, jobs)
 
 
 @dataclass
@@ -218,15 +218,15 @@ class SimCraft:
     """A peer's work: stands in for ``peer.daemon.SparkCraft``. The steps are those of ``peer.task_loop``."""
 
     kafka: SimKafka
-    clockwork: SimClockwork
+    runtime: SimClockwork
     trouble: Any
     """``declines``, ``fails``, ``fails_for_good``: how often each happens; a part of 1."""
 
-    def prepare(self, tree: Tree, peer: str, assignment: Assignment) -> Prepared:
-        self.trouble.pass_point(self.clockwork.process, "offered")
-        self.clockwork.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
-        spec = tree.read(node_paths.job_spec(assignment.job))
-        links = tree.read(node_paths.job_links(assignment.job))
+    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Prepared:
+        self.trouble.pass_point(self.runtime.process, "offered")
+        self.runtime.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
+        spec = zk.read(node_paths.job_spec(assignment.job))
+        links = zk.read(node_paths.job_links(assignment.job))
         if self.kafka.sim.rng.random() < self.trouble.declines:
             raise SardonyxError("SX-SIMULATED", "its code does not import")
         if spec is None or links is None:
@@ -235,24 +235,24 @@ class SimCraft:
         facts = msgspec.json.decode(links, type=LinksNote).links
         return Prepared(peer, assignment, graph.stage(assignment.task), facts)
 
-    def work(self, prepared: Prepared, grant: Grant, tree: Tree) -> None:
-        Loop(self, prepared, grant, tree).run()
+    def work(self, prepared: Prepared, grant: Grant, zk: ZooKeeperSession) -> None:
+        Loop(self, prepared, grant, zk).run()
 
 
 class Loop:
     """One peer on one task."""
 
-    def __init__(self, craft: SimCraft, prepared: Prepared, grant: Grant, tree: Tree) -> None:
-        self.kafka, self.clockwork, self.trouble = craft.kafka, craft.clockwork, craft.trouble
+    def __init__(self, craft: SimCraft, prepared: Prepared, grant: Grant, zk: ZooKeeperSession) -> None:
+        self.kafka, self.runtime, self.trouble = craft.kafka, craft.runtime, craft.trouble
         self.rng = craft.kafka.sim.rng
         self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
-        self.grant, self.tree = grant, tree
-        self.votes = Votes(tree, self.assignment.job)
+        self.grant, self.zk = grant, zk
+        self.votes = Votes(zk, self.assignment.job)
         self.told = self.sealed = False
         self.member = f"{self.peer}/{self.assignment.id}"
 
     def _pass(self, point: str) -> None:
-        self.trouble.pass_point(self.clockwork.process, point)
+        self.trouble.pass_point(self.runtime.process, point)
 
     def run(self) -> None:
         self._pass("active")
@@ -283,13 +283,13 @@ class Loop:
         return self.grant.gone or self.grant.draining
 
     def _open(self) -> None:
-        self.clockwork.sleep(self.rng.random() * 0.02)
+        self.runtime.sleep(self.rng.random() * 0.02)
         self.epoch = self.kafka.init(self.assignment.job, self.stage.name, self.assignment.slot)
-        self.group = self.kafka.join(self.assignment.job, self.stage, self.member, self.clockwork.process)
+        self.group = self.kafka.join(self.assignment.job, self.stage, self.member, self.runtime.process)
 
     def _close(self) -> None:
         group = self.__dict__.pop("group", None)
-        if group is not None and self.clockwork.process.alive:
+        if group is not None and self.runtime.process.alive:
             self.kafka.leave(self.assignment.job, self.stage, group, self.member)
 
     def _topics(self) -> dict[str, Topic]:
@@ -331,7 +331,7 @@ class Loop:
     def _transaction(self, partitions: dict[tuple[str, int], int]) -> None:
         """Everything behind this line happens at once, or not at all."""
         self.grant.check()
-        self.clockwork.sleep(self.rng.random() * 0.01)
+        self.runtime.sleep(self.rng.random() * 0.01)
         if self.kafka.fenced(self.assignment, self.epoch):
             raise Refused
         if self.member not in self.group.members:
@@ -341,7 +341,7 @@ class Loop:
         self.kafka.commits += 1
 
     def _split(self, name: str, times: int) -> None:
-        self.clockwork.sleep(self.rng.random() * 0.05)
+        self.runtime.sleep(self.rng.random() * 0.05)
         self._wait_until_usable()
         self._transaction({(name, 0): times})
         topic = self._topics()[name]
@@ -349,12 +349,12 @@ class Loop:
             return
         for number in range(RECORDS):
             topic.partitions[number % len(topic.partitions)].records += 1
-        topic.sentinels.append(self.clockwork.token())
+        topic.sentinels.append(self.runtime.token())
         self._reply_lost()
 
     def _batch(self, where: tuple[str, int], times: int, partition: Partition) -> None:
         position, size = partition.position, min(BATCH, partition.records - partition.position)
-        self.clockwork.sleep(self.rng.random() * 0.3)
+        self.runtime.sleep(self.rng.random() * 0.3)
         self._wait_until_usable()
         self._transaction({where: times})
         assert partition.position == position, "a batch was committed behind the back of whoever holds the partition"
@@ -389,7 +389,7 @@ class Loop:
                 self._seal(held)
         elif not self.told and self._drained(topics, list(held) or everything):
             self._pass("exhausted")
-            self.tree.request(Exhausted(peer=self.peer, assignment=self.assignment.id))
+            self.zk.request(Exhausted(peer=self.peer, assignment=self.assignment.id))
             self.told = True
 
     def _seal(self, held: dict[tuple[str, int], int]) -> None:
@@ -398,7 +398,7 @@ class Loop:
         topics = self._topics()
         if not self._drained(topics, [(n, i) for n, topic in topics.items() for i in range(len(topic.partitions))]):
             return
-        uuid = self.clockwork.token()
+        uuid = self.runtime.token()
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)
             if out is not None and link.has_sentinels:
@@ -406,7 +406,7 @@ class Loop:
         rows = sum(p.position for topic in topics.values() for p in topic.partitions)
         self._reply_lost()
         self._pass("sealed")
-        self.tree.request(Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows)))
+        self.zk.request(Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows)))
         self.sealed = True
         self._pass("complete!")
 
@@ -415,7 +415,7 @@ class Loop:
         report = TaskFailed(peer=self.peer, assignment=self.assignment.id, error=error, fatal=fatal)
         while not self.grant.gone:
             try:
-                self.tree.request(report)
+                self.zk.request(report)
             except ZooKeeperAway:
                 self.grant.pause(1.0)
                 continue

@@ -73,11 +73,11 @@ def test_a_seed_gives_the_same_history_every_time() -> None:
 
 
 def _unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = sardonyx.zookeeper.session.Tree.begin
+    begin = sardonyx.zookeeper.session.ZooKeeperSession.begin
     monkeypatch.setattr(
-        sardonyx.zookeeper.session.Tree,
+        sardonyx.zookeeper.session.ZooKeeperSession,
         "begin",
-        lambda tree, wanted, *, epoch_version=None: begin(tree, wanted, epoch_version=None),
+        lambda zk, wanted, *, epoch_version=None: begin(zk, wanted, epoch_version=None),
     )
 
 
@@ -123,9 +123,9 @@ def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
 def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A create whose reply was lost is sent again without a search, and nobody knows the first by its name."""
     _forgetful(monkeypatch)
-    ask = sardonyx.zookeeper.session.Tree._ask
+    ask = sardonyx.zookeeper.session.ZooKeeperSession._ask
     monkeypatch.setattr(
-        sardonyx.zookeeper.session.Tree,
+        sardonyx.zookeeper.session.ZooKeeperSession,
         "_ask",
         lambda self, call, *, first=None, instead=None: ask(self, call, first=first),
     )

@@ -22,8 +22,8 @@ JOB = JobSpec(
     name="job",
     workflow=[("read", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="generator"),
-        TaskSpec(name="write", type="output", medium="blackhole"),
+        TaskSpec(name="read", type="input", connector="generator"),
+        TaskSpec(name="write", type="output", connector="blackhole"),
     ],
     partitions=2,
 )

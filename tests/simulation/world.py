@@ -1,8 +1,8 @@
 """A simulated cluster and one history of it: real coordinators and peer daemons on simulated ZooKeeper, Kafka and time.
 
 What runs is the product's own code: ``Coordinator`` with its election, watches, log, loop and outer worker; ``PeerDaemon`` with
-its virtual peers, grants and votes; ``Tree`` with all that it does about lost replies. Simulated are kazoo's client, the
-ensemble behind it, Kafka, and a task's work. A :class:`Plan` says what is to happen and when; the plan and its seed give
+its virtual peers, grants and votes; ``ZooKeeperSession`` with all that it does about lost replies. Simulated are kazoo's client,
+the ensemble behind it, Kafka, and a task's work. A :class:`Plan` says what is to happen and when; the plan and its seed give
 the same history every time.
 """
 
@@ -32,7 +32,7 @@ from sardonyx.core.events import Evicted, JobKilled, JobPurged, JobSubmitted, Re
 from sardonyx.core.graph import is_bounded
 from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
 from tests.simulation.kafka import SimCraft, SimKafka, SimLinks
@@ -48,7 +48,7 @@ STEPS = 400_000
 """Steps of a history, at most: more means that the same things happen for ever."""
 
 
-class SimTree(Tree):
+class SimTree(ZooKeeperSession):
     """The real tree; what it is asked to put in is written down."""
 
     oracle: Oracle
@@ -80,7 +80,7 @@ class World:
         self.settling = False
         self.wrong: list[str] = []
         self.user = Process(self.sim, "user")
-        self._user_tree: Tree | None = None
+        self._user_tree: ZooKeeperSession | None = None
 
     # Playing
 
@@ -173,16 +173,16 @@ class World:
         self.incarnations += 1
         process = Process(self.sim, f"{place}.{self.incarnations}")
         self.places[place] = process
-        clockwork = SimClockwork(process)
+        runtime = SimClockwork(process)
         connect = partial(self._connect, process)
         made: Coordinator | PeerDaemon
         if place.startswith("c"):
-            made = Coordinator(self.settings, SimLinks(self.kafka, clockwork), connect=connect, clockwork=clockwork)
+            made = Coordinator(self.settings, SimLinks(self.kafka, runtime), connect=connect, runtime=runtime)
         else:
             peers = self.settings.peer.model_copy(update={"virtual_peers": self.plan.daemons[int(place[1:])]})
-            craft = SimCraft(self.kafka, clockwork, self)
+            craft = SimCraft(self.kafka, runtime, self)
             settings = self.settings.model_copy(update={"peer": peers})
-            made = PeerDaemon(settings, craft, connect=connect, clockwork=clockwork)
+            made = PeerDaemon(settings, craft, connect=connect, runtime=runtime)
         self.running[place] = made
 
         def run() -> None:
@@ -207,12 +207,12 @@ class World:
         timeout: float | None = None,
         listener: Callable[[str], None] | None = None,
         survive_expiry: bool = False,
-    ) -> Tree:
+    ) -> ZooKeeperSession:
         client = SimClient(self.zookeeper, process, SESSION)
         self.oracle.clients.append(client)
-        tree = SimTree(client, settings, survive_expiry=survive_expiry, clockwork=SimClockwork(process))
-        tree.oracle = self.oracle
-        return tree.open(settings.zookeeper.connect_timeout if timeout is None else timeout, listener)
+        zk = SimTree(client, settings, survive_expiry=survive_expiry, runtime=SimClockwork(process))
+        zk.oracle = self.oracle
+        return zk.open(settings.zookeeper.connect_timeout if timeout is None else timeout, listener)
 
     # A user
 
@@ -224,21 +224,21 @@ class World:
                 continue
 
     def _ask(self, request: Request) -> None:
-        self._put(lambda tree: tree.request(request))
+        self._put(lambda zk: zk.request(request))
 
-    def _put(self, put: Callable[[Tree], object]) -> None:
+    def _put(self, put: Callable[[ZooKeeperSession], object]) -> None:
         """Have the user do something with the tree, as often as it takes."""
 
         def ask() -> None:
-            clockwork = SimClockwork(self.user)
+            runtime = SimClockwork(self.user)
             while self._user_tree is None:
-                clockwork.sleep(0.1)
+                runtime.sleep(0.1)
             while True:
                 try:
                     put(self._user_tree)
                     return
                 except (ZooKeeperAway, SessionLost):
-                    clockwork.sleep(0.5)
+                    runtime.sleep(0.5)
 
         self.user.spawn("ask", ask)
 
@@ -308,7 +308,7 @@ class World:
         del fault
         said = nonsense(self)
         if isinstance(said, bytes):
-            self._put(lambda tree: tree.create_sequential(f"{node_paths.INBOX}/{self.sim.rng.random()}-", said))
+            self._put(lambda zk: zk.create_sequential(f"{node_paths.INBOX}/{self.sim.rng.random()}-", said))
         else:
             self._ask(said)
 

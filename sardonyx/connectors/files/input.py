@@ -1,6 +1,6 @@
 """Files as input: csv, json (a record a line), parquet and text, read in pieces that can be read again.
 
-See ``docs/media.md`` for the options and for what is guaranteed.
+See ``docs/connectors.md`` for the options and for what is guaranteed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import structlog
 from sardonyx.connectors import json_text
 from sardonyx.connectors.files import disk, one_schema
 from sardonyx.core.errors import InternalError, OutputError
-from sardonyx.runtime.failpoints import gate
+from sardonyx.runtime.failpoints import failpoint
 
 STAGING = "_sardonyx"
 SUCCESS = "_SUCCESS"
@@ -149,7 +149,7 @@ class FilesOutput:
         self._publish(listed)  # 3. all that was committed is in place ...
         if self._overwrite:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
-        gate("in-seal")
+        failpoint("in-seal")
         self._remove_staging()  # 5. what no commit lists is gone too
         aside = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
         disk.write(aside, msgspec.json.encode(done))
@@ -205,7 +205,7 @@ class FilesOutput:
             target = self._folder / entry.final
             if not disk.rename(self._staging / entry.staged, target) and not target.exists():
                 raise self._lost(entry)
-            gate("in-publish")
+            failpoint("in-publish")
         if entries:
             disk.sync(self._folder)
 

@@ -1,6 +1,6 @@
 """Databases: how they are reached, what their types are to us, and which of their errors mean what.
 
-SQLAlchemy is only imported when a job names a database (``sardonyx[jdbc]``). Two are known, and tested: PostgreSQL and
+SQLAlchemy is only imported when a job names a database (``sardonyx[sql]``). Two are known, and tested: PostgreSQL and
 SQLite.
 """
 
@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Address:
-        """From a medium's options."""
+        """From a connector's options."""
         return cls(str(options["url"]).removeprefix("jdbc:"), options.get("user"), options.get("password_env"))
 
     @property
@@ -77,7 +77,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
             "SX-DATABASE-DRIVER",
             "this machine has nothing that talks to databases",
             cause=str(error),
-            fix="install it where peers and Spark workers run: pip install 'sardonyx[jdbc]'",
+            fix="install it where peers and Spark workers run: pip install 'sardonyx[sql]'",
         ) from error
     url = make_url(re.sub(r"^postgres(ql)?(?=:)", "postgresql+psycopg", address.url))
     if address.is_sqlite:

@@ -38,7 +38,7 @@ SPLIT_ROWS = 50_000
 _MOST_SPLITS = 10_000
 
 
-class JdbcInput:
+class SqlInput:
     """A database's table or query. Holds plain data only: it travels to Spark workers.
 
     Args:

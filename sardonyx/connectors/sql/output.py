@@ -10,8 +10,8 @@ What must be durable before what, for a batch that read each of its partitions f
    have overtaken. So that this is not lost if the peer dies before, it stands beside E as ``owed``.
 
 Whoever is given a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
-else, steps 3 and 4 were torn apart: the next commit says what is owed, once, and brings Kafka's position up. ``docs/media.md``
-goes through every way in which two peers can be at it at once.
+else, steps 3 and 4 were torn apart: the next commit says what is owed, once, and brings Kafka's position up.
+``docs/connectors.md`` goes through every way in which two peers can be at it at once.
 
 The table of positions is kept: a peer that was stopped in its first batch must find, when it wakes up, that it is late. Rows of
 sealed tasks go when a later job seals, a week after their own seal.
@@ -48,7 +48,7 @@ _KEPT = timedelta(days=7)
 _log = structlog.get_logger()
 
 
-class JdbcOutput:
+class SqlOutput:
     """One task's way into a table.
 
     Args:

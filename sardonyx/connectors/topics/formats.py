@@ -16,7 +16,7 @@ VALUE, KEY = "value", "key"
 
 
 class JsonFormat:
-    """An object a record. See ``docs/media.md`` for how each type is written.
+    """An object a record. See ``docs/connectors.md`` for how each type is written.
 
     Args:
         schema: declared columns; None: the types of each batch are taken from its records.

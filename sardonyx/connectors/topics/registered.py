@@ -42,7 +42,7 @@ class _Registered:
     """Records of one topic by schemas of a registry.
 
     Args:
-        options: of the ``kafka`` medium: topic, schema, key, registry, subject, value_schema, register.
+        options: of the ``kafka`` connector: topic, schema, key, registry, subject, value_schema, register.
         registry: the address that the settings give; the options' own goes first.
 
     Raises:
@@ -266,7 +266,7 @@ def _address(given: str | None) -> str:
     raise SetupError(
         "SX-REGISTRY-MISSING",
         "no address of a schema registry is given",
-        fix='give the medium registry="http://HOST:PORT", or set kafka.schema_registry where peers run',
+        fix='give the connector registry="http://HOST:PORT", or set kafka.schema_registry where peers run',
     )
 
 

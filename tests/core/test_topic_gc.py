@@ -59,8 +59,8 @@ def test_what_is_asked_for_meanwhile_comes_on_top(monkeypatch: pytest.MonkeyPatc
 
 def test_who_reads_dead_letters_is_known_by_the_job_they_are_of() -> None:
     """From a redo as it is made; a job that reads any other topic reads none."""
-    one = TaskSpec(name="one", type="input", medium="kafka", options={"topic": "t.orders-abc.one.d"})
-    out = TaskSpec(name="out", type="output", medium="blackhole")
+    one = TaskSpec(name="one", type="input", connector="kafka", options={"topic": "t.orders-abc.one.d"})
+    out = TaskSpec(name="out", type="output", connector="blackhole")
     spec = JobSpec(name="orders", workflow=[("one", "out")], catalog=[one, out])
     redo = redo_spec(spec, "out", "orders-redo", "t.orders-abc.out.dead", 0, 1)
     assert readers_of_letters({"orders-abc": spec, "orders-redo": redo}) == {"orders-abc": "orders-redo"}

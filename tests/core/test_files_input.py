@@ -21,16 +21,16 @@ from sardonyx.core.errors import InputError
 from sardonyx.core.spec import TaskSpec
 
 
-def media(path, **options) -> FilesInput:
+def connectors(path, **options) -> FilesInput:
     given_path = [str(one) for one in path] if isinstance(path, list) else str(path)
-    found = split_input(TaskSpec(name="in", type="input", medium="files", options={"path": given_path, **options}))
+    found = split_input(TaskSpec(name="in", type="input", connector="files", options={"path": given_path, **options}))
     assert isinstance(found, FilesInput)
     return found
 
 
 def read(path, **options) -> pa.Table:
     """Everything behind a path, piece by piece."""
-    source = media(path, **options)
+    source = connectors(path, **options)
     tables = [source.read(split.data) for split in source.splits()]
     return pa.concat_tables(tables) if tables else pa.table({})
 
@@ -96,7 +96,7 @@ def test_splits_have_a_fixed_order_and_can_be_read_again(tmp_path):
     """Two lists of splits are equal, and a split gives the same rows at every reading."""
     for name in ("b.csv", "a.csv"):
         (tmp_path / name).write_text("x\n" + "".join(f"{name}{n}\n" for n in range(50)))
-    source = media(tmp_path, format="csv", header=True, split_size=64)
+    source = connectors(tmp_path, format="csv", header=True, split_size=64)
     splits = list(source.splits())
     assert splits == list(source.splits())
     assert [Path(split.data["path"]).name for split in splits] == sorted(
@@ -151,7 +151,7 @@ def test_a_file_changed_meanwhile_is_refused(tmp_path):
     """A batch that is read again must be the same, so another size or time is an error; a removed file too."""
     file = tmp_path / "in.txt"
     file.write_text("a\nb\n")
-    source = media(file, format="text")
+    source = connectors(file, format="text")
     (split,) = source.splits()
     file.write_text("a\nc\n")
     os.utime(file, ns=(0, split.data["mtime_ns"] + 1))
@@ -323,7 +323,7 @@ def test_compressed_files(tmp_path, suffix, compress):
     else:
         with pa.CompressedOutputStream(str(file), name) as out:
             out.write(content)
-    assert len(list(media(file, format="csv", header=True, split_size=64).splits())) == 1
+    assert len(list(connectors(file, format="csv", header=True, split_size=64).splits())) == 1
     assert read(file, format="csv", header=True, schema="a int")["a"].to_pylist() == list(range(1000))
     with pytest.raises(InputError, match="line 2: column 'b' holds 'x'"):
         read(file, format="csv", header=True, schema="b int")
@@ -368,7 +368,7 @@ def test_json_lines(tmp_path):
     with pytest.raises(InputError, match="line 3: column 'a' holds a string where the schema says int32"):
         read(file, format="json", schema="a int", split_size=4)
     with pytest.raises(InputError, match="json files need a schema"):
-        media(file, format="json")
+        connectors(file, format="json")
 
 
 def test_text(tmp_path):
@@ -387,7 +387,7 @@ def test_parquet_by_row_groups(tmp_path):
         {"a": pa.array(range(1000), pa.int32()), "s": ["x" * 50] * 1000, "t": pa.array(range(1000), pa.timestamp("ns"))}
     )
     pq.write_table(table, file, row_group_size=100, use_dictionary=False)
-    source = media(file, format="parquet", schema="s string, a bigint", split_size=15_000)
+    source = connectors(file, format="parquet", schema="s string, a bigint", split_size=15_000)
     splits = list(source.splits())
     assert 1 < len(splits) < 10
     assert sum(split.rows or 0 for split in splits) == 1000
@@ -407,7 +407,7 @@ def test_parquet_by_row_groups(tmp_path):
 def test_inputs_are_plain_data(tmp_path):
     """They travel to Spark workers: nothing but texts, numbers and the like in them, and in what a split holds."""
     (tmp_path / "in.csv").write_text("a\n1\n")
-    source = media(tmp_path, format="csv", header=True, schema="a int")
+    source = connectors(tmp_path, format="csv", header=True, schema="a int")
     plain = (str, int, bool, type(None))
     for value in [*vars(source).values(), *vars(vars(source)["_dialect"]).values()]:
         assert isinstance(value, (*plain, list)) or value is vars(source)["_dialect"]

@@ -38,8 +38,8 @@ SPEC = JobSpec(
     name="j",
     workflow=[("read", "write")],
     catalog=[
-        TaskSpec(name="read", type="input", medium="generator", options={"count": 10}),
-        TaskSpec(name="write", type="output", medium="blackhole"),
+        TaskSpec(name="read", type="input", connector="generator", options={"count": 10}),
+        TaskSpec(name="write", type="output", connector="blackhole"),
     ],
 )
 ALONE = msgspec.structs.replace(

@@ -20,7 +20,7 @@ from queues.pieces import Batch
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx.connectors.base import PositionsMoved
-from sardonyx.connectors.sql.output import JdbcOutput
+from sardonyx.connectors.sql.output import SqlOutput
 from sardonyx.core.errors import InputError, OutputError
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import graph_of
@@ -60,8 +60,8 @@ class Way:
             name="w",
             workflow=[("a", "b")],
             catalog=[
-                TaskSpec(name="a", type="input", medium="kafka", options=options),
-                TaskSpec(name="b", type="output", medium="blackhole"),
+                TaskSpec(name="a", type="input", connector="kafka", options=options),
+                TaskSpec(name="b", type="output", connector="blackhole"),
             ],
         )
         graph = graph_of(spec, settings.deployment, "w-1")
@@ -88,7 +88,7 @@ class Peer:
     def __init__(self, way: Way, slot: int) -> None:
         self.way = way
         options = {"url": f"sqlite:///{way.folder}/out.db", "table": "numbers"}
-        self.store = PositionedOutlet(JdbcOutput(options, way.settings.deployment, "w-1", "b"))
+        self.store = PositionedOutlet(SqlOutput(options, way.settings.deployment, "w-1", "b"))
         self.writer = TransactionalWriter(
             way.settings, way.stage.transactional_id(way.settings.deployment, "w-1", slot)
         )

@@ -13,7 +13,7 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.intake import Watches, _numbered
 from sardonyx.core import node_paths
 from sardonyx.core.events import Left, PeerBorn, PeerDied
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
 
@@ -22,35 +22,35 @@ def collected(watches: Watches, state: State, at: float) -> list[event_log.Intak
     return [intake for portion in watches.collect(state, at) for intake in portion]
 
 
-def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, tree: Tree) -> None:
+def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Numbers that others write shorter than we do must not end one leadership after the other."""
     numbers = b",".join([b"1e15"] * 12_000)
     spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
-    tree.create_sequential(f"{node_paths.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
+    zk.create_sequential(f"{node_paths.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
     watches = Watches(leader, wake=lambda: None)
     assert collected(watches, new_state(), 1.0) == []
-    assert tree.children(node_paths.INBOX) == []
+    assert zk.children(node_paths.INBOX) == []
 
 
 def test_a_long_list_of_pulses_is_left_alone_for_a_while(
-    leader: Leadership, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    leader: Leadership, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often peers come and go; but a peer is born before what it asks for, and in the end all is seen."""
     woken = threading.Event()
     watches = Watches(leader, wake=woken.set)
     monkeypatch.setattr("coordinator.loop.intake.REST", 1e6)
     monkeypatch.setattr("coordinator.loop.intake.LONGEST_REST", 1e6)
-    tree.create(node_paths.pulse("a"), b"{}")
+    zk.create(node_paths.pulse("a"), b"{}")
     assert [intake.event for intake in collected(watches, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
     assert watches.due() is None
     state = replay([(1, PeerBorn(at=1.0, peer="a"))])
-    tree.delete(node_paths.pulse("a"))
+    zk.delete(node_paths.pulse("a"))
     assert woken.wait(10)
     assert collected(watches, state, 2.0) == []
-    assert watches.due() > tree.clockwork.now()
+    assert watches.due() > zk.runtime.now()
     woken.clear()
-    tree.create(node_paths.pulse("b"), b"{}")
-    tree.request(Left(peer="b"))
+    zk.create(node_paths.pulse("b"), b"{}")
+    zk.request(Left(peer="b"))
     assert woken.wait(10)
     found = collected(watches, state, 3.0)
     assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
@@ -61,19 +61,19 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(
     assert [intake.event for intake in died] == [PeerDied(at=4.0, peer="a")]
 
 
-def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, tree: Tree) -> None:
+def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Somebody has said in a peer's name that it leaves: its pulse goes, though nothing in the list has changed."""
     watches = Watches(leader, wake=lambda: None)
-    tree.create(node_paths.pulse("a"), b"{}")
+    zk.create(node_paths.pulse("a"), b"{}")
     (born,) = collected(watches, new_state(), 1.0)
     state = replay([(1, born.event), (2, Left(at=2.0, peer="a"))])
     assert collected(watches, state, 2.0) == []
-    assert tree.children(node_paths.PULSE) == ["a"]
-    soon = tree.clockwork.now() + 0.1
+    assert zk.children(node_paths.PULSE) == ["a"]
+    soon = zk.runtime.now() + 0.1
     watches.look_by(soon + 10)
     watches.look_by(soon)
     assert watches.due() == soon
-    until(lambda: collected(watches, state, 3.0) == [] and not tree.children(node_paths.PULSE), what="the pulse to go")
+    until(lambda: collected(watches, state, 3.0) == [] and not zk.children(node_paths.PULSE), what="the pulse to go")
     assert watches.due() is None or watches.due() < soon + 10
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.temp_dirs import scratch
+from sardonyx.runtime.temp_dirs import temp_dir
 
 OWNER = """
 import sys
-from sardonyx.runtime.temp_dirs import scratch
-with scratch("kind-") as folder:
+from sardonyx.runtime.temp_dirs import temp_dir
+with temp_dir("kind-") as folder:
     (folder / "file").write_text("x")
     print(folder, flush=True)
     sys.stdin.read()
@@ -32,7 +32,7 @@ def test_it_is_gone_after_the_block(temporary: Path) -> None:
     """With all that is in it, also if the block raises."""
 
     def work() -> None:
-        with scratch("kind-") as folder:
+        with temp_dir("kind-") as folder:
             assert folder.parent == temporary
             (folder / "sub").mkdir()
             raise KeyError
@@ -49,11 +49,11 @@ def test_what_a_killed_owner_left_goes_with_the_next_of_its_kind(temporary: Path
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
     with subprocess.Popen([sys.executable, "-c", OWNER], **pipes) as owner:
         left = Path(owner.stdout.readline().strip())
-        with scratch("kind-"):
+        with temp_dir("kind-"):
             assert (left / "file").exists()
         owner.send_signal(signal.SIGKILL)
     assert (left / "file").exists()
-    with scratch("kind-") as folder:
+    with temp_dir("kind-") as folder:
         assert sorted(path.name for path in temporary.iterdir()) == sorted([folder.name, "other-1"])
 
 
@@ -62,6 +62,6 @@ def test_a_directory_that_somebody_else_made_stays(temporary: Path) -> None:
     mine = temporary / "kind-mine"
     mine.mkdir()
     (mine / "thesis").write_text("x")
-    with scratch("kind-"):
+    with temp_dir("kind-"):
         pass
     assert [path.name for path in mine.iterdir()] == ["thesis"]

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from sardonyx.runtime.background import Aside
+from sardonyx.runtime.background import BackgroundThread
 
 
 def test_calls_run_in_order_behind_the_first_one() -> None:
     """On one thread, the first call before all others; what a call gives or raises is in its future."""
     ran: list[object] = []
-    aside = Aside("aside", lambda: ran.append(threading.current_thread().name))
+    aside = BackgroundThread("aside", lambda: ran.append(threading.current_thread().name))
     assert ran == []
 
     def fail() -> None:
@@ -32,5 +32,8 @@ def test_calls_run_in_order_behind_the_first_one() -> None:
 
 def test_a_call_that_never_returns_does_not_keep_the_process() -> None:
     """A daemon that is told to stop ends, whatever a user's function does."""
-    program = "import threading; from sardonyx.runtime.background import Aside; Aside('a', list).submit(threading.Event().wait)"
+    program = (
+        "import threading; from sardonyx.runtime.background import BackgroundThread;"
+        "BackgroundThread('a', list).submit(threading.Event().wait)"
+    )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Gates: nothing by default, and exactly at the point that is named otherwise."""
+"""Failpoints: nothing by default, and exactly at the point that is named otherwise."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.failpoints import VARIABLE, Gates
+from sardonyx.runtime.failpoints import VARIABLE, Failpoints
 
-PASSING = "from sardonyx.runtime.failpoints import gate\nfor point in 'abababab': gate(point); print(point, end='', flush=True)"
+PASSING = (
+    "from sardonyx.runtime.failpoints import failpoint\n"
+    "for point in 'abababab': failpoint(point); print(point, end='', flush=True)"
+)
 
 
 @pytest.mark.parametrize(("value", "passed", "code"), [("", "abababab", 0), ("b:3:kill", "ababa", -signal.SIGKILL)])
-def test_a_process_dies_at_the_gate_that_is_named(value: str, passed: str, code: int) -> None:
-    """SIGKILL at the third time the point is passed; no variable, no gate."""
+def test_a_process_dies_at_the_failpoint_that_is_named(value: str, passed: str, code: int) -> None:
+    """SIGKILL at the third time the point is passed; no variable, no failpoint."""
     ran = subprocess.run(
         [sys.executable, "-c", PASSING],
         env={VARIABLE: value, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -31,7 +34,7 @@ def test_a_process_dies_at_the_gate_that_is_named(value: str, passed: str, code:
 def test_a_value_that_is_none_is_refused(value: str) -> None:
     """A fault test that would never strike must not pass for that reason."""
     with pytest.raises(ValueError, match=VARIABLE):
-        Gates(value)
+        Failpoints(value)
 
 
 def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> 
     assert taken.suffix[1:].isdecimal()
 
 
-def test_who_is_seen_to_have_taken_a_gate_is_hit_for_sure(tmp_path: Path) -> None:
+def test_who_is_seen_to_have_taken_a_failpoint_is_hit_for_sure(tmp_path: Path) -> None:
     """Whoever armed it removes the mark as soon as it is there; the process that left it is hit all the same."""
     (tmp_path / "b").write_text("kill")
     removing = (

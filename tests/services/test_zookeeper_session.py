@@ -20,7 +20,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.bulk import Transaction
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
-from sardonyx.zookeeper.session import Tree
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, SetIf
 from tests.proxy import Proxy
 from tests.sessions import end_session
@@ -28,9 +28,9 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def far_tree(settings: Settings, proxy: Proxy) -> Iterator[Tree]:
-    """The same tree as ``tree``, by way of the proxy."""
-    opened = Tree.connect(through(settings, proxy))
+def far_tree(settings: Settings, proxy: Proxy) -> Iterator[ZooKeeperSession]:
+    """The same tree as ``zk``, by way of the proxy."""
+    opened = ZooKeeperSession.connect(through(settings, proxy))
     yield opened
     opened.close()
 
@@ -41,9 +41,9 @@ def through(settings: Settings, proxy: Proxy, **zookeeper: object) -> Settings:
     )
 
 
-def test_top_nodes_stand_after_the_first_connection(tree: Tree) -> None:
+def test_top_nodes_stand_after_the_first_connection(zk: ZooKeeperSession) -> None:
     """Whoever connects first makes the top nodes, and nothing else."""
-    assert [f"/{name}" for name in tree.children("")] == sorted(node_paths.TOP)
+    assert [f"/{name}" for name in zk.children("")] == sorted(node_paths.TOP)
 
 
 def test_the_session_timeout_is_the_negotiated_one(settings: Settings) -> None:
@@ -51,71 +51,71 @@ def test_the_session_timeout_is_the_negotiated_one(settings: Settings) -> None:
     asked = load_settings(
         deployment=settings.deployment, zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 0.5}
     )
-    tree = Tree.connect(asked)
+    zk = ZooKeeperSession.connect(asked)
     try:
-        assert tree.session_timeout > 0.5
+        assert zk.session_timeout > 0.5
     finally:
-        tree.close()
+        zk.close()
 
 
-def test_reading_what_is_not_there(tree: Tree) -> None:
+def test_reading_what_is_not_there(zk: ZooKeeperSession) -> None:
     """A missing node is None, no children, or left out; never an error."""
-    tree.create("/job/here", b"1")
-    assert tree.read("/job/none") is None
-    assert tree.children("/job/none") == []
-    assert tree.read_many(["/job/none", "/job/here"]) == {"/job/here": b"1"}
-    assert tree.children_of(["/job/none", "/job/here", "/job"]) == {"/job/here": [], "/job": ["here"]}
-    tree.delete("/job/none")
+    zk.create("/job/here", b"1")
+    assert zk.read("/job/none") is None
+    assert zk.children("/job/none") == []
+    assert zk.read_many(["/job/none", "/job/here"]) == {"/job/here": b"1"}
+    assert zk.children_of(["/job/none", "/job/here", "/job"]) == {"/job/here": [], "/job": ["here"]}
+    zk.delete("/job/none")
 
 
-def test_the_children_of_more_nodes_than_fit_into_one_window(tree: Tree) -> None:
+def test_the_children_of_more_nodes_than_fit_into_one_window(zk: ZooKeeperSession) -> None:
     """Of each node its own children, in order."""
     nodes = [f"/job/{n}" for n in range(1100)]
     for at in range(0, len(nodes), 100):
         some = nodes[at : at + 100]
-        tree.commit([Create(path) for node in some for path in (node, f"{node}/b", f"{node}/a")])
-    assert tree.children_of(nodes) == {node: ["a", "b"] for node in nodes}
+        zk.commit([Create(path) for node in some for path in (node, f"{node}/b", f"{node}/a")])
+    assert zk.children_of(nodes) == {node: ["a", "b"] for node in nodes}
 
 
-def test_read_many_reads_more_than_fits_into_one_window(tree: Tree) -> None:
+def test_read_many_reads_more_than_fits_into_one_window(zk: ZooKeeperSession) -> None:
     """Thousands of nodes come back complete."""
     paths = [f"/job/{n}" for n in range(2500)]
     for at in range(0, 2500, 500):
-        tree.commit([Create(path, path.encode()) for path in paths[at : at + 500]])
-    assert tree.read_many(paths) == {path: path.encode() for path in paths}
+        zk.commit([Create(path, path.encode()) for path in paths[at : at + 500]])
+    assert zk.read_many(paths) == {path: path.encode() for path in paths}
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_watch_tells_of_a_node_that_appears_or_changes(tree: Tree, there: bool) -> None:
+def test_a_watch_tells_of_a_node_that_appears_or_changes(zk: ZooKeeperSession, there: bool) -> None:
     """A watch fires once, also for a node that was not there when it was read."""
     changed = threading.Event()
     if there:
-        tree.create("/job/a", b"1")
-    tree.read("/job/a", watch=lambda _: changed.set())
-    tree.commit([Set("/job/a", b"2") if there else Create("/job/a", b"2")])
+        zk.create("/job/a", b"1")
+    zk.read("/job/a", watch=lambda _: changed.set())
+    zk.commit([Set("/job/a", b"2") if there else Create("/job/a", b"2")])
     assert changed.wait(10)
-    assert tree.read("/job/a") == b"2"
+    assert zk.read("/job/a") == b"2"
 
 
-def test_create_says_whether_it_was_first(tree: Tree, settings: Settings) -> None:
+def test_create_says_whether_it_was_first(zk: ZooKeeperSession, settings: Settings) -> None:
     """The first of two creators hears True, the second False; ephemeral nodes vanish with their session, and are known as its own
     until then: the call that made one may have given up before it heard so.
     """
-    other = Tree.connect(settings)
-    assert tree.create("/pulse/p", b"tree", ephemeral=True)
-    assert tree.create("/pulse/p", b"tree", ephemeral=True)
-    assert tree.create("/job/x", b"tree")
-    assert not tree.create("/job/x", b"tree")
+    other = ZooKeeperSession.connect(settings)
+    assert zk.create("/pulse/p", b"tree", ephemeral=True)
+    assert zk.create("/pulse/p", b"tree", ephemeral=True)
+    assert zk.create("/job/x", b"tree")
+    assert not zk.create("/job/x", b"tree")
     assert not other.create("/pulse/p", b"other", ephemeral=True)
     assert other.create("/pulse/q", b"other", ephemeral=True)
     other.close()
-    assert tree.children("/pulse") == ["p"]
+    assert zk.children("/pulse") == ["p"]
 
 
 # Lost replies
 
 
-def lose_reply(tree: Tree, proxy: Proxy, seen: object, act: object) -> object:
+def lose_reply(zk: ZooKeeperSession, proxy: Proxy, seen: object, act: object) -> object:
     """Run ``act``, whose reply is lost: the connection is cut once ``seen`` tells that the server has done it."""
     proxy.lose_replies()
     with ThreadPoolExecutor(1) as pool:
@@ -125,25 +125,29 @@ def lose_reply(tree: Tree, proxy: Proxy, seen: object, act: object) -> object:
         return running.result(30)
 
 
-def test_a_request_whose_reply_is_lost_is_put_in_once(tree: Tree, far_tree: Tree, proxy: Proxy) -> None:
+def test_a_request_whose_reply_is_lost_is_put_in_once(
+    zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
+) -> None:
     """Sent again after a lost reply, a request still stands in the inbox once."""
     for n in range(5):
         event = Evicted(peer=f"p{n}")
         lose_reply(
             far_tree,
             proxy,
-            lambda n=n: len(tree.children(node_paths.INBOX)) == n + 1,
+            lambda n=n: len(zk.children(node_paths.INBOX)) == n + 1,
             lambda e=event: far_tree.request(e),
         )
-    names = tree.children(node_paths.INBOX)
+    names = zk.children(node_paths.INBOX)
     found = [
-        decode_request(tree.read(f"{node_paths.INBOX}/{name}") or b"") for name in sorted(names, key=lambda n: n[-10:])
+        decode_request(zk.read(f"{node_paths.INBOX}/{name}") or b"") for name in sorted(names, key=lambda n: n[-10:])
     ]
     assert found == [Evicted(peer=f"p{n}") for n in range(5)]
     assert proxy.lost > 0
 
 
-def test_a_request_that_never_arrived_is_sent_again(tree: Tree, far_tree: Tree, proxy: Proxy) -> None:
+def test_a_request_that_never_arrived_is_sent_again(
+    zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
+) -> None:
     """A request that is asked for while the connection is down arrives when it is back."""
     proxy.refuse()
     until(lambda: not far_tree.connected, what="the connection to be seen as down")
@@ -151,35 +155,37 @@ def test_a_request_that_never_arrived_is_sent_again(tree: Tree, far_tree: Tree, 
         running = pool.submit(far_tree.request, Evicted(peer="p"))
         proxy.accept_again()
         running.result(30)
-    assert len(tree.children(node_paths.INBOX)) == 1
+    assert len(zk.children(node_paths.INBOX)) == 1
 
 
 @pytest.mark.parametrize("ephemeral", [True, False])
 def test_create_knows_its_own_node_after_a_lost_reply(
-    tree: Tree, far_tree: Tree, proxy: Proxy, ephemeral: bool
+    zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy, ephemeral: bool
 ) -> None:
     """Whose create was done and only the reply lost is told True, not that somebody else was first."""
     made = lose_reply(
         far_tree,
         proxy,
-        lambda: tree.read("/pulse/p") is not None,
+        lambda: zk.read("/pulse/p") is not None,
         lambda: far_tree.create("/pulse/p", b"mine", ephemeral=ephemeral),
     )
     assert made is True
 
 
-def test_a_commit_whose_reply_is_lost_is_of_unknown_outcome(tree: Tree, far_tree: Tree, proxy: Proxy) -> None:
+def test_a_commit_whose_reply_is_lost_is_of_unknown_outcome(
+    zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
+) -> None:
     """A transaction is never sent a second time: its writer is told that it may have been done."""
     with pytest.raises(OutcomeUnknown) as caught:
         lose_reply(
-            far_tree, proxy, lambda: tree.read("/job/x") is not None, lambda: far_tree.commit([Create("/job/x", b"1")])
+            far_tree, proxy, lambda: zk.read("/job/x") is not None, lambda: far_tree.commit([Create("/job/x", b"1")])
         )
     assert caught.value.code == "SX-ZOOKEEPER-OUTCOME-UNKNOWN"
 
 
 def test_a_request_gives_up_when_zookeeper_stays_away(settings: Settings, proxy: Proxy) -> None:
     """Past the deadline there is a clear error that names the address, not an endless wait."""
-    far_tree = Tree.connect(through(settings, proxy))
+    far_tree = ZooKeeperSession.connect(through(settings, proxy))
     far_tree.patience = 1.0
     proxy.refuse()
     until(lambda: not far_tree.connected, what="the connection to be seen as down")
@@ -192,14 +198,14 @@ def test_a_request_gives_up_when_zookeeper_stays_away(settings: Settings, proxy:
 # The end of a session
 
 
-def test_an_owner_learns_that_its_session_ended(tree: Tree) -> None:
+def test_an_owner_learns_that_its_session_ended(zk: ZooKeeperSession) -> None:
     """After an expired session every call raises; nothing goes on silently in a new one."""
-    end_session(tree.hosts, tree.client.client_id)
-    until(lambda: not tree.connected, what="the session to be lost")
+    end_session(zk.hosts, zk.client.client_id)
+    until(lambda: not zk.connected, what="the session to be lost")
     for act in (
-        lambda: tree.read("/epoch"),
-        lambda: tree.request(Evicted(peer="p")),
-        lambda: tree.commit([Delete("/x")]),
+        lambda: zk.read("/epoch"),
+        lambda: zk.request(Evicted(peer="p")),
+        lambda: zk.commit([Delete("/x")]),
     ):
         with pytest.raises(SessionLost) as caught:
             act()
@@ -209,33 +215,35 @@ def test_an_owner_learns_that_its_session_ended(tree: Tree) -> None:
 def test_a_client_goes_on_after_its_session_ended(settings: Settings) -> None:
     """Who owns nothing does not have to notice."""
     lost = threading.Event()
-    tree = Tree.connect(settings, survive_expiry=True, listener=lambda state: lost.set() if state == "LOST" else None)
-    end_session(tree.hosts, tree.client.client_id)
+    zk = ZooKeeperSession.connect(
+        settings, survive_expiry=True, listener=lambda state: lost.set() if state == "LOST" else None
+    )
+    end_session(zk.hosts, zk.client.client_id)
     assert lost.wait(20)
-    tree.request(Evicted(peer="p"))
-    assert len(tree.children(node_paths.INBOX)) == 1
-    tree.close()
+    zk.request(Evicted(peer="p"))
+    assert len(zk.children(node_paths.INBOX)) == 1
+    zk.close()
 
 
 # Transactions
 
 
-def test_a_transaction_is_all_or_nothing(tree: Tree) -> None:
+def test_a_transaction_is_all_or_nothing(zk: ZooKeeperSession) -> None:
     """One refused operation refuses all, and the error names it."""
     with pytest.raises(TransactionFailed, match=r"Delete /job/none: NoNodeError") as caught:
-        tree.commit([Create("/job/a", b"1"), Delete("/job/none"), Create("/job/b", b"1")])
+        zk.commit([Create("/job/a", b"1"), Delete("/job/none"), Create("/job/b", b"1")])
     assert caught.value.operation == Delete("/job/none")
-    assert tree.children("/job") == []
+    assert zk.children("/job") == []
 
 
 @pytest.mark.parametrize(
     "operation",
     [Create("/epoch"), Set("/job/none", b""), Check("/job/none"), Check("/epoch", 7), SetIf("/epoch", b"", 7)],
 )
-def test_every_refused_operation_raises(tree: Tree, operation: object) -> None:
+def test_every_refused_operation_raises(zk: ZooKeeperSession, operation: object) -> None:
     """No result of a transaction is passed over, whatever the operation."""
     with pytest.raises(TransactionFailed) as caught:
-        tree.commit([operation])
+        zk.commit([operation])
     assert caught.value.operation == operation
 
 
@@ -259,29 +267,29 @@ def test_answers_to_many_operations_are_read_as_kazoo_reads_them(rng: random.Ran
         ]
 
 
-def test_a_deposed_leader_cannot_write(tree: Tree) -> None:
+def test_a_deposed_leader_cannot_write(zk: ZooKeeperSession) -> None:
     """With the version of an earlier epoch nothing of a transaction is done."""
-    tree.commit([Set("/checkpoint", b"1")], epoch_version=0)
-    tree.commit([SetIf("/epoch", b"next", 0)])
+    zk.commit([Set("/checkpoint", b"1")], epoch_version=0)
+    zk.commit([SetIf("/epoch", b"next", 0)])
     with pytest.raises(Deposed):
-        tree.commit([Set("/checkpoint", b"2"), Create("/job/a")], epoch_version=0)
-    assert tree.read("/checkpoint") == b"1"
-    tree.commit([Set("/checkpoint", b"2")], epoch_version=1)
+        zk.commit([Set("/checkpoint", b"2"), Create("/job/a")], epoch_version=0)
+    assert zk.read("/checkpoint") == b"1"
+    zk.commit([Set("/checkpoint", b"2")], epoch_version=1)
 
 
-def test_what_is_too_large_is_refused_before_it_is_sent(tree: Tree) -> None:
+def test_what_is_too_large_is_refused_before_it_is_sent(zk: ZooKeeperSession) -> None:
     """ZooKeeper would drop the connection; we say what is too large instead, and the session lives on."""
     many = [TaskSpec(name=f"t{n}", type="function", doc="x" * 1000) for n in range(70)]
     with pytest.raises(SardonyxError, match="65,536 is the most") as caught:
-        tree.request(JobSubmitted(job="j", spec=JobSpec(name="j", workflow=[], catalog=many)))
+        zk.request(JobSubmitted(job="j", spec=JobSpec(name="j", workflow=[], catalog=many)))
     assert caught.value.code == "SX-REQUEST-TOO-LARGE"
     for act in (
-        lambda: tree.commit([Create(f"/job/{n}", b"x" * 500_000) for n in range(2)]),
-        lambda: tree.create("/code/a", b"x" * 1_000_000),
+        lambda: zk.commit([Create(f"/job/{n}", b"x" * 500_000) for n in range(2)]),
+        lambda: zk.create("/code/a", b"x" * 1_000_000),
     ):
         with pytest.raises(InternalError):
             act()
-    assert tree.connected
+    assert zk.connected
 
 
 # Connecting
@@ -291,7 +299,7 @@ def test_an_address_where_nobody_answers(settings: Settings) -> None:
     """The error names the address and how long it waited."""
     nowhere = load_settings(zookeeper={"hosts": "127.0.0.1:9", "connect_timeout": "300 ms"})
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:9") as caught:
-        Tree.connect(nowhere)
+        ZooKeeperSession.connect(nowhere)
     assert caught.value.code == "SX-ZOOKEEPER-UNREACHABLE"
     assert "0.3 s" in caught.value.cause
 
@@ -299,7 +307,7 @@ def test_an_address_where_nobody_answers(settings: Settings) -> None:
 def test_an_address_that_is_none(settings: Settings) -> None:
     """A port that is no number is the user's error, said as one."""
     with pytest.raises(SetupError) as caught:
-        Tree.connect(load_settings(zookeeper={"hosts": "localhost:zookeeper"}))
+        ZooKeeperSession.connect(load_settings(zookeeper={"hosts": "localhost:zookeeper"}))
     assert caught.value.code == "SX-ZOOKEEPER-ADDRESS"
 
 
@@ -307,26 +315,28 @@ def test_a_chroot_in_the_address(settings: Settings) -> None:
     """A path behind the address is made if its parent stands; if not, the error says which path is missing."""
     below = f"{settings.zookeeper.hosts}/chroot-{settings.deployment}"
     with pytest.raises(SetupError) as caught:
-        Tree.connect(load_settings(deployment="d", zookeeper={"hosts": f"{below}/deeper"}))
+        ZooKeeperSession.connect(load_settings(deployment="d", zookeeper={"hosts": f"{below}/deeper"}))
     assert caught.value.code == "SX-ZOOKEEPER-CHROOT"
-    tree = Tree.connect(load_settings(deployment="d", zookeeper={"hosts": below}))
-    tree.request(Evicted(peer="p"))
-    assert len(tree.children(node_paths.INBOX)) == 1
-    tree.close()
+    zk = ZooKeeperSession.connect(load_settings(deployment="d", zookeeper={"hosts": below}))
+    zk.request(Evicted(peer="p"))
+    assert len(zk.children(node_paths.INBOX)) == 1
+    zk.close()
 
 
 def test_with_credentials_the_tree_is_its_creators_only(settings: Settings) -> None:
     """A deployment made with credentials cannot be read, asked or written without them."""
-    chroot = Tree.connect(settings)  # a place of its own: with credentials even /sardonyx belongs to its creator
+    chroot = ZooKeeperSession.connect(
+        settings
+    )  # a place of its own: with credentials even /sardonyx belongs to its creator
     chroot.client.create(f"/closed-{settings.deployment}")
     chroot.close()
     hosts = f"{settings.zookeeper.hosts}/closed-{settings.deployment}"
     key = {"digest": f"{settings.deployment}:secret"}
-    owner = Tree.connect(load_settings(deployment="d", zookeeper={"hosts": hosts, "auth": key}))
+    owner = ZooKeeperSession.connect(load_settings(deployment="d", zookeeper={"hosts": hosts, "auth": key}))
     owner.request(Evicted(peer="p"))
     owner.commit([Set("/checkpoint", b"1"), Create("/job/x", b"1")], epoch_version=0)
     assert len(owner.children(node_paths.INBOX)) == 1
     with pytest.raises(SetupError) as caught:
-        Tree.connect(load_settings(deployment="d", zookeeper={"hosts": hosts}))
+        ZooKeeperSession.connect(load_settings(deployment="d", zookeeper={"hosts": hosts}))
     assert caught.value.code == "SX-ZOOKEEPER-DENIED"
     owner.close()

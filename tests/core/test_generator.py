@@ -13,7 +13,7 @@ from sardonyx.core.spec import TaskSpec
 
 
 def generator(**options) -> Generator:
-    found = split_input(TaskSpec(name="in", type="input", medium="generator", options=options))
+    found = split_input(TaskSpec(name="in", type="input", connector="generator", options=options))
     assert isinstance(found, Generator)
     return found
 
@@ -127,7 +127,7 @@ def test_splits_are_plain_data():
 
 def test_the_blackhole_forgets():
     """Nothing staged, nothing to publish, nothing to seal."""
-    hole = output(TaskSpec(name="out", type="output", medium="blackhole"), "job-1")
+    hole = output(TaskSpec(name="out", type="output", connector="blackhole"), "job-1")
     assert hole.stage(pa.table({"a": [1]})) == []
     hole.publish([])
     hole.seal([])

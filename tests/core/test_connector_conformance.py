@@ -1,4 +1,4 @@
-"""Our own media, and one of a user's, keep to what every medium must keep to; and one that does not is found out."""
+"""Our own connectors, and one of a user's, keep to what every connector must keep to; and one that does not is found out."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sardonyx.core.spec import TaskSpec
 from sardonyx.testing.conformance import ROWS, InputSuite, OutputSuite, PositionedOutputSuite
 
 
-def as_input(medium: str, **options):
-    return split_input(TaskSpec(name="in", type="input", medium=medium, options=options))
+def as_input(connector: str, **options):
+    return split_input(TaskSpec(name="in", type="input", connector=connector, options=options))
 
 
-def as_output(medium: str, **options):
-    return output(TaskSpec(name="out", type="output", medium=medium, options=options), "job-1")
+def as_output(connector: str, **options):
+    return output(TaskSpec(name="out", type="output", connector=connector, options=options), "job-1")
 
 
 class InFolder:
@@ -87,7 +87,7 @@ class Table(InFolder, InputSuite):
                 values = [(row["id"], row["text"], f"2026-01-{row['id'] % 9 + 1:02}") for row in ROWS]
                 connection.executemany('insert into "or ders" values (?, ?, ?)', values)
                 connection.execute('insert into "or ders" values (null, null, null)')
-        return as_input("jdbc", url=f"jdbc:sqlite:///{path}", **self.options)
+        return as_input("sql", url=f"jdbc:sqlite:///{path}", **self.options)
 
     def expected(self):
         return [*ROWS, {"id": None, "text": None}]
@@ -166,7 +166,7 @@ class TestSqliteOutput(InFolder, PositionedOutputSuite):
     options: ClassVar[dict] = {}
 
     def make(self):
-        return as_output("jdbc", url=f"sqlite:///{self.folder}/out.db", table="rows", **self.options)
+        return as_output("sql", url=f"sqlite:///{self.folder}/out.db", table="rows", **self.options)
 
     def visible(self):
         with closing(sqlite3.connect(self.folder / "out.db")) as connection:
@@ -190,7 +190,7 @@ class TestSqliteUpserted(TestSqliteOutput):
 
 
 class Lines:
-    """A user's own medium: the lines of texts, both ways."""
+    """A user's own connector: the lines of texts, both ways."""
 
     def __init__(self, folder: str, job: str = "", task: str = ""):
         self.folder = Path(folder)
@@ -240,7 +240,7 @@ class TestOwnOutput(InFolder, OutputSuite):
 
 
 class Wrong(InputSuite):
-    """A medium with every fault that a reader has had somewhere: what it gives depends on who asks, and how often."""
+    """A connector with every fault that a reader has had somewhere: what it gives depends on who asks, and how often."""
 
     asked = 0
 
@@ -259,7 +259,7 @@ class Wrong(InputSuite):
         return pa.table({"id": [1, Wrong.asked]})
 
 
-def test_a_medium_that_is_wrong_is_found_out():
+def test_a_connector_that_is_wrong_is_found_out():
     """Each promise that it breaks fails its own test, with what was found and what was wanted."""
     broken = []
     for name in (name for name in dir(Wrong) if name.startswith("test_")):

@@ -25,7 +25,7 @@ class WorldEnds(BaseException):
 def out(folder: Path, job: str = "job-1", task: str = "write", **options) -> FilesOutput:
     """A fresh object each time: a successor process knows only the spec and the entries."""
     spec = TaskSpec(
-        name=task, type="output", medium="files", options={"path": str(folder), "format": "parquet", **options}
+        name=task, type="output", connector="files", options={"path": str(folder), "format": "parquet", **options}
     )
     found = output(spec, job)
     assert isinstance(found, FilesOutput)

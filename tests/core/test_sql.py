@@ -1,4 +1,4 @@
-"""Databases as media, on SQLite: what is refused and how it is told. What all media keep to: test_media_conformance.py."""
+"""Databases as connectors, on SQLite: what is refused, and with which error. See also test_connector_conformance.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sardonyx.connectors import declarations
-from sardonyx.connectors.declarations import Medium, console, jdbc, kafka
+from sardonyx.connectors.declarations import Connector, console, kafka, sql
 from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.positions import Partition, Position
@@ -39,18 +39,18 @@ def run(path: Path) -> Run:
 
 def source(path: Path, **options):
     return split_input(
-        TaskSpec(name="in", type="input", medium="jdbc", options={"url": f"sqlite:///{path}", **options})
+        TaskSpec(name="in", type="input", connector="sql", options={"url": f"sqlite:///{path}", **options})
     )
 
 
 def everything(path: Path, **options) -> pa.Table:
-    medium = source(path, **options)
-    return pa.concat_tables(medium.read(split.data) for split in medium.splits())
+    connector = source(path, **options)
+    return pa.concat_tables(connector.read(split.data) for split in connector.splits())
 
 
 def write(path: Path, table: pa.Table, **more) -> None:
     options = {"url": f"sqlite:///{path}", "table": "t", **more}
-    task = TaskSpec(name="out", type="output", medium="jdbc", options=options)
+    task = TaskSpec(name="out", type="output", connector="sql", options=options)
     made = output(task, "job-1")
     made.begin(table, {HERE: None}, {HERE: Position(1)}, None)
     made.commit()
@@ -95,11 +95,11 @@ def test_a_table_that_changed_is_found_out(path: Path, run: Run):
     """Rows that came or went since the job began fail it, rather than be read in part."""
     run("create table t (id int)")
     run("insert into t values (1), (2), (3)")
-    medium = source(path, table="t", split_by="id", splits=2)
-    first, second = list(medium.splits())
+    connector = source(path, table="t", split_by="id", splits=2)
+    first, second = list(connector.splits())
     run("insert into t values (9)")
-    assert medium.read(first.data).num_rows == 2
-    assert refused(InputError, lambda: medium.read(second.data)).code == "SX-INPUT-CHANGED"
+    assert connector.read(first.data).num_rows == 2
+    assert refused(InputError, lambda: connector.read(second.data)).code == "SX-INPUT-CHANGED"
 
 
 def test_equal_keys_are_never_torn_apart(path: Path, run: Run):
@@ -154,7 +154,7 @@ def test_who_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
     def server(**options):
         found = {"url": "jdbc:postgresql://127.0.0.1:9/test", "table": "t", "schema": "id int", "user": "me", **options}
-        return split_input(TaskSpec(name="in", type="input", medium="jdbc", options=found))
+        return split_input(TaskSpec(name="in", type="input", connector="sql", options=found))
 
     assert refused(SetupError, lambda: list(server().splits())).code == "SX-DATABASE-UNREACHABLE"
     unset = "SX_NOT_SET"
@@ -165,8 +165,8 @@ def test_who_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 # --- as declared ------------------------------------------------------------------------------------------------------
 
 
-def told(medium: Medium, use: str = "input") -> str:
-    return "\n".join(str(problem) for problem in declarations.problems_of(medium.name, use, medium.options))
+def told(connector: Connector, use: str = "input") -> str:
+    return "\n".join(str(problem) for problem in declarations.problems_of(connector.name, use, connector.options))
 
 
 @pytest.mark.parametrize(
@@ -179,40 +179,40 @@ def told(medium: Medium, use: str = "input") -> str:
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(url: str):
     """It would stand in ZooKeeper, and in whatever shows the job."""
-    problems = told(jdbc(url, table="t"))
+    problems = told(sql(url, table="t"))
     assert "password_env" in problems
     assert "s3cret" not in problems
 
 
 @pytest.mark.parametrize(
-    ("medium", "use", "word"),
+    ("connector", "use", "word"),
     [
-        (jdbc("mysql://host/db", table="t"), "input", "PostgreSQL"),
-        (jdbc("sqlite://", table="t"), "input", "file"),
-        (jdbc("sqlite:////db"), "input", "a table or a query"),
-        (jdbc("sqlite:////db", table="t", query="q"), "input", "a table or a query"),
-        (jdbc("sqlite:////db", table="t", splits=3), "input", "split_by"),
-        (jdbc("sqlite:////db", table="t", mode="upsert"), "output", "belong together"),
-        (jdbc("sqlite:////db", table="t", key="id"), "output", "belong together"),
-        (jdbc("sqlite:////db", table="t", password_env="my secret"), "input", "name of an environment variable"),  # noqa: S106
+        (sql("mysql://host/db", table="t"), "input", "PostgreSQL"),
+        (sql("sqlite://", table="t"), "input", "file"),
+        (sql("sqlite:////db"), "input", "a table or a query"),
+        (sql("sqlite:////db", table="t", query="q"), "input", "a table or a query"),
+        (sql("sqlite:////db", table="t", splits=3), "input", "split_by"),
+        (sql("sqlite:////db", table="t", mode="upsert"), "output", "belong together"),
+        (sql("sqlite:////db", table="t", key="id"), "output", "belong together"),
+        (sql("sqlite:////db", table="t", password_env="my secret"), "input", "name of an environment variable"),  # noqa: S106
         (console(rows=0), "output", "at least 1"),
         (console(), "input", "cannot be an input"),
     ],
 )
-def test_options_that_do_not_fit_are_told(medium: Medium, use: str, word: str):
+def test_options_that_do_not_fit_are_told(connector: Connector, use: str, word: str):
     """Each with what to do."""
-    assert word in told(medium, use)
+    assert word in told(connector, use)
 
 
 def test_options_that_fit_are_fine():
     """As users write them: one key as a text, a path relative to the spec."""
     login = {"user": "me", "password_env": "PW"}
-    assert told(jdbc("jdbc:postgresql://host:5432/db", table="s.t", split_by="id", splits=3, **login)) == ""
-    upsert = jdbc("sqlite:///out/x.db", table="t", mode="upsert", key="id")
+    assert told(sql("jdbc:postgresql://host:5432/db", table="s.t", split_by="id", splits=3, **login)) == ""
+    upsert = sql("sqlite:///out/x.db", table="t", mode="upsert", key="id")
     assert told(upsert, "output") == ""
     assert upsert.options["key"] == ["id"]
-    assert declarations.absolute("jdbc", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
-    assert declarations.absolute("jdbc", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
+    assert declarations.absolute("sql", upsert.options, Path("/jobs"))["url"] == "sqlite:////jobs/out/x.db"
+    assert declarations.absolute("sql", {"url": "sqlite:////abs/x.db"}, Path("/jobs"))["url"] == "sqlite:////abs/x.db"
 
 
 def test_formats_of_a_registry_have_options_of_their_own():
@@ -247,25 +247,25 @@ class Raising:
         raise OSError("disk on fire")
 
 
-def test_a_class_that_is_no_medium_is_told():
+def test_a_class_that_is_no_connector_is_told():
     """What it lacks, by name; and what it is given that it does not take."""
 
     def made(name: str, kind: str = "input", **options):
-        task = TaskSpec(name="x", type=kind, medium=f"{__name__}:{name}", options=options)
+        task = TaskSpec(name="x", type=kind, connector=f"{__name__}:{name}", options=options)
         return split_input(task) if kind == "input" else output(task, "job-1")
 
     error = refused(FunctionError, lambda: made("Halved"))
-    assert (error.code, "read" in error.cause) == ("SX-MEDIUM-CLASS", True)
-    assert refused(FunctionError, lambda: made("Raising", "output")).code == "SX-MEDIUM-CLASS"
+    assert (error.code, "read" in error.cause) == ("SX-CONNECTOR-CLASS", True)
+    assert refused(FunctionError, lambda: made("Raising", "output")).code == "SX-CONNECTOR-CLASS"
     error = refused(FunctionError, lambda: made("Raising", folder="x"))
-    assert (error.code, "folder" in error.message) == ("SX-MEDIUM-RAISED", True)
+    assert (error.code, "folder" in error.message) == ("SX-CONNECTOR-RAISED", True)
     error = refused(FunctionError, lambda: made("Raising").read({}))
     assert "disk on fire" in error.traceback
-    assert refused(FunctionError, lambda: list(made("Raising").splits())).code == "SX-MEDIUM-RAISED"
+    assert refused(FunctionError, lambda: list(made("Raising").splits())).code == "SX-CONNECTOR-RAISED"
 
 
 def test_the_console_shows_the_first_rows(capsys: pytest.CaptureFixture[str]):
     """An object a line, behind the task's name, and how many more there were."""
-    task = TaskSpec(name="look", type="output", medium="console", options={"rows": 2})
+    task = TaskSpec(name="look", type="output", connector="console", options={"rows": 2})
     assert output(task, "job-1").stage(pa.table({"id": [1, 2, 3]})) == []
     assert capsys.readouterr().out == 'look: {"id":1}\nlook: {"id":2}\nlook: {"more":1}\n'
