@@ -184,8 +184,8 @@ def test_a_partition_that_went_while_held_back_is_read_when_it_comes_back(task: 
 def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(make: Callable[..., Task]):
     """A partition of which nothing more was asked for, since its end was reached, is read again if it comes back uncommitted."""
     task = make({"start": "earliest", "end": "latest", "format": "raw"})
-    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
     made.result()
     task.feed(30)
     task.create()
@@ -260,8 +260,8 @@ def test_reading_all_waits_for_what_hangs(task: Task):
 def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
     """Records that come behind the end are not read, an empty partition is drained at once, nothing before the start is read."""
     task = make({"start": "earliest", "end": "latest", "format": "raw"})
-    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
     made.result()
     task.feed(20, partition=0)
     task.feed(5, partition=1)
@@ -332,8 +332,8 @@ def test_without_positions_there_is_no_transaction(task: Task):
 def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Task):
     """Whichever call it is that first hears of it, also if more is still to be written; the slot's next writer goes on."""
     topic = f"{task.settings.deployment}-small"
-    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})]).values()
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})]).values()
     made.result()
     task.feed(3)
     reader, first, second = task.reader(), task.writer(0), task.writer(1)
@@ -359,8 +359,8 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
 def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
     """The reason is the broker's own for the record, not what the client made of it, and says that time will not mend it."""
     topic = f"{task.settings.deployment}-compact"
-    admin = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
     made.result()
     task.feed(3)
     reader, writer = task.reader(), task.writer()
