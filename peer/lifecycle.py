@@ -13,7 +13,8 @@ from typing import Any
 import structlog
 
 from sardonyx.core.errors import FunctionError
-from spark_tasks.failures import bounded, user_traceback
+from sardonyx.core.text import shorten
+from spark_tasks.failures import MESSAGE_LIMIT, user_traceback
 
 log = structlog.get_logger()
 
@@ -72,7 +73,7 @@ class Hooks:
         raise FunctionError(
             "SX-FN-LIFECYCLE",
             f"start of lifecycle {self._name} gave something that is no dict",
-            cause=f"it gave {bounded(repr(given), 200)}",
+            cause=f"it gave {shorten(repr(given), 200)}",
             fix="return a dict of further keyword arguments for the task's function, or nothing",
             where=self._where,
         )
@@ -115,7 +116,7 @@ class Hooks:
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return FunctionError(
             "SX-FN-LIFECYCLE",
-            f"{hook} of lifecycle {self._name} raised {bounded(said)}",
+            f"{hook} of lifecycle {self._name} raised {shorten(said, MESSAGE_LIMIT)}",
             fix="mend it; what it makes once for a peer and task must be there before the first batch",
             traceback=user_traceback(error),
             where=self._where,

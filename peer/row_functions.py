@@ -16,8 +16,9 @@ import pyarrow.types as kinds
 
 from queues.keys import Checksums, Column, checksums, checksums_of
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.text import shorten
 from sardonyx.runtime.functions import takes_rows
-from spark_tasks.failures import bounded, user_traceback
+from spark_tasks.failures import MESSAGE_LIMIT, user_traceback
 from spark_tasks.records import to_records
 
 Load = Callable[[str], Callable[..., Any]]
@@ -64,8 +65,8 @@ class RowFunction:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise FunctionError(
                 "SX-FN-RAISED",
-                f"{self._named} raised {bounded(said)}",
-                cause=f"the record was {bounded(repr(given), 1_000)}" if self.takes == "record" else "",
+                f"{self._named} raised {shorten(said, MESSAGE_LIMIT)}",
+                cause=f"the record was {shorten(repr(given), 1_000)}" if self.takes == "record" else "",
                 fix="mend the function: without its answer there is no telling where these rows go",
                 traceback=user_traceback(error),
                 where={"task": self._task, "function": self._reference},
@@ -121,7 +122,7 @@ class Condition:
         if self._ask.takes == "record":
             for value in answer:
                 if not isinstance(value, bool | np.bool_ | None):
-                    raise self._ask.wrong(f"it gave {bounded(repr(value), 100)} for a record", self._FIX)
+                    raise self._ask.wrong(f"it gave {shorten(repr(value), 100)} for a record", self._FIX)
             return pa.array([bool(value) for value in answer], pa.bool_())
         column = self._ask.column(answer, rows.num_rows, self._FIX)
         if kinds.is_null(column.type):

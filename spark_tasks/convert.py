@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sardonyx.core.errors import FunctionError
-from spark_tasks.failures import bounded
+from sardonyx.core.text import shorten
+from spark_tasks.failures import MESSAGE_LIMIT
 
 
 def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) -> DataFrame:
@@ -33,7 +34,7 @@ def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) ->
         raise FunctionError(
             "SX-FN-INPUT",
             f"a DataFrame function cannot take the rows that come to task {task}",
-            cause=bounded(str(error).partition("\n")[0]),
+            cause=shorten(str(error).partition("\n")[0], MESSAGE_LIMIT),
             fix="change the column in the task before, or take a pyarrow.Table here",
             where={"task": task, "function": fn},
         ) from error

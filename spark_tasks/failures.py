@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from sardonyx.core.errors import Failure, FunctionError, SetupError
+from sardonyx.core.text import shorten
 
 RAISED = "SX-FN-RAISED"
-_MESSAGE_LIMIT = 500
+MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 8_000
 _HERE = str(Path(__file__).parent)
 _ZIP = re.compile(r'File "[^"]*[0-9a-f]{64}\.zip/')
@@ -88,11 +89,6 @@ def readable(text: str) -> str:
     return text
 
 
-def bounded(text: str, limit: int = _MESSAGE_LIMIT) -> str:
-    """Text that fits into a message."""
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
-
-
 class FunctionRaised(FunctionError):
     """``SX-FN-RAISED``: what a user's function raised.
 
@@ -124,8 +120,8 @@ def function_raised(task: str, fn: str, error: BaseException, record: object = N
     name = fn.partition(":")[2]
     return FunctionRaised(
         kind,
-        f"function {name} of task {task} raised {bounded(f'{kind}: {message}' if message else kind)}",
-        cause="" if record is None else f"the record was {bounded(_record_repr.repr(record), 1_000)}",
+        f"function {name} of task {task} raised {shorten(f'{kind}: {message}' if message else kind, MESSAGE_LIMIT)}",
+        cause="" if record is None else f"the record was {shorten(_record_repr.repr(record), 1_000)}",
         fix="mend the function, or set on_error to skip to leave such records out",
         traceback=trace,
         where={"task": task, "function": fn},
@@ -163,7 +159,7 @@ def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
     return SetupError(
         "SX-SPARK-LOST",
         "Spark could not finish the batch",
-        cause=bounded(_root_cause(error)) if alive else dead,
+        cause=shorten(_root_cause(error), MESSAGE_LIMIT) if alive else dead,
         fix="the batch will be tried again; if it comes back, look for memory (spark.driver.memory in the settings) "
         "and for functions that end their worker process",
     )

@@ -16,6 +16,7 @@ from coordinator.core.scheduling import asks, blocking, needs, stalled
 from coordinator.core.state import Job, Plan, State
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import JobStatus, PeerState
+from sardonyx.core.text import counted, plural
 from sardonyx.core.units import duration
 
 Code = Literal[
@@ -139,7 +140,7 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
     at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])]
     if at_work:
         peers = _holders(state, at_work)
-        words = f"{_peers(len(peers))} {'is' if len(peers) == 1 else 'are'} at work"
+        words = f"{_peers(len(peers))} {_are(len(peers))} at work"
         text = words if reasons else f"it runs, and nothing is missing: {words}"
         reasons.append(Reason(code="runs", text=text, since=peers[0].since, peers=peers))
     return reasons
@@ -194,7 +195,9 @@ def _resting(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     for stage in plan.stages:
         task = job.tasks[stage]
         if task.resting and task.error is not None:
-            others = f"; {_peers(len(task.peers))} on it {_go(len(task.peers))} on" if task.peers else ""
+            others = (
+                f"; {_peers(len(task.peers))} on it {plural(len(task.peers), 'goes', 'go')} on" if task.peers else ""
+            )
             yield Reason(
                 code="task-rests",
                 text=f"task {stage} rests after failure {task.failures} (the job outlives {limit}), "
@@ -245,7 +248,7 @@ def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         elif limit == spec.max_peers:
             why = f"its max_peers is {limit}"
         else:
-            why = f"its widest link has {limit} {'partition' if limit == 1 else 'partitions'}"
+            why = f"its widest link has {counted(limit, 'partition')}"
         yield Reason(
             code="task-full",
             text=f"task {stage} takes no more than {_peers(limit)}: {why}; {_peers(state.free)} {_are(state.free)} idle",
@@ -302,12 +305,8 @@ def _one_line(error: Failure) -> str:
 
 
 def _peers(number: int, more: str = "") -> str:
-    return f"{number} {more}virtual {'peer' if number == 1 else 'peers'}"
+    return counted(number, f"{more}virtual peer")
 
 
 def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _go(number: int) -> str:
-    return "goes" if number == 1 else "go"
+    return plural(number, "is", "are")

@@ -15,6 +15,7 @@ from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, end_error, upstream_of
 from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
     from sardonyx.cli.daemons import Daemons, StopRequest
@@ -287,7 +288,7 @@ def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
 
 
 def _say_daemons(call: Call, count: int, folder: Path) -> None:
-    peers = "1 virtual peer" if count == 1 else f"{count} virtual peers"
+    peers = counted(count, "virtual peer")
     call.say(f"a coordinator and {peers} run here, their logs in {folder}")
 
 

@@ -10,6 +10,7 @@ from sardonyx.cli.call import Call, connected
 from sardonyx.cli.report import exit_code
 from sardonyx.cli.words import clock
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
     from sardonyx.client.dead_letters import Stored
@@ -124,7 +125,7 @@ def _whole(stored: Stored) -> list[str]:
     lines = [
         f"dead letter {stored.offset} of task {letter.task}, job {stored.job}, {clock(stored.at)[:-4]}",
         f"  came from  {place}",
-        f"  failed     {letter.attempts} {'time' if letter.attempts == 1 else 'times'}, with {letter.error}",
+        f"  failed     {counted(letter.attempts, 'time')}, with {letter.error}",
         f"  redone by  {stored.redone_by or 'nobody yet'}",
         f"  record     {stored.record}",
         "",

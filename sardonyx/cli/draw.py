@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sardonyx.core.graph import Graph
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.text import counted
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:
@@ -44,7 +45,7 @@ def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
     links = len(graph.links)
     end = "ends by itself" if graph.bounded else "runs until it is stopped"
-    return f"job {spec.name}: {_count(len(spec.catalog), 'task')}, {_count(links, 'link')}; {end}"
+    return f"job {spec.name}: {counted(len(spec.catalog), 'task')}, {counted(links, 'link')}; {end}"
 
 
 def _ways_in(spec: JobSpec, name: str) -> list[str]:
@@ -85,7 +86,3 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     elif task.name in graph.bound:
         extra.append("the topic itself is the link")
     return " ".join(words) + (f" ({', '.join(extra)})" if extra else "")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -17,6 +17,7 @@ from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.words import clock, summary
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import counted, near
 
 if TYPE_CHECKING:
     from coordinator.core.state import State
@@ -205,17 +206,15 @@ def _show_many(
 
 
 def _check_kind(kind: str) -> None:
-    import difflib
     from typing import get_args
 
     from sardonyx.core.events import AnyEvent
 
     known = sorted(str(each.__struct_config__.tag) for each in get_args(AnyEvent))
     if kind not in known:
-        near = difflib.get_close_matches(kind, known, n=1, cutoff=0.4)
         raise SardonyxError(
             "SX-USAGE",
-            f"there is no kind of entry {kind}" + (f"; did you mean {near[0]}?" if near else ""),
+            f"there is no kind of entry {kind!r}{near(kind, known, cutoff=0.4)}",
             fix=f"one of {', '.join(known)}",
         )
 
@@ -309,21 +308,17 @@ def _put_verdict(call: Call, verdict: Verdict, took: float) -> int:
     if verdict.events:
         call.put(
             f"entries {verdict.first:,} to {verdict.last:,} replayed in {took:.1f} s, {rate:,.0f} events/s; "
-            f"compared with {_count(verdict.snapshots, 'snapshot')} and {_count(verdict.nodes, 'node')} of the tree"
+            f"compared with {counted(verdict.snapshots, 'snapshot')} and {counted(verdict.nodes, 'node')} of the tree"
             + (f", {verdict.moving:,} of them decided on meanwhile" if verdict.moving else "")
         )
     elif verdict.ok:
-        call.put(f"no entries to replay; compared with {_count(verdict.nodes, 'node')} of the tree")
+        call.put(f"no entries to replay; compared with {counted(verdict.nodes, 'node')} of the tree")
     for finding in verdict.findings[:FEW]:
         call.put(f"broken after entry {finding.n:,}: {finding.message}")
     if len(verdict.findings) > FEW:
         call.put(f"and {len(verdict.findings) - FEW:,} more; --json gives all")
-    call.put("all of it fits together" if verdict.ok else f"{_count(len(verdict.findings), 'thing')} broken")
+    call.put("all of it fits together" if verdict.ok else f"{counted(len(verdict.findings), 'thing')} broken")
     return code
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 # Files

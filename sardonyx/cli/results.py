@@ -10,6 +10,7 @@ import msgspec
 
 from sardonyx.cli.tables import number, plain
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,16 +135,12 @@ def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> 
 def _show_rows(console: Console, rows: Sequence[Any]) -> None:
     if not isinstance(rows[0], dict):
         for row in rows:
-            console.print(f"  {_cut(row, 200)}", markup=False)
+            console.print(f"  {shorten(row, 200, ellipsis="…")}", markup=False)
         return
     columns = list(rows[0])[:WIDE]
     table = plain(*columns)
     for row in rows:
-        table.add_row(*(_cut(str(row[column]), 40).replace("[", r"\[") for column in columns))
+        table.add_row(*(shorten(str(row[column]), 40, ellipsis="…").replace("[", r"\[") for column in columns))
     console.print(table)
     if len(rows[0]) > WIDE:
         console.print(f"  and {len(rows[0]) - WIDE} more columns", markup=False)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

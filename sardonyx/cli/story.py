@@ -30,6 +30,7 @@ from sardonyx.core.events import (
     kind_of,
 )
 from sardonyx.core.node_paths import job_status, job_task, peer_state
+from sardonyx.core.text import plural
 from sardonyx.core.units import duration
 
 
@@ -121,7 +122,7 @@ def _job(data: bytes | None) -> str:
     note = msgspec.json.decode(data, type=JobNote)
     words: list[str] = [note.status]
     if note.waits_for:
-        words.append(f"waits for {note.waits_for} more virtual {'peer' if note.waits_for == 1 else 'peers'}")
+        words.append(f"waits for {note.waits_for} more virtual {plural(note.waits_for, 'peer')}")
     if note.links != "none":
         words.append(f"links {note.links}")
     return ", ".join(words + ([failure_words(note.error)] if note.error else []))

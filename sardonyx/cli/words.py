@@ -27,6 +27,7 @@ from sardonyx.core.events import (
     Rested,
     TaskFailed,
 )
+from sardonyx.core.text import counted
 
 
 def summary(event: AnyEvent) -> str:
@@ -48,20 +49,20 @@ def summary(event: AnyEvent) -> str:
 def _of_a_job(event: AnyEvent) -> str:
     match event:
         case JobSubmitted():
-            return f"job {event.job} is handed in: {_count(len(event.spec.catalog), 'task')}"
+            return f"job {event.job} is handed in: {counted(len(event.spec.catalog), 'task')}"
         case JobKilled():
             return f"a user ends job {event.job}"
         case JobPurged():
             return f"job {event.job} is to be forgotten"
         case Rested():
-            return f"task {event.job}/{event.task} has rested after {_count(event.failures, 'failure')}"
+            return f"task {event.job}/{event.task} has rested after {counted(event.failures, 'failure')}"
     return _of_links(event)
 
 
 def _of_links(event: AnyEvent) -> str:
     match event:
         case LinksCreated():
-            return f"job {event.job} has its {_count(len(event.links), 'link')}"
+            return f"job {event.job} has its {counted(len(event.links), 'link')}"
         case LinksFailed():
             return f"job {event.job} gets no links: {failure_words(event.error)}"
         case LinksDeleted():
@@ -97,10 +98,6 @@ def rows(counts: Counts) -> str:
 def clock(at: float) -> str:
     """A wall clock time (seconds since 1970) in local time, to the millisecond."""
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def failure_words(error: Failure) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import secrets
 from collections.abc import Collection, Sequence
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import near
 
 
 def new_id(name: str) -> str:
@@ -43,10 +43,9 @@ def find_job(wanted: str, names: dict[str, str], running: set[str]) -> str:
 
 def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
     """The error for a job that is not there, with the nearest one that is."""
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
     return SardonyxError(
         "SX-JOB-UNKNOWN",
-        f"there is no job {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
+        f"there is no job {wanted}" + near(wanted, known, cutoff=0.4),
         cause="no job of this id or name was submitted to this deployment, or it had ended and was forgotten: purged, or "
         "one too many to keep (coordinator.keep_jobs)",
         fix="`sardonyx job list` shows all; check the deployment (--deployment) too; "
@@ -88,10 +87,9 @@ def find_peer(wanted: str, known: Collection[str]) -> str:
 
 def unknown_peer(wanted: str, known: Collection[str]) -> SardonyxError:
     """The error for a peer that is not there, with the nearest one that is."""
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
     return SardonyxError(
         "SX-PEER-UNKNOWN",
-        f"there is no peer {wanted}" + (f"; did you mean {near[0]}?" if near else ""),
+        f"there is no peer {wanted}" + near(wanted, known, cutoff=0.4),
         cause="no peer of this id is, or was as far back as the log is kept, in this deployment",
         fix="`sardonyx peers list` shows those that live, `sardonyx log show --kind born` those that ever came",
         where={"peer": wanted},

@@ -26,6 +26,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
+from sardonyx.core.text import plural
 
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status; ``submitted`` until a coordinator has taken it in."""
@@ -353,5 +354,5 @@ def waiting_for(view: JobView, *, led: bool) -> str | None:
     if view.status == "submitted":
         return "the coordinator has not taken it in yet"
     if view.waits_for:
-        return f"waits for {view.waits_for} more virtual {'peer' if view.waits_for == 1 else 'peers'}"
+        return f"waits for {view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
     return None

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from sardonyx.connectors.values import parsed, shortened
+from sardonyx.connectors.values import parsed
+from sardonyx.core.text import shorten
 
 _BOM = b"\xef\xbb\xbf"
 _WIDE = pa.decimal256(76, 38)
@@ -244,7 +245,7 @@ def _unbase64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ValueError(f"{shortened(text)!r} is not base64, in which bytes stand in JSON") from None
+        raise ValueError(f"{shorten(text)!r} is not base64, in which bytes stand in JSON") from None
 
 
 def _has_map(kind: pa.DataType) -> bool:

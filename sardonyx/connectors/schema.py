@@ -6,13 +6,13 @@ The types mean what they mean to Spark: ``timestamp`` is a moment (microseconds,
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from sardonyx.core.errors import JobInvalid, SardonyxError
+from sardonyx.core.text import near
 
 _SIMPLE: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -167,9 +167,7 @@ class _Parser:
             self._expect(">", "at the end of struct<...>")
             return pa.struct(fields)
         if name not in _SIMPLE:
-            near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise self._wrong(f"there is no type {token.text!r}{hint}", token.at)
+            raise self._wrong(f"there is no type {token.text!r}{near(name, _KNOWN)}", token.at)
         return _SIMPLE[name]
 
     def _decimal(self, token: _Token) -> pa.DataType:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sardonyx.core.text import shorten
+
 _ZONED = r"^.{10}.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 """A zone behind a date (which takes ten characters, so its own dashes cannot be taken for a zone's sign)."""
 _FINER_THAN_MICROSECONDS = r"(\.\d{6})\d+"
@@ -25,15 +27,10 @@ class BadValue(ValueError):
     """
 
     def __init__(self, index: int, text: str, kind: pa.DataType) -> None:
-        super().__init__(f"{shortened(text)!r} is not a value of type {kind}")
+        super().__init__(f"{shorten(text)!r} is not a value of type {kind}")
         self.index = index
         self.text = text
         self.kind = kind
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """A text that fits into a message."""
-    return text if len(text) <= most else text[:most] + "..."
 
 
 def readable(kind: pa.DataType) -> bool:

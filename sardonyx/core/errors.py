@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from sardonyx.core.text import shorten
+
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The wire form of an error: what is stored in ZooKeeper and shown by ``job show``.
@@ -166,13 +168,9 @@ def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) 
         )
     return msgspec.structs.replace(
         failure,
-        message=_beginning(failure.message),
-        cause=_beginning(failure.cause),
-        fix=_beginning(failure.fix),
+        message=shorten(failure.message, TEXT_KEPT),
+        cause=shorten(failure.cause, TEXT_KEPT),
+        fix=shorten(failure.fix, TEXT_KEPT),
         traceback=failure.traceback[-TRACEBACK_KEPT:],
         where={**{k: str(v) for k, v in (where or {}).items()}, **failure.where},
     )
-
-
-def _beginning(text: str) -> str:
-    return text if len(text) <= TEXT_KEPT else text[:TEXT_KEPT] + " ..."

@@ -16,7 +16,7 @@ import msgspec
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
-from sardonyx.core.text import near
+from sardonyx.core.text import near, shorten
 
 _DECIDED_BY_US = ("code",)
 _ON_ERROR = ("fail", "skip", "dead_letter")
@@ -164,8 +164,7 @@ def _plain(value: Any, at: str) -> tuple[Any, str]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shorten(repr(value))
 
 
 def _kind(value: object) -> str:

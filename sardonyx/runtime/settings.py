@@ -10,7 +10,6 @@ Settings of the Kafka client pass through unchanged: every key below ``kafka.`` 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -23,6 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sardonyx.core.errors import SetupError
+from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
 
 FILE_NAME = "sardonyx.toml"
@@ -434,8 +434,8 @@ _KNOWN = frozenset(_declared(Settings))
 def _unknown(unknown: list[tuple[str, str]]) -> SetupError:
     sentences = []
     for key, origin in unknown:
-        near = difflib.get_close_matches(key, sorted(_KNOWN), n=1, cutoff=0.7)
-        sentences.append(f"{key} ({origin})" + (f", did you mean {near[0]}?" if near else ""))
+        found = nearest(key, sorted(_KNOWN), cutoff=0.7)
+        sentences.append(f"{key} ({origin})" + (f", did you mean {found}?" if found else ""))
     return SetupError(
         "SX-CONFIG-UNKNOWN",
         f"there is no setting {'; '.join(sentences)}",

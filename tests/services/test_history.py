@@ -93,7 +93,7 @@ def test_entries_are_listed_by_job_peer_kind_and_number(sardonyx: Sardonyx) -> N
     assert "links-created" in [entry["kind"] for entry in of_a], "the entry that offered it its first task"
     assert [entry["kind"] for entry in lines(sardonyx("log", "show", "--kind", "born", "--json"))] == ["born", "born"]
     assert [entry["n"] for entry in lines(sardonyx("log", "show", "--from", "3", "--to", "5", "--json"))] == [3, 4, 5]
-    assert "did you mean born" in sardonyx("log", "show", "--kind", "borm", code=2).stderr
+    assert "did you mean 'born'" in sardonyx("log", "show", "--kind", "borm", code=2).stderr
     assert "no such entry" in sardonyx("log", "show", "--job", "nobody").stderr
 
 
@@ -294,7 +294,7 @@ def test_a_peer_tells_its_life(sardonyx: Sardonyx) -> None:
     assert "offered one-aaaaaa/read, slot 0" in told
     assert "the task is complete" in told
     assert "SX-PEER-AMBIGUOUS" in sardonyx("peers", "show", "peer-", code=1).stderr
-    assert "did you mean peer-a" in sardonyx("peers", "show", "paer-a", code=1).stderr
+    assert "did you mean 'peer-a'" in sardonyx("peers", "show", "paer-a", code=1).stderr
 
 
 def test_a_peer_is_evicted_and_its_task_accounted_for(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from sardonyx.connectors.files.byte_ranges import utf8, without_mark
-from sardonyx.connectors.values import BadValue, parsed, readable, shortened
+from sardonyx.connectors.values import BadValue, parsed, readable
 from sardonyx.core.errors import InputError
+from sardonyx.core.text import nearest, shorten
 
 _NULLS = [
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
@@ -139,8 +139,8 @@ def picks(first: list[str], schema: pa.Schema | None, dialect: Dialect, path: st
         return list(enumerate(schema))
     lacking = [field.name for field in schema if field.name not in names]
     if lacking:
-        near = difflib.get_close_matches(lacking[0], names, 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        found = nearest(lacking[0], names, cutoff=0.5)
+        hint = f"did you mean {found!r}? " if found else ""
         raise _misfit(
             path,
             f"the schema names column {lacking[0]!r}, which the file does not have",
@@ -151,7 +151,7 @@ def picks(first: list[str], schema: pa.Schema | None, dialect: Dialect, path: st
 
 
 def _has(names: list[str]) -> str:
-    return shortened(f"it has {', '.join(names)}", 500)
+    return shorten(f"it has {', '.join(names)}", 500)
 
 
 def _misfit(path: str, message: str, *, cause: str = "", fix: str = "mend the schema or the file") -> InputError:
@@ -179,7 +179,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
         try:
             column = _column(fields[str(place)].combine_chunks(), field, dialect.null)
         except BadValue as bad:
-            message = f"column {field.name!r} holds {shortened(bad.text)!r}, which is no {field.type}"
+            message = f"column {field.name!r} holds {shorten(bad.text)!r}, which is no {field.type}"
             raise _at(text, bad.index, width, dialect, message) from None
         if not field.nullable and column.null_count:
             index = pc.index(pc.is_null(column), value=True).as_py()
@@ -238,8 +238,8 @@ def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.
         row = wrong[0]
         message = f"it has {row.actual_columns} columns where the first line has {row.expected_columns}"
         if dialect.multiline:
-            raise Misfit(None, f"record {row.number}: {message}: {shortened(row.text)!r}") from None
-        raise Misfit(_lines(text, blank=b"\r\n")[row.number - 1], f"{message}: {shortened(row.text)!r}") from None
+            raise Misfit(None, f"record {row.number}: {message}: {shorten(row.text)!r}") from None
+        raise Misfit(_lines(text, blank=b"\r\n")[row.number - 1], f"{message}: {shorten(row.text)!r}") from None
     _check_whole(text, found.num_rows + blank, dialect)
     return found
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sardonyx.connectors.values import shortened
 from sardonyx.core.errors import InputError
+from sardonyx.core.text import nearest, shorten
 
 
 class Groups(NamedTuple):
@@ -50,13 +49,13 @@ def check(found: pq.ParquetFile, schema: pa.Schema, path: str) -> None:
     for name in schema.names:
         if names.count(name) == 1:
             continue
-        near = difflib.get_close_matches(name, names, 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        similar = nearest(name, names, cutoff=0.5)
+        hint = f"did you mean {similar!r}? " if similar else ""
         raise InputError(
             "SX-INPUT-SCHEMA",
             f"{path}: the schema names column {name!r}, which the file "
             + ("has more than once" if name in names else "does not have"),
-            cause=shortened(f"it has {', '.join(names)}", 500),
+            cause=shorten(f"it has {', '.join(names)}", 500),
             fix=f"{hint}a schema may leave columns out, and names the others as the file does",
             where={"path": path},
         )
@@ -87,7 +86,7 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
         if wrong:
             raise InputError(
                 "SX-INPUT-SCHEMA",
-                f"{path}: column {field.name!r} {shortened(wrong, 300)}",
+                f"{path}: column {field.name!r} {shorten(wrong, 300)}",
                 fix="declare a type that can hold every value of the column",
                 where={"path": path, "column": field.name},
             )
@@ -117,7 +116,7 @@ def _usual(kind: pa.DataType) -> pa.DataType:
 def _unreadable(path: str, error: Exception) -> InputError:
     return InputError(
         "SX-INPUT-UNREADABLE",
-        f"{path} cannot be read as Parquet: {shortened(str(error), 300)}",
+        f"{path} cannot be read as Parquet: {shorten(str(error), 300)}",
         fix="check that it is a whole Parquet file",
         where={"path": path},
     )

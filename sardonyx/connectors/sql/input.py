@@ -29,6 +29,7 @@ from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.database import Address, explained
 from sardonyx.core.errors import InputError
+from sardonyx.core.text import shorten
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -227,7 +228,7 @@ class SqlInput:
             raise InputError(
                 "SX-INPUT-TYPE",
                 f"{self._shown}: column {field.name!r} holds a value that is not of type {field.type}",
-                cause=values.shortened(str(error), 300),
+                cause=shorten(str(error), 300),
                 fix="declare the type that the column has: schema=...",
                 where={"database": self._address.url, "column": field.name},
             ) from error

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from sardonyx.connectors import json_rows, json_text
 from sardonyx.connectors.base import Decoded
-from sardonyx.connectors.values import shortened
 from sardonyx.core.errors import Failure, OutputError
+from sardonyx.core.text import shorten
 
 VALUE, KEY = "value", "key"
 """The columns of the raw format."""
@@ -116,7 +116,7 @@ def _described(schema: pa.Schema) -> str:
 
 
 def _undecodable(value: bytes | None, reason: str) -> Failure:
-    shown = "" if value is None else shortened(value[:200].decode("utf-8", "backslashreplace"), 100)
+    shown = "" if value is None else shorten(value[:200].decode("utf-8", "backslashreplace"), 100)
     return Failure(
         "SX-RECORD-UNDECODABLE",
         f"a record could not be read as JSON: {reason}",

@@ -20,8 +20,9 @@ from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
 from sardonyx.connectors.topics.formats import keys_of
-from sardonyx.connectors.values import parsed, shortened
+from sardonyx.connectors.values import parsed
 from sardonyx.core.errors import Failure, InputError, OutputError, SetupError
+from sardonyx.core.text import shorten
 
 _HEAD = struct.Struct(">bI")
 
@@ -186,8 +187,8 @@ class _Registered:
             return self._unreachable(error)
         return OutputError(
             "SX-OUTPUT-TYPE",
-            f"a row does not fit the schema of topic {self._topic}: {shortened(str(error), 300)}",
-            cause=f"the row is {shortened(str(row), 300)}",
+            f"a row does not fit the schema of topic {self._topic}: {shorten(str(error), 300)}",
+            cause=f"the row is {shorten(str(row), 300)}",
             fix="make the rows fit in the task before, or give another value_schema",
             where=where,
         )
@@ -195,7 +196,7 @@ class _Registered:
     def _unreachable(self, error: Exception) -> SetupError:
         return SetupError(
             "SX-REGISTRY-UNREACHABLE",
-            f"the schema registry does not answer: {shortened(str(error), 300)}",
+            f"the schema registry does not answer: {shorten(str(error), 300)}",
             fix="look at its address and whether it runs",
             where={"registry": self._address},
         )
@@ -332,10 +333,10 @@ def _value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _undecodable(value: bytes | None, reason: str) -> Failure:
-    shown = "" if value is None else shortened(value[:100].hex(), 60)
+    shown = "" if value is None else shorten(value[:100].hex(), 60)
     return Failure(
         "SX-RECORD-UNDECODABLE",
-        f"a record could not be read: {shortened(reason, 300)}",
+        f"a record could not be read: {shorten(reason, 300)}",
         cause=f"the record begins with the bytes {shown}" if shown else "",
         fix='mend its writer, or let the task leave such records out with on_error "skip"',
     )
