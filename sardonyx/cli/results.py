@@ -135,7 +135,7 @@ def show(console: Console, outputs: Sequence[OutputView], *, vanishes: bool) -> 
 def _show_rows(console: Console, rows: Sequence[Any]) -> None:
     if not isinstance(rows[0], dict):
         for row in rows:
-            console.print(f"  {shorten(row, 200, ellipsis="…")}", markup=False)
+            console.print(f"  {shorten(row, 200, ellipsis='…')}", markup=False)
         return
     columns = list(rows[0])[:WIDE]
     table = plain(*columns)
