@@ -35,7 +35,7 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log as journal
-from peer.assignment import WORKING, Grant
+from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
@@ -51,7 +51,7 @@ from sardonyx.runtime.signals import heard
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.services.light import LightCraft, LightReader, LightWork
+from tests.services.light import LightReader, LightRunner, LightWork
 
 PARTITIONS = 512
 TASKS = 4
@@ -83,7 +83,7 @@ class WideLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
     def forget(self, jobs: Collection[str]) -> None:
@@ -91,7 +91,7 @@ class WideLinks:
 
 
 @dataclass
-class HeldCraft(LightCraft):
+class HeldRunner(LightRunner):
     """Tasks that take a while, once the daemon is let go, and that end when those before them have sealed.
 
     Which links are sealed a daemon hears from ZooKeeper, once for all its peers; real ones read the sentinels from Kafka.
@@ -114,8 +114,8 @@ class HeldCraft(LightCraft):
             self._ended.add(path)
         return path in self._ended
 
-    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
-        HeldLoop(prepared, grant, zk).run()
+    def work(self, prepared: LightWork, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        HeldLoop(prepared, handle, zk).run()
 
 
 @dataclass
@@ -127,15 +127,15 @@ class HeldReader(LightReader):
     def poll(self, timeout: float) -> None:
         del timeout
         rest = self.due - time.monotonic()
-        self.grant.pause(rest if 0 < rest < LOOK else LOOK)
+        self.handle.pause(rest if 0 < rest < LOOK else LOOK)
 
     @property
     def held(self) -> dict[Partition, Position | None]:
         (link,) = self.work.stage.ingress
-        craft = self.work.craft
-        assert isinstance(craft, HeldCraft)
-        through = craft.released.is_set() and time.monotonic() >= self.due
-        ended = through and craft.ended(self.work.zk, self.work.assignment.job, link)
+        runner = self.work.runner
+        assert isinstance(runner, HeldRunner)
+        through = runner.released.is_set() and time.monotonic() >= self.due
+        ended = through and runner.ended(self.work.zk, self.work.assignment.job, link)
         drained = self.leader(link.name, uuid.uuid4().hex) if ended else None
         return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
 
@@ -160,14 +160,14 @@ class HeldLoop(TaskLoop):
 
     def _open(self) -> None:
         self._writer = SealWriter(self._work)  # type: ignore[assignment]
-        self._reader = HeldReader(self._work, self._grant, self._votes.leader)  # type: ignore[arg-type, assignment]
+        self._reader = HeldReader(self._work, self._handle, self._votes.leader)  # type: ignore[arg-type, assignment]
 
 
 def serve() -> None:
     """A daemon: says what it takes of memory before there is any peer, begins when told to, ends by SIGTERM."""
-    craft = HeldCraft("bench")
-    daemon = PeerDaemon(load_settings(), craft)
-    does = {signal.SIGTERM: daemon.stop, signal.SIGUSR1: craft.released.set, signal.SIGUSR2: craft.released.clear}
+    runner = HeldRunner("bench")
+    daemon = PeerDaemon(load_settings(), runner)
+    does = {signal.SIGTERM: daemon.stop, signal.SIGUSR1: runner.released.set, signal.SIGUSR2: runner.released.clear}
     with heard(does, lambda number: does[signal.Signals(number)]()):
         print(psutil.Process().memory_info().rss, flush=True)
         sys.stdin.readline()

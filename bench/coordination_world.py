@@ -96,7 +96,7 @@ class Links:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
     def forget(self, jobs: Collection[str]) -> None:

@@ -11,15 +11,15 @@ WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 """States in which a peer may commit for its task."""
 
 
-class GrantGone(Exception):
+class AssignmentRevoked(Exception):
     """The assignment was taken away, or the peer is to leave: stop without committing anything more."""
 
 
-class CraftLost(Exception):
+class RunnerLost(Exception):
     """What tasks are run with has ended (Spark's JVM): no fault of the task, and this daemon can run none before it is back."""
 
 
-class Grant:
+class AssignmentHandle:
     """One assignment, for as long as the peer's state node says that it stands.
 
     The follower sets it, the task loop asks. It is an optimisation and a courtesy, never the fence: what keeps a peer
@@ -36,7 +36,7 @@ class Grant:
         self._connected = connected
         self._changed = runtime.condition()
         self._state: PeerState = "active"
-        self._gone = False
+        self._revoked = False
         self._draining = False
 
     @property
@@ -45,13 +45,13 @@ class Grant:
         return self._state
 
     @property
-    def gone(self) -> bool:
-        return self._gone
+    def revoked(self) -> bool:
+        return self._revoked
 
     @property
-    def usable(self) -> bool:
+    def may_commit(self) -> bool:
         """Whether something may be committed now."""
-        return not self._gone and self._connected()
+        return not self._revoked and self._connected()
 
     @property
     def draining(self) -> bool:
@@ -70,16 +70,16 @@ class Grant:
 
     def revoke(self) -> None:
         with self._changed:
-            self._gone = True
+            self._revoked = True
             self._changed.notify_all()
 
     def pause(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds, less if the grant changes."""
         with self._changed:
-            if not self._gone:
+            if not self._revoked:
                 self._changed.wait(timeout)
 
     def check(self) -> None:
-        """Raises :class:`GrantGone` if it is."""
-        if self._gone:
-            raise GrantGone
+        """Raises :class:`AssignmentRevoked` if it is."""
+        if self._revoked:
+            raise AssignmentRevoked

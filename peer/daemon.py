@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from peer import gc_policy
-from peer.assignment import CraftLost, Grant
-from peer.virtual_peer import Craft, VirtualPeer
+from peer.assignment import AssignmentHandle, RunnerLost
+from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import Assignment
 from sardonyx.runtime.clock import REAL, Runtime
@@ -44,7 +44,7 @@ _LAST_STEPS = 30.0
 """Seconds that draining may take beyond a transaction's longest life: leaving the group, goodbyes, the end of Spark."""
 
 
-class SparkCraft:
+class SparkTaskRunner:
     """Tasks as Spark micro-batches between Kafka queues.
 
     Args:
@@ -92,13 +92,13 @@ class SparkCraft:
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):
-            raise CraftLost("Spark has ended")
+            raise RunnerLost("Spark has ended")
         return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache)
 
-    def work(self, prepared: Work, grant: Grant, zk: ZooKeeperSession) -> None:
+    def work(self, prepared: Work, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop
 
-        TaskLoop(prepared, grant, zk).run()
+        TaskLoop(prepared, handle, zk).run()
 
 
 class Connect(Protocol):
@@ -115,16 +115,21 @@ class PeerDaemon:
 
     Args:
         settings: where ZooKeeper is, timers, how many virtual peers.
-        craft: how tasks are run.
+        runner: how tasks are run.
         connect: opens a session with ZooKeeper.
         clockwork: time and threads.
     """
 
     def __init__(
-        self, settings: Settings, craft: Craft, *, connect: Connect = ZooKeeperSession.connect, runtime: Runtime = REAL
+        self,
+        settings: Settings,
+        runner: TaskRunner,
+        *,
+        connect: Connect = ZooKeeperSession.connect,
+        runtime: Runtime = REAL,
     ) -> None:
         self._settings = settings
-        self._craft = craft
+        self._runner = runner
         self._connect_to = connect
         self._runtime = runtime
         self._news = runtime.post()
@@ -164,7 +169,7 @@ class PeerDaemon:
             VirtualPeer(
                 self._settings,
                 zk,
-                self._craft,
+                self._runner,
                 f"{name}-{index}",
                 about,
                 broke=lambda: news.put("BROKE"),
@@ -226,8 +231,8 @@ def main(settings: Settings) -> NoReturn:
     check_reachable(settings)
     with temp_dir("sardonyx-peer-") as folder:
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
-        craft = SparkCraft(settings, start_session(settings.spark, folder), folder / "code")
-        threading.Thread(target=craft.warm_up, name="warm-up", daemon=True).start()
+        runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
+        threading.Thread(target=runner.warm_up, name="warm-up", daemon=True).start()
         # pyarrow imports it as soon as it makes an array of Python's values: in front of the first batch, otherwise.
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
         import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
@@ -235,10 +240,10 @@ def main(settings: Settings) -> NoReturn:
         gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
-            craft.restore(folder)
+            runner.restore(folder)
             return ZooKeeperSession.connect(settings, listener=listener)
 
-        daemon = PeerDaemon(settings, craft, connect=connect)
+        daemon = PeerDaemon(settings, runner, connect=connect)
 
         def on_signal(_number: int) -> None:
             if daemon._stopping:  # noqa: SLF001 (one object, two doors)
@@ -250,7 +255,7 @@ def main(settings: Settings) -> NoReturn:
             try:
                 daemon.run()
             finally:
-                stop_session(craft.spark)
+                stop_session(runner.spark)
     # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
     # ever when the broker went away in the middle of something.
     logging.shutdown()

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from peer.outlets import FAILED, Outlet, taken
-from peer.provenance import Origins
+from peer.provenance import Provenance
+from peer.sinks import FAILED, Sink, taken
 from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.messages import Outgoing
@@ -52,7 +52,7 @@ class Sorted:
     """What becomes of the failed records of a batch."""
 
     failed: pa.Table | None = None
-    """All of them as rows, for the outlets that take such; None if there is no such outlet, or nothing failed."""
+    """All of them as rows, for the sinks that take such; None if there is no such sink, or nothing failed."""
     skipped: int = 0
     letters: Sequence[Outgoing] = ()
     first_error: Failure | None = None
@@ -74,12 +74,12 @@ def unread(message: Any, failure: Failure) -> Failed:
     return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
 
 
-def unfit(bad: Bad, table: pa.Table, origins: Origins) -> Failed:
+def unfit(bad: Bad, table: pa.Table, provenance: Provenance) -> Failed:
     """A row of a batch that the task's function raises for."""
-    return Failed(bad, origin_of(*origins.message(bad.index)), "row", table.slice(bad.index, 1))
+    return Failed(bad, origin_of(*provenance.message(bad.index)), "row", table.slice(bad.index, 1))
 
 
-def sort_out(stage: Stage, outlets: Sequence[Outlet], records: Sequence[Failed]) -> Sorted:
+def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> Sorted:
     """Send failed records their way.
 
     Raises:
@@ -92,7 +92,7 @@ def sort_out(stage: Stage, outlets: Sequence[Outlet], records: Sequence[Failed])
     table = _rows(task.name, records) if takes_failed(stage) else None
     rest = list(records)
     if table is not None:
-        rest = [record for record, goes in zip(records, taken(outlets, table), strict=True) if not goes]
+        rest = [record for record, goes in zip(records, taken(sinks, table), strict=True) if not goes]
     first = rest[0].bad.failure if rest else None
     if rest and task.on_error.then == "fail":
         raise error_of(rest[0])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Origins:
+class Provenance:
     """Where the rows of a batch came from. What it costs is next to nothing until somebody asks."""
 
     def __init__(self) -> None:

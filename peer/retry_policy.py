@@ -20,7 +20,7 @@ _BUSY = 20
 """Times in a row that a database may refuse a batch before the task counts as failed: some refusals never pass."""
 
 
-class Troubles:
+class RetryPolicy:
     """Those of one assignment since its last commit.
 
     Args:
@@ -39,12 +39,12 @@ class Troubles:
         self._refusals = 0
         self._busy = 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """A batch is committed."""
         self._committed = True
         self._rebuilds = self._refusals = self._busy = 0
 
-    def passes(self, error: SetupError, store: bool | None) -> bool:
+    def should_retry_batch(self, error: SetupError, store: bool | None) -> bool:
         """Whether to rest, and to read the batch again: what this task has worked with before is away, or busy.
 
         What it never worked with is more likely written wrongly. To be asked once for each trouble.
@@ -57,10 +57,10 @@ class Troubles:
             self._busy += 1
             return self._busy <= _BUSY
         if error.code == "SX-DATABASE-UNREACHABLE" and store is not None:
-            return False  # what is committed is not known: see waits_for
+            return False  # what is committed is not known: see should_reconnect
         return self._committed and error.code in {"SX-REGISTRY-UNREACHABLE", "SX-DATABASE-UNREACHABLE"}
 
-    def waits_for(self, away: SetupError, store: bool | None) -> bool:
+    def should_reconnect(self, away: SetupError, store: bool | None) -> bool:
         """Whether to begin afresh as soon as it answers: what cannot be reached is known to have been there."""
         return away.code == "SX-KAFKA-UNREACHABLE" or (bool(store) and away.code == "SX-DATABASE-UNREACHABLE")
 

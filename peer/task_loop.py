@@ -31,16 +31,16 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from peer.assignment import CraftLost, Grant, GrantGone
-from peer.outlets import sentinel_message
-from peer.positioned import PositionedOutlet
-from peer.retry_policy import Troubles
+from peer.assignment import AssignmentHandle, AssignmentRevoked, RunnerLost
+from peer.positioned_sink import PositionedSink
+from peer.retry_policy import RetryPolicy
+from peer.sinks import sentinel_message
 from peer.task_runner import Result, StepClock, Work
 from queues.admin import read_all
+from queues.batch import Batch
 from queues.committed import NotLetIn, ReaderLost
 from queues.connectivity import reach_kafka
 from queues.messages import DUE_HEADER, ROWS_HEADER, Outgoing, Records
-from queues.pieces import Batch
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionAborted, TransactionalWriter
 from sardonyx.connectors.base import PositionsMoved, Split
@@ -84,13 +84,13 @@ class TaskLoop:
 
     Args:
         work: the task, ready to run.
-        grant: what the coordinator allows; asked before every commit.
+        handle: what the coordinator allows; asked before every commit.
         zk: where votes and requests go.
     """
 
-    def __init__(self, work: Work, grant: Grant, zk: ZooKeeperSession) -> None:
+    def __init__(self, work: Work, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         self._work = work
-        self._grant = grant
+        self._handle = handle
         self._zk = zk
         self._votes = Votes(zk, work.assignment.job)
         self._patience = seconds(work.stage.task.batch_timeout)
@@ -98,19 +98,19 @@ class TaskLoop:
         self._told = False
         self._sealed = False
         self._asked_at = 0.0
-        self._troubles = Troubles(work.stage.name, work.assignment.job)
+        self._retries = RetryPolicy(work.stage.name, work.assignment.job)
         self._started = time.monotonic()
         self._clock = StepClock()
         self._aside = BackgroundThread(f"batch-{work.peer}", work.begin)
-        self._store = next((outlet for outlet in work.outlets if isinstance(outlet, PositionedOutlet)), None)
+        self._store = next((sink for sink in work.sinks if isinstance(sink, PositionedSink)), None)
         self._reader: Reader
         self._writer: TransactionalWriter
 
     def run(self) -> None:
-        """Work until the grant is gone or drained. Reports a failure to the coordinator; raises nothing of the task's.
+        """Work until the handle is gone or drained. Reports a failure to the coordinator; raises nothing of the task's.
 
         Raises:
-            CraftLost: Spark has ended, which is no failure of the task: others take it over when this daemon's session ends.
+            RunnerLost: Spark has ended, which is no failure of the task: others take it over when this daemon's session ends.
         """
         try:
             self._start_hooks()
@@ -120,22 +120,22 @@ class TaskLoop:
                     while not self._over:
                         self.step()
                 except (ProducerLost, ReaderLost, SetupError) as reason:
-                    if isinstance(reason, SetupError) and not self._troubles.waits_for(reason, self._reached):
+                    if isinstance(reason, SetupError) and not self._retries.should_reconnect(reason, self._reached):
                         raise
                     self._close()  # or its partitions would wait with us
                     self._rebuild(reason)
                 finally:
                     self._close()
-        except (GrantGone, SessionLost) as reason:
+        except (AssignmentRevoked, SessionLost) as reason:
             log.debug("stopped", reason=type(reason).__name__)
         except VotesGone as error:
-            self._grant.pause(_HEARD_SOON)
+            self._handle.pause(_HEARD_SOON)
             self._fail(error, fatal=False)  # says nothing if the job has ended, as it should have
         except (FunctionError, InputError, OutputError) as error:
             self._fail(error, fatal=error.code != "SX-OUTPUT-FULL")  # there may be room again when the task has rested
         except Exception as error:  # (whatever it is, the coordinator must hear of it)
-            if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not self._work.able:
-                raise CraftLost(error.message) from error
+            if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not self._work.is_alive:
+                raise RunnerLost(error.message) from error
             self._fail(error, fatal=False)
         finally:
             self._work.abandon()
@@ -167,13 +167,13 @@ class TaskLoop:
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch dropped, reading it again", reason=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
-                self._grant.pause(self._troubles.refused(reason))
+                self._handle.pause(self._retries.refused(reason))
                 # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
                 raise ProducerLost(str(reason)) from reason
             failpoint("rewind")
             self._drop()
         except SetupError as reason:
-            if not self._troubles.passes(reason, self._reached):
+            if not self._retries.should_retry_batch(reason, self._reached):
                 raise
             log.warning("waits for what the task needs, and then reads the batch again", reason=reason.message)
             self._drop(_REST)
@@ -183,7 +183,7 @@ class TaskLoop:
         if self._store is not None:
             self._store.abandon()
         if rest:
-            self._grant.pause(rest)
+            self._handle.pause(rest)
         self._reader.recover()
 
     # --- the batch -----------------------------------------------------------------------------------------------
@@ -192,9 +192,7 @@ class TaskLoop:
         """Results and the messages that carry them, made before the transaction begins: it stays open for the writes only."""
         result = self._work.apply(batch, self._clock)
         with self._clock("encode"):
-            messages = [
-                message for outlet in self._work.outlets for message in outlet.messages(result.table, result.failed)
-            ]
+            messages = [message for sink in self._work.sinks for message in sink.messages(result.table, result.failed)]
         return result, [*messages, *result.letters]
 
     def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
@@ -206,7 +204,7 @@ class TaskLoop:
         ]
         positions = self._positions(batch, result)
         failpoint("begin")  # 5
-        outgoing = [*batch.owed, *messages, *displaced]
+        outgoing = [*batch.outbox, *messages, *displaced]
         if self._store is not None:
             with self._clock("write"):
                 self._commit_elsewhere(self._store, batch, positions, outgoing)
@@ -214,8 +212,8 @@ class TaskLoop:
         failpoint("committed")
         if result.rows_in:
             with self._clock("publish"):
-                for outlet in self._work.outlets:
-                    outlet.committed()
+                for sink in self._work.sinks:
+                    sink.committed()
             log.debug(
                 "batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows, **self._clock.milliseconds()
             )
@@ -228,14 +226,16 @@ class TaskLoop:
 
     def _commit_elsewhere(
         self,
-        store: PositionedOutlet,
+        store: PositionedSink,
         batch: Batch,
         positions: dict[Partition, Position],
         outgoing: Sequence[Outgoing | Records],
     ) -> None:
         """Rows, positions and what is still to be said in Kafka, in the output's own transaction."""
         self._meanwhile(lambda: store.begin(batch.started, positions, outgoing))
-        if not self._grant.usable:  # others would have to wait for the transaction's locks as long as ZooKeeper is away
+        if (
+            not self._handle.may_commit
+        ):  # others would have to wait for the transaction's locks as long as ZooKeeper is away
             raise BatchDropped("not granted at this moment")
         self._check(batch)
         failpoint("store")
@@ -246,7 +246,7 @@ class TaskLoop:
         """One transaction. When it is through, earlier troubles are over."""
         self._writer.write(messages, positions, self._reader.group_metadata, self._clock)
         self._reader.committed(positions)
-        self._troubles.over()
+        self._retries.reset()
 
     def _positions(self, batch: Batch, result: Result) -> dict[Partition, Position]:
         """The batch's positions with the counts as they will be. What came out is booked on one partition: the sum is exact."""
@@ -269,8 +269,8 @@ class TaskLoop:
         longer: then others may have been given the task, and shall have the partitions.
         """
         patience = time.monotonic() + self._work.settings.zookeeper.session_timeout
-        while not self._grant.usable:
-            self._grant.check()
+        while not self._handle.may_commit:
+            self._handle.check()
             if time.monotonic() > patience:
                 raise ReaderLost("ZooKeeper is away for longer than a session lives")
             self._reader.poll(_TICK)
@@ -289,7 +289,7 @@ class TaskLoop:
             except TimeoutError:
                 if future.done():  # the work itself timed out
                     return _result(future)
-            self._grant.check()
+            self._handle.check()
             self._reader.poll(0)
 
     # --- the beginning of a bounded input ------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class TaskLoop:
         ]
         sentinel = str(uuid.uuid4())
         ends = [sentinel_message(link, number, sentinel, self._work.peer) for number in range(partitions)]
-        if not self._must_split() or not self._grant.usable:
+        if not self._must_split() or not self._handle.may_commit:
             raise BatchDropped("the input is for another peer to split")
         failpoint("split")
         self._write([*messages, *ends], {first: Position(0)})
@@ -335,9 +335,9 @@ class TaskLoop:
 
     def _look_at_the_end(self) -> None:
         """Ask "seal?" when everything is drained, and seal when told to."""
-        if self._sealed or not (self._reader.idle and self._reader.member and self._grant.usable):
+        if self._sealed or not (self._reader.idle and self._reader.member and self._handle.may_commit):
             return
-        if self._grant.state == "sealing":
+        if self._handle.state == "sealing":
             if committed := self._ask_all():
                 self._seal(committed)
         elif not self._told and self._exhausted():
@@ -371,11 +371,9 @@ class TaskLoop:
         sentinel = str(uuid.uuid4())
         failpoint("seal")
         # Positions always go along, if need be those of others, unchanged: they are what fences a sealer without a group.
-        self._write(
-            [message for outlet in self._work.outlets for message in outlet.sentinels(sentinel)], own or drained
-        )
+        self._write([message for sink in self._work.sinks for message in sink.sentinels(sentinel)], own or drained)
         failpoint("sealed")
-        self._meanwhile(self._seal_outlets)
+        self._meanwhile(self._seal_sinks)
         counts = total(drained.values())
         failpoint("complete")
         self._zk.request(Completed(peer=self._work.peer, assignment=self._work.assignment.id, counts=counts))
@@ -383,9 +381,9 @@ class TaskLoop:
         self._sealed = True
         log.info("sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead)
 
-    def _seal_outlets(self) -> None:
-        for outlet in self._work.outlets:
-            outlet.sealed()
+    def _seal_sinks(self) -> None:
+        for sink in self._work.sinks:
+            sink.sealed()
 
     # --- opening, closing, failing -------------------------------------------------------------------------------
 
@@ -396,8 +394,8 @@ class TaskLoop:
             return
         started = self._aside.submit(lambda: self._work.function.give(hooks.start()))
         while not started.done():
-            self._grant.check()
-            self._grant.pause(_TICK)
+            self._handle.check()
+            self._handle.pause(_TICK)
         _result(started)
         failpoint("started")
 
@@ -413,12 +411,12 @@ class TaskLoop:
 
     @property
     def _over(self) -> bool:
-        return self._grant.gone or self._grant.draining
+        return self._handle.revoked or self._handle.draining
 
     def _may_open(self) -> bool:
         """Waits for ZooKeeper if it is away: the slot may be another's by now, whom opening would fence. False: it is over."""
-        while not self._over and not self._grant.usable:
-            self._grant.pause(_TICK)
+        while not self._over and not self._handle.may_commit:
+            self._handle.pause(_TICK)
         return not self._over
 
     def _open(self) -> None:
@@ -449,21 +447,21 @@ class TaskLoop:
 
     def _rebuild(self, reason: Exception) -> None:
         """Go on with a new producer and consumer. While Kafka is away that is no failure: what it holds is safe there."""
-        self._grant.check()
+        self._handle.check()
         try:
             reach_kafka(self._work.settings)
             if self._store is not None:
                 self._store.reach()
         except SetupError as away:
             log.warning("waits for what it writes to", reason=away.message)
-            self._grant.pause(_REST)
+            self._handle.pause(_REST)
             return
-        rest = _REST if isinstance(reason, NotLetIn) else self._troubles.rebuilt(reason)
+        rest = _REST if isinstance(reason, NotLetIn) else self._retries.rebuilt(reason)
         log.warning("begins afresh from the committed positions", reason=str(reason))
-        self._grant.pause(rest)
+        self._handle.pause(rest)
 
     def _fail(self, error: Exception, *, fatal: bool) -> None:
-        if self._grant.gone:
+        if self._handle.revoked:
             log.debug("failed after the grant was gone", error=str(error))
             return
         assignment = self._work.assignment
@@ -471,13 +469,13 @@ class TaskLoop:
         failure = failure_of(error, where=where)
         log.error("task failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
         report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal)
-        while not self._grant.gone:
+        while not self._handle.revoked:
             try:
                 self._zk.request(report)
                 return
             except ZooKeeperAway as away:  # without this report the task would be ours for ever
                 log.warning("the failure cannot be reported yet", reason=away.message)
-                self._grant.pause(1.0)
+                self._handle.pause(1.0)
             except SessionLost:  # then the peer itself is lost, and the task with it
                 return
 

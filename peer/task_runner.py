@@ -15,12 +15,12 @@ import pyarrow as pa
 from peer import gc_policy
 from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit, unread
 from peer.lifecycle import Context, Hooks
-from peer.outlets import ConnectorOutlet, LinkOutlet, Outlet, TopicOutlet
-from peer.positioned import PositionedOutlet
-from peer.provenance import Origins
+from peer.positioned_sink import PositionedSink
+from peer.provenance import Provenance
+from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters
+from queues.batch import Batch
 from queues.messages import Outgoing
-from queues.pieces import Batch
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
 from sardonyx.core import node_paths
@@ -50,7 +50,7 @@ class Result:
     first_error: Failure | None = None
     """Of the records that are left out or become dead letters."""
     failed: pa.Table | None = None
-    """Records that failed and that somebody takes, as rows with the columns of ``peer.outlets.FAILED``."""
+    """Records that failed and that somebody takes, as rows with the columns of ``peer.sinks.FAILED``."""
     letters: Sequence[Outgoing] = ()
     """Dead letters, for the batch's transaction."""
 
@@ -60,7 +60,7 @@ class _Rows:
     """A batch's messages as rows."""
 
     table: pa.Table
-    origins: Origins
+    provenance: Provenance
     unread: list[Failed]
 
 
@@ -107,7 +107,7 @@ class Work:
     facts: dict[str, LinkFacts]
     function: TaskFunction
     spark: SparkSession
-    outlets: list[Outlet]
+    sinks: list[Sink]
     source: SplitInput | None
     """The connector of an input task that reads splits."""
     apart: bool = False
@@ -128,7 +128,7 @@ class Work:
         return self.stage.transactional_id(self.settings.deployment, self.assignment.job, self.assignment.slot)
 
     @property
-    def able(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether Spark can still be asked for anything."""
         return is_alive(self.spark)
 
@@ -165,8 +165,8 @@ class Work:
                     forget_sockets(self.spark)
             clock.part("function", applied.worked, rest="spark")
         out = applied.table if applied.table is not None else rows.table.slice(0, 0)
-        failed = [*rows.unread, *(unfit(bad, rows.table, rows.origins) for bad in applied.bad)]
-        ways = sort_out(self.stage, self.outlets, failed)
+        failed = [*rows.unread, *(unfit(bad, rows.table, rows.provenance) for bad in applied.bad)]
+        ways = sort_out(self.stage, self.sinks, failed)
         return Result(out, rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
 
     def _rows(self, batch: Batch) -> _Rows:
@@ -175,7 +175,7 @@ class Work:
         Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and nobody takes them.
         """
         tables: list[pa.Table] = []
-        origins, failed = Origins(), list[Failed]()
+        provenance, failed = Provenance(), list[Failed]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
             if not messages:
@@ -184,21 +184,21 @@ class Work:
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
                 datas = [msgspec.json.decode(message.value(), type=Split).data for message in messages]
                 pieces = read_splits(self.spark, self.source, datas)
-                origins.add(messages, [piece.num_rows for piece in pieces])
+                provenance.add(messages, [piece.num_rows for piece in pieces])
                 tables.append(joined_splits(pieces))
             elif link.kind == "internal":
                 blocks = [block.decode([message.value()]) for message in messages]
-                origins.add(messages, [piece.num_rows for piece in blocks])
+                provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(block.concat(blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
                 read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
-                origins.add(read.messages, None)
+                provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
         if failed and not self.apart:
             raise error_of(failed[0])
-        return _Rows(block.concat(tables) if tables else pa.table({}), origins, failed)
+        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed)
 
 
 @dataclass
@@ -299,14 +299,14 @@ def assemble(
         facts=facts,
         function=TaskFunction(spark, stage.task, code, apart=apart, fused=stage.fused),
         spark=spark,
-        outlets=list(_outlets(settings, graph, stage, facts, peer, assignment, code)),
+        sinks=list(_sinks(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
         apart=apart,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
     )
 
 
-def _outlets(
+def _sinks(
     settings: Settings,
     graph: Graph,
     stage: Stage,
@@ -314,21 +314,21 @@ def _outlets(
     peer: str,
     assignment: Assignment,
     code: CodeBundle | None,
-) -> Iterator[Outlet]:
+) -> Iterator[Sink]:
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            yield TopicOutlet(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
+            yield TopicSink(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
-            yield LinkOutlet(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
+            yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load)
         if isinstance(made, PositionedOutput):
-            yield PositionedOutlet(made)
+            yield PositionedSink(made)
         else:
-            yield ConnectorOutlet(made, parts, _listing(settings, parts))
+            yield ConnectorSink(made, parts, _listing(settings, parts))
 
 
 def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:

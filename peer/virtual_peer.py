@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from peer.assignment import WORKING, CraftLost, Grant
+from peer.assignment import WORKING, AssignmentHandle, RunnerLost
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
 from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote
@@ -28,7 +28,7 @@ _LOOK_ANYWAY = 5.0
 """Seconds after which the state node is read without having been told to: a net under the watches, not the way."""
 
 _LET_GO = 10.0
-"""Seconds that a task loop gets to notice that its grant is gone, before a new one is begun beside it. Its slot's next
+"""Seconds that a task loop gets to notice that its handle is gone, before a new one is begun beside it. Its slot's next
 holder fences it in any case."""
 
 
@@ -36,15 +36,15 @@ class _Reborn(Exception):
     """Its id is used up: the peer was revoked or taken for dead."""
 
 
-class Craft(Protocol):
+class TaskRunner(Protocol):
     """What a virtual peer can do with a task. Called from its own thread."""
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Any:
-        """Get everything ready, before the task is taken; whatever it raises declines the task, but for CraftLost."""
+        """Get everything ready, before the task is taken; whatever it raises declines the task, but for RunnerLost."""
 
-    def work(self, prepared: Any, grant: Grant, zk: ZooKeeperSession) -> None:
-        """Work, in a thread of its own, until the grant is gone or drained. Reports to the coordinator; raises
-        CraftLost, and nothing else.
+    def work(self, prepared: Any, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        """Work, in a thread of its own, until the handle is gone or drained. Reports to the coordinator; raises
+        RunnerLost, and nothing else.
         """
 
 
@@ -54,7 +54,7 @@ class VirtualPeer:
     Args:
         settings: timers.
         zk: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
-        craft: how tasks are run.
+        runner: how tasks are run.
         name: unique in the deployment and this session; the ids of its lives derive from it.
         about: what the pulse says: daemon, host, pid.
         broke: called, on this peer's thread or its task's, if it cannot go on in this session though it stands: the daemon must
@@ -65,14 +65,14 @@ class VirtualPeer:
         self,
         settings: Settings,
         zk: ZooKeeperSession,
-        craft: Craft,
+        runner: TaskRunner,
         name: str,
         about: dict[str, str | int],
         broke: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._zk = zk
-        self._craft = craft
+        self._runner = runner
         self._runtime = zk.runtime
         self._name = name
         self._about = about
@@ -84,7 +84,7 @@ class VirtualPeer:
         self._id = name
         self._ready: tuple[Assignment, Any] | None = None
         self._acked = False
-        self._grant: Grant | None = None
+        self._handle: AssignmentHandle | None = None
         self._loop: Worker | None = None
         self._life: Worker | None = None
 
@@ -99,17 +99,17 @@ class VirtualPeer:
     def leave(self) -> None:
         """Finish the batch in hand, say goodbye, and end. Returns at once; :meth:`join` waits until it is done."""
         self._leaving = True
-        grant = self._grant  # looked at once: the peer's own thread may let go of it at any time
-        if grant is not None:
-            grant.drain()
+        handle = self._handle  # looked at once: the peer's own thread may let go of it at any time
+        if handle is not None:
+            handle.drain()
         self._wake.set()
 
     def lose(self) -> None:
         """The session has ended: stop without committing anything more."""
         self._lost = True
-        grant = self._grant
-        if grant is not None:
-            grant.revoke()
+        handle = self._handle
+        if handle is not None:
+            handle.revoke()
         self._wake.set()
 
     def look(self) -> None:
@@ -179,8 +179,8 @@ class VirtualPeer:
 
     def _goodbye(self) -> None:
         """The batch in hand is finished first; then the coordinator hears of it, then the pulse goes."""
-        if self._grant is not None:
-            self._grant.drain()
+        if self._handle is not None:
+            self._handle.drain()
         if self._loop is not None:
             self._loop.join(self._settings.peer.transaction_timeout)
         self._stop_task()
@@ -195,7 +195,7 @@ class VirtualPeer:
         structlog.contextvars.bind_contextvars(n=note.n)
         if note.state == "revoked":
             raise _Reborn("its task was taken away")
-        current = self._grant.assignment if self._grant is not None else None
+        current = self._handle.assignment if self._handle is not None else None
         if current is not None and current != note.assignment:
             self._stop_task()
         if note.assignment is None:
@@ -214,8 +214,8 @@ class VirtualPeer:
         bound = {"job": assignment.job, "task": assignment.task}
         failpoint("offered")
         try:
-            self._ready = assignment, self._craft.prepare(self._zk, self._id, assignment)
-        except (SessionLost, ZooKeeperAway, CraftLost):
+            self._ready = assignment, self._runner.prepare(self._zk, self._id, assignment)
+        except (SessionLost, ZooKeeperAway, RunnerLost):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
             failure = failure_of(error, where={**bound, "peer": self._id})
@@ -231,38 +231,38 @@ class VirtualPeer:
         log.info("takes the task", job=assignment.job, task=assignment.task, slot=assignment.slot)
 
     def _work_on(self, note: PeerNote, assignment: Assignment) -> None:
-        if self._grant is None:
+        if self._handle is None:
             if self._ready is None or self._ready[0] != assignment:
                 raise _Reborn("its node grants a task that it never took")
-            prepared, grant = self._ready[1], Grant(assignment, lambda: self._zk.connected, self._runtime)
-            grant.update(note.state)
+            prepared, handle = self._ready[1], AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime)
+            handle.update(note.state)
             context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
 
             def run() -> None:
                 ended = lost = False
                 with structlog.contextvars.bound_contextvars(**context):
                     try:
-                        self._craft.work(prepared, grant, self._zk)
+                        self._runner.work(prepared, handle, self._zk)
                         ended = True
-                    except CraftLost as error:
+                    except RunnerLost as error:
                         lost = True
                         log.error("cannot go on in this session", reason=str(error))
                     except Exception as error:
                         log.error("cannot go on in this session", exc_info=error)
                     finally:  # whatever it was, even what is no exception: without its thread the task would be ours for ever
-                        if lost or not (ended or grant.gone):
+                        if lost or not (ended or handle.revoked):
                             self._broke()
 
-            self._grant = grant
+            self._handle = handle
             self._loop = self._runtime.spawn(f"task-{self._id}-{assignment.task}", run)
         else:
-            self._grant.update(note.state)
+            self._handle.update(note.state)
 
     def _stop_task(self) -> None:
-        if self._grant is not None:
-            self._grant.revoke()
+        if self._handle is not None:
+            self._handle.revoke()
         if self._loop is not None:
             self._loop.join(_LET_GO)
             if self._loop.is_alive():
                 log.warning("the task's last batch does not end; going on without it")
-        self._grant = self._loop = self._ready = None
+        self._handle = self._loop = self._ready = None

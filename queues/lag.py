@@ -16,9 +16,9 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from queues import admin
+from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from queues.transaction import CLIENT_LOG
-from queues.unread import NOTHING, Seen, Unread, stretch, unread
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, total
@@ -45,14 +45,14 @@ class _Front(NamedTuple):
     """A partition to be looked at."""
 
     link: Link
-    seen: Seen
+    seen: PartitionScan
     most: int
     """Messages."""
 
 
 def lag(
     settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts], complete: Mapping[str, Counts]
-) -> dict[str, Unread]:
+) -> dict[str, Backlog]:
     """What is unread on each link that a task reads, by the link's name.
 
     Args:
@@ -67,7 +67,7 @@ def lag(
     """
     partitions = admin.topics(settings)
     readers = [stage for stage in graph.stages if stage.name not in complete]
-    found = {link.name: NOTHING for stage in graph.stages if stage.name in complete for link in stage.ingress}
+    found = {link.name: NO_BACKLOG for stage in graph.stages if stage.name in complete for link in stage.ingress}
 
     def positions(stage: Stage) -> Positions:
         places = _places(stage.ingress, partitions)
@@ -80,7 +80,7 @@ def lag(
         counts = {s.name: total(p.values()) for s, p in zip(writers, pool.map(positions, writers), strict=True)}
         ends = admin.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
 
-        def told(stage: Stage) -> dict[str, Unread]:
+        def told(stage: Stage) -> dict[str, Backlog]:
             return _told(settings, stage, facts, held[stage.name], ends, {**counts, **complete})
 
         for each in pool.map(told, readers):
@@ -95,7 +95,7 @@ def _told(
     held: Positions,
     ends: Mapping[Partition, int],
     written: Mapping[str, Counts],
-) -> dict[str, Unread]:
+) -> dict[str, Backlog]:
     """What is unread in front of one task."""
     fronts: dict[Partition, _Front] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
@@ -103,17 +103,17 @@ def _told(
         bounds[link.name] = _by_counts(link, held, written)
         counted, _ = bounds[link.name]
         for partition in [] if counted == 0 else [each for each in held if each.topic == link.topic]:
-            before_it = stretch(partition.number, facts[link.name], held[partition], ends[partition])
+            before_it = unscanned(partition.number, facts[link.name], held[partition], ends[partition])
             fronts[partition] = _Front(link, before_it, _MOST if counted is None else 1)
     now = time.time()  # what comes, or is due, while we look does not wait yet
     seen = _look(settings, fronts)
 
-    def of(link: Link) -> Unread:
+    def of(link: Link) -> Backlog:
         if not any(partition.topic == link.topic for partition in held):  # somebody has removed the topic
-            return Unread()
+            return Backlog()
         counted, most = bounds[link.name]
         its = [each for partition, each in seen.items() if partition.topic == link.topic]
-        return unread(its, now, blocks=link.kind == "internal", counted=counted, most=most)
+        return estimate_backlog(its, now, blocks=link.kind == "internal", counted=counted, most=most)
 
     return {link.name: of(link) for link in stage.ingress}
 
@@ -134,7 +134,7 @@ def _by_counts(link: Link, held: Positions, written: Mapping[str, Counts]) -> tu
     return (ahead, ahead) if link.route == Route() else (None, ahead)
 
 
-def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partition, Seen]:
+def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partition, PartitionScan]:
     """Read the first messages behind each position, up to as many as are wanted, as far as they come in time."""
     seen = {partition: front.seen for partition, front in fronts.items()}
     going = {partition for partition in fronts if seen[partition].left}
@@ -182,7 +182,7 @@ def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partit
     return seen
 
 
-def _further(link: Link, seen: Seen, message: Message) -> Seen:
+def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan:
     """What is known of a partition after one more message, or after the news that none follows."""
     error = message.error()
     if error is not None:

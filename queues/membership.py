@@ -1,9 +1,9 @@
-"""Who a slot's holder is in its task's consumer group: a static member (KIP-345), so that a slot goes over without a rebalance.
+"""Membership of a slot's holder in its task's consumer group: a static member (KIP-345), so a slot moves without a rebalance.
 
-The member is the slot's, not the peer's. Whoever opens it next is given the partitions of the one before at once, and fences
-him; the others of the task go on with theirs and notice nothing. A holder that leaves in order says so (:func:`leave`), which a
-static member's client does not do by itself. One that died is taken out by the coordinator (:func:`dismiss`) if nobody is given
-his slot, and by the broker when it has not heard of him for ``peer.session_timeout``.
+The member belongs to the slot, not to the peer. The next holder of a slot gets the partitions of the one before at once, and
+fences it. The other members keep theirs and notice nothing. A holder that leaves in order says so (:func:`leave`), which the
+client of a static member does not do by itself. The member of a holder that died goes in one of two ways. If nobody takes the
+slot, the coordinator removes it (:func:`remove_static_member`); otherwise the broker does after ``peer.session_timeout``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def leave(consumer: Consumer) -> None:
         log.debug("the consumer did not close cleanly", error=str(error))
 
 
-def dismiss(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
+def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
     """Take a member that will not be heard of again out of its group, so that the others share its partitions.
 
     Only the member itself can leave, so this opens it and leaves. Should somebody have just opened it, he is fenced and
@@ -95,7 +95,7 @@ def dismiss(settings: Settings, group: str, member: str, links: Collection[Link]
     return True
 
 
-class Census:
+class AssignmentAudit:
     """Whether somebody holds each of a task's partitions; to be made when a member is let in, and asked some time after.
 
     A member that has let partitions go calls for the round in which others are given them (KIP-429). If it dies in between, its
@@ -136,7 +136,7 @@ class Census:
         return frozenset()
 
 
-def together(links: Collection[Link]) -> bool:
+def requires_copartitioning(links: Collection[Link]) -> bool:
     """Whether a reader must hold all halves of a key: the partition of that number on every link, which only "range" gives."""
     return len(links) > 1 and any(link.group_by for link in links)
 
@@ -146,7 +146,7 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
     return {
         "group.id": group,
         "group.instance.id": member,
-        "partition.assignment.strategy": "range" if together(links) else "cooperative-sticky",
+        "partition.assignment.strategy": "range" if requires_copartitioning(links) else "cooperative-sticky",
         "session.timeout.ms": int(settings.peer.session_timeout * 1000),
         "heartbeat.interval.ms": int(settings.peer.heartbeat * 1000),
         "max.poll.interval.ms": 600_000,

@@ -25,10 +25,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from queues.batch import Batch, Chunk, HeldPartition, Recovered, split
 from queues.committed import NotLetIn, ReaderLost, committed
-from queues.membership import Census, as_member, leave, together
+from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, Outgoing
-from queues.pieces import Batch, Held, Piece, Recovered, split
 from queues.transaction import CLIENT_LOG, RECONNECT_MS
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
@@ -79,8 +79,8 @@ class Reader:
         self._elect = elect
         self._batch_rows = batch_rows
         self._recover = recover
-        self._held: dict[Partition, Held] = {}
-        self._buffer: deque[Piece] = deque()
+        self._held: dict[Partition, HeldPartition] = {}
+        self._buffer: deque[Chunk] = deque()
         self._rows = 0
         self._first_row_at: float | None = None
         self._paused = False
@@ -89,7 +89,7 @@ class Reader:
         self._outside_since: float | None = None
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
-        self._together = together(ways)
+        self._copartitioned = requires_copartitioning(ways)
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 100,
@@ -107,8 +107,8 @@ class Reader:
             logger=CLIENT_LOG,
         )
         everything = [Partition(link.topic, n) for link, facts in links.values() for n in range(facts.partitions)]
-        self._take_census = partial(Census, settings, group, everything)
-        self._census: Census | None = None
+        self._begin_audit = partial(AssignmentAudit, settings, group, everything)
+        self._audit: AssignmentAudit | None = None
         came, went = self._answer(self._assigned), self._answer(self._revoked)
         self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=went)
 
@@ -147,12 +147,12 @@ class Reader:
         batch = Batch()
         rows = 0
         while self._buffer and rows < size:
-            piece = self._buffer.popleft()
-            if len(piece.messages) > size - rows:
-                piece, rest = split(piece, size - rows)
+            chunk = self._buffer.popleft()
+            if len(chunk.messages) > size - rows:
+                chunk, rest = split(chunk, size - rows)
                 self._buffer.appendleft(rest)
-            rows += piece.rows
-            self._sift(piece, batch)
+            rows += chunk.rows
+            self._sift(chunk, batch)
         self._rows -= rows
         self._first_row_at = time.monotonic() if self._rows > 0 else None
         for partition, held in self._held.items():
@@ -163,11 +163,11 @@ class Reader:
                 counts = held.committed.counts if held.committed else Position(0).counts
                 position = Position(held.view.position, counts, held.view.drained)
                 if held.behind and held.committed and position == held.committed._replace(drained=None):
-                    position = held.committed  # or what is owed could not be told from what was said
+                    position = held.committed  # or what is outbox could not be told from what was said
                 batch.positions[partition] = position
                 batch.incarnations[partition] = held.incarnation
                 batch.started[partition] = held.committed.offset if held.committed else None
-                batch.owed += held.owed
+                batch.outbox += held.outbox
         return batch
 
     def holds(self, batch: Batch) -> bool:
@@ -182,7 +182,7 @@ class Reader:
         for partition, position in positions.items():
             if partition in self._held:
                 held = self._held[partition]
-                held.committed, held.behind, held.owed = position, False, []
+                held.committed, held.behind, held.outbox = position, False, []
 
     def recover(self) -> None:
         """Learn anew what is committed, where the output keeps positions itself, then :meth:`rewind`.
@@ -192,7 +192,7 @@ class Reader:
         """
         if self._recover is not None and self._held:
             for partition, held in self._asked([TopicPartition(p.topic, p.number) for p in self._held]).items():
-                self._held[partition].committed, self._held[partition].behind, self._held[partition].owed = held
+                self._held[partition].committed, self._held[partition].behind, self._held[partition].outbox = held
         self.rewind()
 
     def rewind(self) -> None:
@@ -274,7 +274,7 @@ class Reader:
 
     def _look_for_the_unheld(self) -> None:
         """Partitions that nobody was given are given to somebody when we come anew."""
-        missing = self._census and self._census.missing()
+        missing = self._audit and self._audit.missing()
         if missing:
             raise ReaderLost(f"nobody holds {', '.join(f'{p.topic}[{p.number}]' for p in sorted(missing))}")
 
@@ -289,7 +289,7 @@ class Reader:
             self._paused = self._full
 
     def _take(self, messages: list[Message]) -> None:
-        """Put messages into the buffer, in pieces."""
+        """Put messages into the buffer, in chunks."""
         start = 0
         while start < len(messages):
             first = messages[start]
@@ -298,7 +298,7 @@ class Reader:
             if first.error() is not None:
                 self._note(first)
             else:
-                # One piece reaches as far as nothing but records of the same partition comes.
+                # One chunk reaches as far as nothing but records of the same partition comes.
                 while end < len(messages):
                     message = messages[end]
                     if message.partition() != number or message.topic() != topic or message.error() is not None:
@@ -314,7 +314,7 @@ class Reader:
             partition = Partition(message.topic(), message.partition())
             held = self._held.get(partition)
             if held is not None and not held.past_end:
-                self._keep(held, Piece(partition, end=message.offset()))
+                self._keep(held, Chunk(partition, end=message.offset()))
             return
         if error.fatal() or error.code() in _LOST:
             raise ReaderLost(f"{error.name()}: {error.str()}")
@@ -326,30 +326,30 @@ class Reader:
             return
         link, _ = self._links[partition.topic]
         if link.has_sentinels:
-            pieces = [self._piece_of(partition, message) for message in messages]
+            chunks = [self._chunk_of(partition, message) for message in messages]
         else:
             end = held.view.end
             if end is not None and messages[-1].offset() >= end:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
                 held.past_end = True
                 self._consumer.pause([TopicPartition(partition.topic, partition.number)])
-            pieces = [Piece(partition, messages, len(messages))] if messages else []
+            chunks = [Chunk(partition, messages, len(messages))] if messages else []
             if held.past_end:
-                pieces.append(Piece(partition, end=end))
-        for piece in pieces:
-            self._keep(held, piece)
+                chunks.append(Chunk(partition, end=end))
+        for chunk in chunks:
+            self._keep(held, chunk)
 
-    def _keep(self, held: Held, piece: Piece) -> None:
-        """Put a piece where it belongs: into the buffer, or behind what is not due yet."""
-        if held.later or piece.due > time.time():
-            held.later.append(piece)
+    def _keep(self, held: HeldPartition, chunk: Chunk) -> None:
+        """Put a chunk where it belongs: into the buffer, or behind what is not due yet."""
+        if held.later or chunk.due > time.time():
+            held.later.append(chunk)
         else:
-            self._buffer_piece(piece)
+            self._buffer_chunk(chunk)
 
-    def _buffer_piece(self, piece: Piece) -> None:
-        self._buffer.append(piece)
-        self._rows += piece.rows
-        if piece.rows and self._first_row_at is None:
+    def _buffer_chunk(self, chunk: Chunk) -> None:
+        self._buffer.append(chunk)
+        self._rows += chunk.rows
+        if chunk.rows and self._first_row_at is None:
             self._first_row_at = time.monotonic()
 
     def _take_due(self) -> None:
@@ -357,38 +357,38 @@ class Reader:
         now = time.time()
         for held in self._held.values():
             while held.later and held.later[0].due <= now:
-                self._buffer_piece(held.later.popleft())
+                self._buffer_chunk(held.later.popleft())
 
-    def _piece_of(self, partition: Partition, message: Message) -> Piece:
+    def _chunk_of(self, partition: Partition, message: Message) -> Chunk:
         """A message of a link with sentinels; its headers say what it is."""
         headers = dict(message.headers() or ())
         uuid = headers.get(SENTINEL_HEADER)
         if uuid is not None:
-            return Piece(partition, sentinel=(message.offset(), uuid.decode()))
+            return Chunk(partition, sentinel=(message.offset(), uuid.decode()))
         rows = headers.get(ROWS_HEADER)
         due = float(headers.get(DUE_HEADER, 0))
-        return Piece(partition, [message], int(rows) if rows is not None else self._batch_rows, due=due)
+        return Chunk(partition, [message], int(rows) if rows is not None else self._batch_rows, due=due)
 
-    def _sift(self, piece: Piece, batch: Batch) -> None:
-        """Give a piece to its partition's view and, if it holds records, to the batch."""
-        partition = piece.partition
+    def _sift(self, chunk: Chunk, batch: Batch) -> None:
+        """Give a chunk to its partition's view and, if it holds records, to the batch."""
+        partition = chunk.partition
         link, _ = self._links[partition.topic]
         view = self._held[partition].view
-        if piece.end is not None:
-            view.end_of_partition(piece.end)
-        elif piece.sentinel is not None:
-            offset, uuid = piece.sentinel
+        if chunk.end is not None:
+            view.end_of_partition(chunk.end)
+        elif chunk.sentinel is not None:
+            offset, uuid = chunk.sentinel
             view.sentinel(offset, uuid, self._elect(link.name, uuid))
-        elif view.record(piece.messages[-1].offset()):
-            batch.messages.setdefault(link.name, []).extend(piece.messages)
-            batch.rows[partition] = batch.rows.get(partition, 0) + piece.rows
+        elif view.record(chunk.messages[-1].offset()):
+            batch.messages.setdefault(link.name, []).extend(chunk.messages)
+            batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows
 
-    def _to_commit(self, held: Held) -> bool:
+    def _to_commit(self, held: HeldPartition) -> bool:
         """Whether Kafka's position is to be brought up, or the partition was found drained and that is not committed yet."""
         drained = held.view.drained
         return held.behind or (drained is not None and (held.committed is None or held.committed.drained != drained))
 
-    def _fresh_view(self, partition: Partition, held: Held) -> PartitionView:
+    def _fresh_view(self, partition: Partition, held: HeldPartition) -> PartitionView:
         _, facts = self._links[partition.topic]
         position = held.committed.offset if held.committed else held.started
         if facts.end is None:
@@ -401,7 +401,7 @@ class Reader:
         self._first_row_at = None
 
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, tuple[Position | None, bool, list[Outgoing]]]:
-        """What is committed of each partition, whether Kafka's own position is another one, and what is owed there.
+        """What is committed of each partition, whether Kafka's own position is another one, and what is outbox there.
 
         Kafka is asked first: once it has answered, whoever held a partition before can move it only in the output, and
         will be found to have done so by the compare-and-set of our next batch.
@@ -409,7 +409,7 @@ class Reader:
         told = dict(committed(self._consumer, wanted, self._transaction_timeout)) if wanted else {}
         kept = self._recover(told) if self._recover is not None and told else {}
         return {
-            partition: (kept[partition].position, kept[partition].position != position, kept[partition].owed)
+            partition: (kept[partition].position, kept[partition].position != position, kept[partition].outbox)
             if partition in kept
             else (position, False, [])
             for partition, position in told.items()
@@ -433,24 +433,24 @@ class Reader:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._outside_since = None
-        self._census = self._census or self._take_census()
+        self._audit = self._audit or self._begin_audit()
         starts: list[TopicPartition] = []
-        for partition, (position, behind, owed) in self._asked(partitions).items():
+        for partition, (position, behind, outbox) in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
             self._incarnation += 1
-            held = Held(
+            held = HeldPartition(
                 view=PartitionView(0),
                 committed=position,
                 incarnation=self._incarnation,
                 # A partition that was added to a user's topic since: all of it, or nothing if the input is bounded.
                 started=facts.start[partition.number] if facts.start and partition.number < facts.partitions else 0,
                 behind=behind,
-                owed=owed,
+                outbox=outbox,
             )
             held.view = self._fresh_view(partition, held)
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
-        (consumer.assign if self._together else consumer.incremental_assign)(starts)
+        (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
         # What was held already stays as it is, and so must the new ones be. Said either way: the client remembers that a
         # partition was suspended when it went, and would never give anything of it when it comes back.
         if self._paused:
@@ -463,13 +463,13 @@ class Reader:
         gone = {Partition(item.topic, item.partition) for item in partitions}
         for partition in gone:
             self._held.pop(partition, None)
-        self._buffer = deque(piece for piece in self._buffer if piece.partition not in gone)
-        self._rows = sum(piece.rows for piece in self._buffer)
+        self._buffer = deque(chunk for chunk in self._buffer if chunk.partition not in gone)
+        self._rows = sum(chunk.rows for chunk in self._buffer)
         if not self._rows:
             self._first_row_at = None
         if not consumer.assignment():
             return
-        if self._together:
+        if self._copartitioned:
             consumer.unassign()
         else:
             consumer.incremental_unassign(partitions)

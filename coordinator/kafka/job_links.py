@@ -9,7 +9,7 @@ import structlog
 
 from queues.admin import create_links, delete_links, last_counts, read_all
 from queues.dead_letter_topics import forget
-from queues.membership import dismiss
+from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.core.errors import SardonyxError
@@ -68,7 +68,9 @@ class KafkaLinks:
         finally:
             writer.close()
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment
         stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        dismiss(self._settings, stage.group(deployment, slot.job), stage.member(slot.number), stage.ingress)
+        remove_static_member(
+            self._settings, stage.group(deployment, slot.job), stage.member(slot.number), stage.ingress
+        )

@@ -62,7 +62,7 @@ class OuterEffects(Protocol):
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         """Take a slot's holder out of the task's group. Whatever it raises, it is not tried again."""
 
     def forget(self, jobs: Collection[str]) -> None:

@@ -34,7 +34,7 @@ class Fencing(Protocol):
 
     def fence(self, slot: Slot, spec: JobSpec) -> None: ...
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None: ...
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None: ...
 
 
 class Fences:
@@ -87,7 +87,7 @@ class Fences:
             since, n, slot, spec = found
             if self._runtime.now() - since > self._lasting:
                 continue
-            for what, end in (("transaction", self._fencing.fence), ("membership", self._fencing.dismiss)):
+            for what, end in (("transaction", self._fencing.fence), ("membership", self._fencing.remove_static_member)):
                 if not self._vacant(slot):  # asked each time, since each may take seconds
                     break
                 failpoint("fence")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from queues.unread import NOTHING, Unread
+from queues.backlog import NO_BACKLOG, Backlog
 from sardonyx.client.views import LinkLag, laid_out, task_notes
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, JobNote, LinksNote
@@ -34,7 +34,7 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     graph = laid_out(spec, settings.deployment, job)
     standing = note is not None and note.links == "made" and note.status not in ENDED
     known = _asked(zk, settings, graph, job) if standing else {}
-    other = NOTHING if note is not None and note.status == "completed" else Unread()
+    other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
     return [
         LinkLag(
             link=link.name,
@@ -49,7 +49,7 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     ]
 
 
-def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> dict[str, Unread]:
+def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> dict[str, Backlog]:
     settings.require("kafka")
     from queues.lag import lag
 

@@ -10,7 +10,7 @@ import msgspec
 
 from coordinator.core.explain import Code, Explanation
 from coordinator.core.state import State
-from queues.unread import Precision
+from queues.backlog import Precision
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (

@@ -65,11 +65,11 @@ class Output(Protocol):
         ...
 
 
-class Kept(NamedTuple):
+class StoredPosition(NamedTuple):
     """What an output with positions of its own holds for a partition."""
 
     position: Position
-    owed: bytes | None
+    outbox: bytes | None
     """What the Kafka transaction of the batch that got there had to say, until it is known to have said it."""
 
 
@@ -86,7 +86,7 @@ class PositionedOutput(Protocol):
     thread.
     """
 
-    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Kept]:
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, StoredPosition]:
         """What is held for those of these partitions that it knows of."""
         ...
 
@@ -95,7 +95,7 @@ class PositionedOutput(Protocol):
         table: pa.Table,
         started: Mapping[Partition, int | None],
         positions: Mapping[Partition, Position],
-        owed: bytes | None,
+        outbox: bytes | None,
     ) -> None:
         """A transaction with these rows, and these positions in place of those that the batch began at; not committed.
 
@@ -103,7 +103,7 @@ class PositionedOutput(Protocol):
             table: the rows; may have none.
             started: for each partition of ``positions``, the offset that must be held for it; None: nothing may be.
             positions: what is to be held.
-            owed: to be kept until the next batch of these partitions.
+            outbox: to be kept until the next batch of these partitions.
 
         Raises:
             PositionsMoved: something else is held.

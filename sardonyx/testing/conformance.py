@@ -192,12 +192,12 @@ class PositionedOutputSuite:
         """Neither is there before the commit, both are after it, and a successor is told the position."""
         output = self.make()
         _same(self._held(), {}, "positions before anything was committed")
-        output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, b"owed")
+        output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, b"outbox")
         output.commit()
         self._sees(ROWS)
         held = self.make().positions([self.here, self.there])
         _same(set(held), {self.here}, "partitions with a position")
-        _same((held[self.here].position, held[self.here].owed), (Position(7), b"owed"), "what is held")
+        _same((held[self.here].position, held[self.here].outbox), (Position(7), b"outbox"), "what is held")
 
     def test_what_is_abandoned_leaves_no_trace(self) -> None:
         """Neither rows nor positions; and the batch can be begun again."""
@@ -242,7 +242,7 @@ class PositionedOutputSuite:
         output.begin(pa.table({}), {self.here: 7}, {self.here: Position(9, drained="end")}, None)
         output.commit()
         held = self.make().positions([self.here])[self.here]
-        _same((held.position, held.owed), (Position(9, drained="end"), None), "what is held")
+        _same((held.position, held.outbox), (Position(9, drained="end"), None), "what is held")
 
     def test_who_wakes_up_behind_the_seal_is_refused(self) -> None:
         """Also one who was stopped in the very first batch."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from peer.task_runner import Result, StepClock, Work, assemble
+from queues.batch import Batch, Message
 from queues.messages import ROWS_HEADER, Outgoing, Records
-from queues.pieces import Batch, Message
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import Assignment, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
@@ -161,8 +161,8 @@ class _Run:
 
     def _write(self, work: Work, result: Result) -> None:
         """The results onto the links, as the transaction of a batch would have them."""
-        for outlet in work.outlets:
-            for message in outlet.messages(result.table, result.failed):
+        for sink in work.sinks:
+            for message in sink.messages(result.table, result.failed):
                 topic = self._topics.setdefault(message.topic, [])
                 if isinstance(message, Records):
                     topic += [_Written(key, value, [], 1) for key, value in message.records]

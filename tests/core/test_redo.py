@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from peer.provenance import Origins
+from peer.provenance import Provenance
 from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
 from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
 from sardonyx.client.job_handle import JobHandle
@@ -160,11 +160,11 @@ def test_a_message_that_is_no_letter() -> None:
 
 def test_a_row_is_traced_to_the_message_that_carried_it() -> None:
     """Over messages of one record, blocks of several rows, empty ones, and several links one after the other."""
-    origins = Origins()
-    origins.add(["a", "b"], None)
-    origins.add(["c", "d", "e"], [2, 0, 3])
-    origins.add(["f"], [1])
-    assert [origins.message(row) for row in range(8)] == [
+    provenance = Provenance()
+    provenance.add(["a", "b"], None)
+    provenance.add(["c", "d", "e"], [2, 0, 3])
+    provenance.add(["f"], [1])
+    assert [provenance.message(row) for row in range(8)] == [
         ("a", None),
         ("b", None),
         ("c", 0),

@@ -32,7 +32,7 @@ class Kafka:
         self._meanwhile(slot)
         self.fenced.put(slot)
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         assert spec is SPEC
         self.dismissed.put(slot)
 

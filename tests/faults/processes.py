@@ -24,7 +24,7 @@ import spark_tasks.apply
 import spark_tasks.read_splits
 from coordinator.daemon import Coordinator
 from peer import gc_policy
-from peer.daemon import PeerDaemon, SparkCraft
+from peer.daemon import PeerDaemon, SparkTaskRunner
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
@@ -135,7 +135,7 @@ def _serve(folder: Path, small: Path | None) -> None:
     configure_logging(settings)
     gc_policy.seldom()  # as a daemon does when it has imported everything
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
-        daemon = PeerDaemon(settings, SparkCraft(settings, Here(), Path(cache)))
+        daemon = PeerDaemon(settings, SparkTaskRunner(settings, Here(), Path(cache)))
         with heard([signal.SIGTERM], lambda _: daemon.stop()):
             daemon.run()
     os._exit(0)  # as the daemon does: Kafka clients may take for ever to be destroyed

@@ -62,8 +62,8 @@ class FakeLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("fence", "/".join(map(str, slot))))
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
-        self.asked.append(("dismiss", "/".join(map(str, slot))))
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
+        self.asked.append(("remove_static_member", "/".join(map(str, slot))))
 
     def forget(self, jobs: Collection[str]) -> None:
         self.asked += [("forget", job) for job in jobs]

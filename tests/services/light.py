@@ -28,9 +28,9 @@ import peer.task_runner
 from coordinator.daemon import Coordinator
 from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop.side_effects import OuterEffects
-from peer.assignment import Grant
+from peer.assignment import AssignmentHandle
 from peer.daemon import PeerDaemon
-from peer.outlets import Outlet
+from peer.sinks import Sink
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
 from sardonyx.core.events import Assignment, Counts, Create
@@ -204,7 +204,7 @@ def _coordinate(audit: Path | None, *, kafka: bool) -> None:
 
 def _serve(name: str, holds: frozenset[str]) -> None:
     follow()
-    daemon = PeerDaemon(load_settings(), LightCraft(name, holds))
+    daemon = PeerDaemon(load_settings(), LightRunner(name, holds))
     with heard([signal.SIGTERM], lambda _: daemon.stop()):
         daemon.run()
 
@@ -249,7 +249,7 @@ class AuditedTree(ZooKeeperSession):
 
 
 @dataclass
-class LightCraft:
+class LightRunner:
     """How a light peer does a task: like others, without Spark, and with what its test has it find.
 
     Args:
@@ -259,7 +259,7 @@ class LightCraft:
 
     name: str
     holds: frozenset[str] = frozenset()
-    grants: list[Grant] = field(default_factory=list)
+    handles: list[AssignmentHandle] = field(default_factory=list)
     """What it was granted, for tests in the same process."""
     polls: int = 0
     """How often its loops have found nothing to do, for the same."""
@@ -270,9 +270,9 @@ class LightCraft:
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, zk, peer_id, assignment, stage)
 
-    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
-        self.grants.append(grant)
-        LightLoop(prepared, grant, zk).run()
+    def work(self, prepared: LightWork, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        self.handles.append(handle)
+        LightLoop(prepared, handle, zk).run()
 
     def wait(self, zk: ZooKeeperSession, step: str) -> None:
         until(lambda: self.may(zk, step), what=f"{self.name} to be let go on at {step}", timeout=_PATIENCE)
@@ -285,7 +285,7 @@ class LightCraft:
 class LightWork:
     """What stands for :class:`peer.task_runner.Work`: a task all of whose input is read already."""
 
-    craft: LightCraft
+    runner: LightRunner
     zk: ZooKeeperSession
     peer: str
     assignment: Assignment
@@ -294,8 +294,8 @@ class LightWork:
     hooks: None = None
 
     @property
-    def outlets(self) -> list[Outlet]:
-        return [LightOutlet(self)]
+    def sinks(self) -> list[Sink]:
+        return [LightSink(self)]
 
     def begin(self) -> None:
         pass
@@ -305,7 +305,7 @@ class LightWork:
 
 
 @dataclass
-class LightOutlet:
+class LightSink:
     """A way out on which nothing goes but sentinels."""
 
     work: LightWork
@@ -314,7 +314,7 @@ class LightOutlet:
         yield uuid
 
     def sealed(self) -> None:
-        self.work.craft.wait(self.work.zk, "sealed")
+        self.work.runner.wait(self.work.zk, "sealed")
 
 
 @dataclass
@@ -322,7 +322,7 @@ class LightReader:
     """All of a task's partitions, empty but for a sentinel, which is found when the test says so."""
 
     work: LightWork
-    grant: Grant
+    handle: AssignmentHandle
     leader: Callable[[str, str], str]
     idle = member = True
     group_metadata = None
@@ -331,15 +331,15 @@ class LightReader:
         return False
 
     def poll(self, timeout: float) -> None:
-        self.work.craft.polls += 1
-        self.grant.pause(timeout)
+        self.work.runner.polls += 1
+        self.handle.pause(timeout)
 
     @property
     def held(self) -> dict[Partition, Position | None]:
         (link,) = self.work.stage.ingress
         drained = None
-        if self.work.craft.may(self.work.zk, "exhausted"):
-            drained = self.leader(link.name, f"met by {self.work.craft.name}")
+        if self.work.runner.may(self.work.zk, "exhausted"):
+            drained = self.leader(link.name, f"met by {self.work.runner.name}")
         return {Partition(link.topic, 0): Position(0, Counts(10, 10), drained)}
 
     def all_committed(self) -> dict[Partition, Position | None]:
@@ -360,7 +360,7 @@ class LightWriter:
 
     def write(self, messages: list[str], _positions: object, _group: object, _clock: object) -> None:
         for uuid in messages:
-            mark = f"{self.work.craft.name}-{self.work.assignment.task}-{uuid}-"
+            mark = f"{self.work.runner.name}-{self.work.assignment.task}-{uuid}-"
             self.work.zk.create_sequential(f"{STAGE}/sentinels/{mark}", b"")
 
     def close(self) -> None:
@@ -372,4 +372,4 @@ class LightLoop(TaskLoop):
 
     def _open(self) -> None:
         self._writer = LightWriter(self._work)
-        self._reader = LightReader(self._work, self._grant, self._votes.leader)
+        self._reader = LightReader(self._work, self._handle, self._votes.leader)

@@ -7,10 +7,10 @@ from collections import Counter
 
 from confluent_kafka import Producer, TopicPartition
 
-from peer.outlets import sentinel_message
+from peer.sinks import sentinel_message
 from queues import admin
+from queues.batch import Batch
 from queues.messages import ROWS_HEADER, Outgoing
-from queues.pieces import Batch
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx.core.events import Counts

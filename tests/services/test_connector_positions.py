@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from peer.positioned import PositionedOutlet
+from peer.positioned_sink import PositionedSink
 from queues import admin
+from queues.batch import Batch
 from queues.messages import Outgoing
-from queues.pieces import Batch
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx.connectors.base import PositionsMoved
@@ -88,7 +88,7 @@ class Peer:
     def __init__(self, way: Way, slot: int) -> None:
         self.way = way
         options = {"url": f"sqlite:///{way.folder}/out.db", "table": "numbers"}
-        self.store = PositionedOutlet(SqlOutput(options, way.settings.deployment, "w-1", "b"))
+        self.store = PositionedSink(SqlOutput(options, way.settings.deployment, "w-1", "b"))
         self.writer = TransactionalWriter(
             way.settings, way.stage.transactional_id(way.settings.deployment, "w-1", slot)
         )
@@ -108,7 +108,7 @@ class Peer:
 
         def told() -> Batch | None:
             batch = self._next()
-            return batch if batch.rows or batch.owed else None
+            return batch if batch.rows or batch.outbox else None
 
         return until(told, what="a batch with rows")
 
@@ -122,10 +122,10 @@ class Peer:
 
         return until(come, what="a batch")
 
-    def store_it(self, batch: Batch, *owed: Outgoing) -> tuple[list[Outgoing], dict[Partition, Position]]:
+    def store_it(self, batch: Batch, *outbox: Outgoing) -> tuple[list[Outgoing], dict[Partition, Position]]:
         """The database's commit; gives what is to go to Kafka."""
         numbers = [int(message.value()) for messages in batch.messages.values() for message in messages]
-        outgoing = [*batch.owed, *owed]
+        outgoing = [*batch.outbox, *outbox]
         positions = {
             partition: position._replace(counts=add(position.counts, Counts(batch.rows.get(partition, 0))))
             for partition, position in batch.positions.items()
@@ -247,7 +247,7 @@ def test_a_kafka_transaction_that_fails_behind_the_databases_is_caught_up(way: C
     peer.store_it(peer.batch(), Outgoing(told, b"letter", 0))  # Kafka says no
     peer.reader.recover()
     batch = peer.batch()
-    assert batch.owed == [Outgoing(told, b"letter", 0)]
+    assert batch.outbox == [Outgoing(told, b"letter", 0)]
     peer.tell(*peer.store_it(batch))
     peer.to_end()
     assert road.numbers() == list(range(RECORDS))

@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupState
 
 from queues.admin import described
 from queues.committed import ReaderLost
-from queues.membership import dismiss
+from queues.membership import remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction import ProducerLost, TransactionAborted
@@ -128,10 +128,10 @@ def test_the_place_of_a_lost_peer_is_given_up_for_it(task: Task) -> None:
     """The others share its partitions then. Where it is not, or nobody is, there is nothing to do."""
     group = task.stage.group(task.settings.deployment, JOB)
     _lost, other = both(task)
-    assert dismiss(task.settings, group, task.stage.member(0), task.stage.ingress)
+    assert remove_static_member(task.settings, group, task.stage.member(0), task.stage.ingress)
     until(lambda: all_of(other), what="all partitions")
-    assert not dismiss(task.settings, group, task.stage.member(0), task.stage.ingress)
-    assert not dismiss(task.settings, f"{group}-none", task.stage.member(0), task.stage.ingress)
+    assert not remove_static_member(task.settings, group, task.stage.member(0), task.stage.ingress)
+    assert not remove_static_member(task.settings, f"{group}-none", task.stage.member(0), task.stage.ingress)
 
 
 def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:

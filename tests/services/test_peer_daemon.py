@@ -36,9 +36,9 @@ class Daemon:
             self.trees.append(zk)
             return zk
 
-        craft: Any = None  # nothing is ever offered to these peers
+        runner: Any = None  # nothing is ever offered to these peers
         quick = settings.peer.model_copy(update={"virtual_peers": PEERS})
-        self.daemon = PeerDaemon(settings.model_copy(update={"peer": quick}), craft, connect=remembered)
+        self.daemon = PeerDaemon(settings.model_copy(update={"peer": quick}), runner, connect=remembered)
         self.thread = threading.Thread(target=self.daemon.run, daemon=True)
         self.thread.start()
 

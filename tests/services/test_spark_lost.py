@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from peer.assignment import CraftLost, Grant
+from peer.assignment import AssignmentHandle, RunnerLost
 from peer.daemon import PeerDaemon
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
@@ -24,20 +24,20 @@ from tests.faults.armed import Armed
 from tests.faults.flow import Flow
 from tests.faults.shapes import SHAPES
 from tests.services.coordination import SPEC, completed, coordinator, submit
-from tests.services.light import LightCraft, set_stage
+from tests.services.light import LightRunner, set_stage
 from tests.waiting import until
 
 
-class Mortal(LightCraft):
+class Mortal(LightRunner):
     """Cannot go on after its first task, until the daemon begins its next session."""
 
     lost = 0
 
-    def work(self, prepared: Any, grant: Grant, zk: ZooKeeperSession) -> None:
+    def work(self, prepared: Any, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         if not Mortal.lost:
             Mortal.lost = 1
-            raise CraftLost("Spark has ended")
-        super().work(prepared, grant, zk)
+            raise RunnerLost("Spark has ended")
+        super().work(prepared, handle, zk)
 
 
 def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk: ZooKeeperSession) -> None:

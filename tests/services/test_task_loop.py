@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from peer import task_loop
-from peer.assignment import Grant, GrantGone
+from peer.assignment import AssignmentHandle, AssignmentRevoked
 from peer.task_loop import TaskLoop
 from peer.task_runner import prepare
 from queues import admin, block
@@ -63,14 +63,14 @@ def work(rows: DataFrame) -> DataFrame:
 
 
 class Peer:
-    """A virtual peer's loop on a thread of its own, and the grant that the test plays with."""
+    """A virtual peer's loop on a thread of its own, and the handle that the test plays with."""
 
     def __init__(self, stand: Stand, task: str, slot: int, zk: ZooKeeperSession) -> None:
         assignment = Assignment(next(stand.numbers), JOB, task, slot)
         name = f"{stand.settings.deployment}-{assignment.id}"
-        self.grant = Grant(assignment, lambda: zk.connected)
+        self.handle = AssignmentHandle(assignment, lambda: zk.connected)
         self.work = prepare(stand.settings, zk, stand.spark, name, assignment, stand.folder)
-        self.loop = TaskLoop(self.work, self.grant, zk)
+        self.loop = TaskLoop(self.work, self.handle, zk)
         self.thread = threading.Thread(target=self.loop.run, name=name, daemon=True)
         self.thread.start()
 
@@ -78,7 +78,7 @@ class Peer:
         until(lambda: not self.thread.is_alive(), what="the loop's end")
 
     def stop(self) -> None:
-        self.grant.revoke()
+        self.handle.revoke()
         self.ends()
 
 
@@ -115,9 +115,9 @@ class Stand:
 
     def through(self, peer: Peer) -> None:
         """Let a peer work its task off, tell it to seal, and wait until it says that it has."""
-        task = peer.grant.assignment.task
+        task = peer.handle.assignment.task
         until(lambda: self.told("exhausted", peer), what=f"{task} to be exhausted")
-        peer.grant.update("sealing")
+        peer.handle.update("sealing")
         until(lambda: self.told("complete", peer), what=f"{task} to be sealed")
         peer.stop()
 
@@ -199,7 +199,7 @@ def test_a_batch_whose_grant_goes_while_spark_works_commits_nothing(stand: Stand
     """The loop ends at once, whatever Spark still does; a successor finds everything still to be done, and does it once."""
     first = stand.peer("work")
     assert DOORS.entered.wait(90)
-    first.grant.revoke()
+    first.handle.revoke()
     first.ends()
     DOORS.open.set()
     assert DOORS.left.wait(90)
@@ -209,7 +209,7 @@ def test_a_batch_whose_grant_goes_while_spark_works_commits_nothing(stand: Stand
 
 
 def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monkeypatch: pytest.MonkeyPatch):
-    """Fenced while its grant stands, a loop takes its slot back and goes on from the committed positions: exact."""
+    """Fenced while its assignment stands, a loop takes its slot back and goes on from the committed positions: exact."""
     opened: list[threading.Thread] = []
     plain = TransactionalWriter.open
 
@@ -243,7 +243,7 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
     monkeypatch.setattr(task_loop, "failpoint", wait)
     DOORS.open.set()
     assert at_the_failpoint.wait(90)
-    zombie.grant.revoke()  # past its last look at the grant: only the fences are left
+    zombie.handle.revoke()  # past its last look at the handle: only the fences are left
     heir = stand.peer("work")
     until(lambda: (reader := heir.loop.__dict__.get("_reader")) and reader._held, what="the heir to hold the slot")
     go.set()
@@ -347,10 +347,10 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
 
     def dies(here: str) -> None:
         if here == point and threading.current_thread() is first.thread:
-            raise GrantGone
+            raise AssignmentRevoked
 
     monkeypatch.setattr(task_loop, "failpoint", dies)
-    first.grant.update("sealing")
+    first.handle.update("sealing")
     first.ends()
     assert not stand.told("complete", first)
     wanted = PARTITIONS if point == "sealed" else 0  # a commit is answered before all that it commits can be read
@@ -358,7 +358,7 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
         lambda: sum(message.value() is None for message in stand.messages("work.drop")) == wanted, what="its sentinels"
     )
     second = stand.peer("work")
-    second.grant.update("sealing")
+    second.handle.update("sealing")
     until(lambda: stand.told("complete", second), what="the successor to seal")
     second.stop()
     stand.through(stand.peer("drop"))

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop import event_log
-from peer.assignment import Grant
+from peer.assignment import AssignmentHandle
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.events import Evicted, Left, PeerBorn, TaskFailed
@@ -22,7 +22,7 @@ from tests.proxy import Proxy
 from tests.services import light
 from tests.services.arena import Noting
 from tests.services.coordination import completed, coordinator, hold_together, submit
-from tests.services.light import LightCraft, LightWork
+from tests.services.light import LightRunner, LightWork
 from tests.waiting import until
 
 REQUESTS, AT_A_TIME = 500, 25
@@ -82,10 +82,10 @@ def arrived(zk: ZooKeeperSession, uuids: list[str], *, logged: bool) -> set[str]
 class Daemon:
     """One light peer in a thread of this process."""
 
-    def __init__(self, settings: Settings, *holds: str, kind: type[LightCraft] = LightCraft) -> None:
-        self.craft = kind("P1", frozenset(holds))
+    def __init__(self, settings: Settings, *holds: str, kind: type[LightRunner] = LightRunner) -> None:
+        self.runner = kind("P1", frozenset(holds))
         one = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
-        self._daemon = PeerDaemon(one, self.craft)
+        self._daemon = PeerDaemon(one, self.runner)
         self._thread = threading.Thread(target=self._daemon.run, name="daemon", daemon=True)
         self._thread.start()
 
@@ -95,7 +95,7 @@ class Daemon:
         assert not self._thread.is_alive()
 
 
-class LetGoHere(LightCraft):
+class LetGoHere(LightRunner):
     """Whether its input is exhausted is not asked of ZooKeeper, which may be away."""
 
     def __init__(self, name: str, holds: frozenset[str]) -> None:
@@ -109,23 +109,23 @@ class LetGoHere(LightCraft):
 def test_a_suspended_peer_commits_nothing_and_then_goes_on(
     settings: Settings, zk: ZooKeeperSession, proxy: Proxy
 ) -> None:
-    """Without its connection a grant stands but is not usable: nothing is sealed. When it is back, the same peer goes on."""
+    """Without a connection an assignment stands, but nothing may be committed. When it is back, the same peer goes on."""
     light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(through(settings, proxy, 30), "exhausted", kind=LetGoHere)
         submit(zk, "count-1")
-        (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
-        assert grant.usable
+        (handle,) = until(lambda: daemon.runner.handles, what="the task to be taken")
+        assert handle.may_commit
         proxy.refuse()
-        until(lambda: not grant.usable, what="the connection to be seen as down")
-        assert not grant.gone
-        daemon.craft.exhausted.set()
-        looks = daemon.craft.polls
-        until(lambda: daemon.craft.polls > looks + 10, what="its loop to look for something to do again and again")
+        until(lambda: not handle.may_commit, what="the connection to be seen as down")
+        assert not handle.revoked
+        daemon.runner.exhausted.set()
+        looks = daemon.runner.polls
+        until(lambda: daemon.runner.polls > looks + 10, what="its loop to look for something to do again and again")
         assert light.sentinels(zk) == []
-        assert not grant.usable
+        assert not handle.may_commit
         proxy.accept_again()
-        until(lambda: grant.usable, what="the connection to be back")
+        until(lambda: handle.may_commit, what="the connection to be back")
         until(lambda: completed(zk, "count-1"), what="the job to be completed")
         daemon.stop()
         until(lambda: hold_together(zk, settings) is None, what="all to be decided")
@@ -139,7 +139,7 @@ def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Setting
     with coordinator(settings):
         daemon = Daemon(settings, "exhausted")
         submit(zk, "count-1")
-        until(lambda: daemon.craft.grants, what="the task to be taken")
+        until(lambda: daemon.runner.handles, what="the task to be taken")
         daemon.stop()
         until(lambda: zk.children(node_paths.INBOX) == [], what="its goodbye to be taken")
         until(lambda: hold_together(zk, settings) is None, what="all to be decided")
@@ -151,19 +151,19 @@ def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Setting
 
 
 def test_a_lost_peer_begins_afresh(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
-    """Away for longer than its session lives: it is dead, its grant is gone, and it comes back under a new id and goes on."""
+    """Away for longer than its session lives: it is dead, its assignment is revoked, and it comes back under a new id and goes on."""
     light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(through(settings, proxy, 2), "exhausted")
         submit(zk, "count-1")
-        (grant,) = until(lambda: daemon.craft.grants, what="the task to be taken")
+        (handle,) = until(lambda: daemon.runner.handles, what="the task to be taken")
         (before,) = zk.children(node_paths.PULSE)
         proxy.refuse()
         until(lambda: zk.children(node_paths.PULSE) == [], what="its session to end")
         light.go(zk, "P1", "exhausted")
-        assert not grant.usable
+        assert not handle.may_commit
         proxy.accept_again()
-        until(lambda: grant.gone, what="the grant to be gone")
+        until(lambda: handle.revoked, what="the assignment to be revoked")
         (after,) = until(lambda: zk.children(node_paths.PULSE), what="its next life")
         assert after != before
         until(lambda: completed(zk, "count-1"), what="the job to be completed")
@@ -172,16 +172,16 @@ def test_a_lost_peer_begins_afresh(settings: Settings, zk: ZooKeeperSession, pro
     assert light.sentinels(zk) == ["P1 read", "P1 work", "P1 write"]
 
 
-class Clumsy(LightCraft):
+class Clumsy(LightRunner):
     """Breaks at its first task, and not as tasks do that report what went wrong."""
 
     error: ClassVar[BaseException] = RuntimeError("unheard of")
 
-    def work(self, prepared: LightWork, grant: Grant, zk: ZooKeeperSession) -> None:
-        if not self.grants:
-            self.grants.append(grant)
+    def work(self, prepared: LightWork, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        if not self.handles:
+            self.handles.append(handle)
             raise self.error
-        super().work(prepared, grant, zk)
+        super().work(prepared, handle, zk)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -197,5 +197,5 @@ def test_a_peer_whose_loop_breaks_begins_afresh(
         submit(zk, "count-1")
         until(lambda: completed(zk, "count-1"), what="the job to be completed")
         daemon.stop()
-    assert daemon.craft.grants[0].gone
+    assert daemon.runner.handles[0].revoked
     assert len({event.peer for _, event in event_log.read_log(zk) if isinstance(event, PeerBorn)}) == 2

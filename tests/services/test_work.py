@@ -11,8 +11,8 @@ import pytest
 from peer.task_loop import TaskLoop
 from peer.task_runner import StepClock, Work, assemble
 from queues import dead_letters
+from queues.batch import Batch
 from queues.dead_letters import Letter, Origin
-from queues.pieces import Batch
 from sardonyx import Job, blackhole, kafka
 from sardonyx.core.errors import Failure, SetupError
 from sardonyx.core.events import Assignment
@@ -111,12 +111,12 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
         recover=lambda: calls.append("recover"),
         close=lambda: None,
     )
-    grant: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
-    loop = TaskLoop(work_of({}), grant, SimpleNamespace())  # type: ignore[arg-type]
+    handle: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
+    loop = TaskLoop(work_of({}), handle, SimpleNamespace())  # type: ignore[arg-type]
     loop._reader = reader
     with pytest.raises(SetupError):
         loop.step()
-    loop._troubles.over()  # as after a commit
+    loop._retries.reset()  # as after a commit
     loop.step()
     assert calls == ["pause", "recover"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from peer.assignment import Grant, GrantGone
+from peer.assignment import AssignmentHandle, AssignmentRevoked
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
 from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
@@ -198,7 +198,7 @@ class SimLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.kafka.fence(self.runtime, slot)
 
-    def dismiss(self, slot: Slot, spec: JobSpec) -> None:
+    def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         """The groups of this Kafka put silent members out by themselves."""
 
     def forget(self, jobs: Collection[str]) -> None:
@@ -214,8 +214,8 @@ class Prepared:
 
 
 @dataclass
-class SimCraft:
-    """A peer's work: stands in for ``peer.daemon.SparkCraft``. The steps are those of ``peer.task_loop``."""
+class SimRunner:
+    """A peer's work: stands in for ``peer.daemon.SparkTaskRunner``. The steps are those of ``peer.task_loop``."""
 
     kafka: SimKafka
     runtime: SimClockwork
@@ -235,18 +235,18 @@ class SimCraft:
         facts = msgspec.json.decode(links, type=LinksNote).links
         return Prepared(peer, assignment, graph.stage(assignment.task), facts)
 
-    def work(self, prepared: Prepared, grant: Grant, zk: ZooKeeperSession) -> None:
-        Loop(self, prepared, grant, zk).run()
+    def work(self, prepared: Prepared, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        Loop(self, prepared, handle, zk).run()
 
 
 class Loop:
     """One peer on one task."""
 
-    def __init__(self, craft: SimCraft, prepared: Prepared, grant: Grant, zk: ZooKeeperSession) -> None:
-        self.kafka, self.runtime, self.trouble = craft.kafka, craft.runtime, craft.trouble
-        self.rng = craft.kafka.sim.rng
+    def __init__(self, runner: SimRunner, prepared: Prepared, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+        self.kafka, self.runtime, self.trouble = runner.kafka, runner.runtime, runner.trouble
+        self.rng = runner.kafka.sim.rng
         self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
-        self.grant, self.zk = grant, zk
+        self.handle, self.zk = handle, zk
         self.votes = Votes(zk, self.assignment.job)
         self.told = self.sealed = False
         self.member = f"{self.peer}/{self.assignment.id}"
@@ -265,22 +265,22 @@ class Loop:
                 except Refused:
                     self.kafka.refused += 1
                     self._close()
-                    self.grant.check()
-                    self.grant.pause(0.3)
+                    self.handle.check()
+                    self.handle.pause(0.3)
                 except ZooKeeperAway:
-                    self.grant.pause(0.3)
-        except (GrantGone, SessionLost):
+                    self.handle.pause(0.3)
+        except (AssignmentRevoked, SessionLost):
             pass
         except VotesGone:
-            self.grant.pause(10.0)
-            with contextlib.suppress(GrantGone, SessionLost):
+            self.handle.pause(10.0)
+            with contextlib.suppress(AssignmentRevoked, SessionLost):
                 self._fail(fatal=False)
         finally:
             self._close()
 
     @property
     def _over(self) -> bool:
-        return self.grant.gone or self.grant.draining
+        return self.handle.revoked or self.handle.draining
 
     def _open(self) -> None:
         self.runtime.sleep(self.rng.random() * 0.02)
@@ -295,7 +295,7 @@ class Loop:
     def _topics(self) -> dict[str, Topic]:
         found = {link.name: self.kafka.topic(self.assignment.job, link) for link in self.stage.ingress}
         if None in found.values():
-            raise GrantGone  # the job has ended, and its topics with it
+            raise AssignmentRevoked  # the job has ended, and its topics with it
         return {name: topic for name, topic in found.items() if topic is not None}
 
     def _held(self) -> dict[tuple[str, int], int]:
@@ -320,17 +320,17 @@ class Loop:
                 self._batch((name, number), held[name, number], partition)
                 return
         self._look_at_the_end(topics, held)
-        self.grant.pause(self.rng.uniform(0.1, 0.4))
+        self.handle.pause(self.rng.uniform(0.1, 0.4))
 
     def _wait_until_usable(self) -> None:
-        while not self.grant.usable:
-            self.grant.check()
-            self.grant.pause(0.1)
+        while not self.handle.may_commit:
+            self.handle.check()
+            self.handle.pause(0.1)
             self._held()
 
     def _transaction(self, partitions: dict[tuple[str, int], int]) -> None:
         """Everything behind this line happens at once, or not at all."""
-        self.grant.check()
+        self.handle.check()
         self.runtime.sleep(self.rng.random() * 0.01)
         if self.kafka.fenced(self.assignment, self.epoch):
             raise Refused
@@ -381,10 +381,10 @@ class Loop:
         return True
 
     def _look_at_the_end(self, topics: dict[str, Topic], held: dict[tuple[str, int], int]) -> None:
-        if self.sealed or not self.grant.usable:
+        if self.sealed or not self.handle.may_commit:
             return
         everything = [(name, number) for name, topic in topics.items() for number in range(len(topic.partitions))]
-        if self.grant.state == "sealing":
+        if self.handle.state == "sealing":
             if self._drained(topics, everything):
                 self._seal(held)
         elif not self.told and self._drained(topics, list(held) or everything):
@@ -413,12 +413,12 @@ class Loop:
     def _fail(self, *, fatal: bool) -> None:
         error = Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")
         report = TaskFailed(peer=self.peer, assignment=self.assignment.id, error=error, fatal=fatal)
-        while not self.grant.gone:
+        while not self.handle.revoked:
             try:
                 self.zk.request(report)
             except ZooKeeperAway:
-                self.grant.pause(1.0)
+                self.handle.pause(1.0)
                 continue
-            while not self.grant.gone:  # the coordinator takes the task away
-                self.grant.pause(1.0)
-        raise GrantGone
+            while not self.handle.revoked:  # the coordinator takes the task away
+                self.handle.pause(1.0)
+        raise AssignmentRevoked

@@ -46,7 +46,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happens when a peer of a daemon comes to a point in its work (``SimCraft.pass_point``)."""
+    """What happens when a peer of a daemon comes to a point in its work (``SimRunner.pass_point``)."""
 
     who: str
     point: str

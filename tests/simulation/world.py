@@ -35,7 +35,7 @@ from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
-from tests.simulation.kafka import SimCraft, SimKafka, SimLinks
+from tests.simulation.kafka import SimKafka, SimLinks, SimRunner
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
 from tests.simulation.plan import Fault, Plan, Tally
@@ -180,9 +180,9 @@ class World:
             made = Coordinator(self.settings, SimLinks(self.kafka, runtime), connect=connect, runtime=runtime)
         else:
             peers = self.settings.peer.model_copy(update={"virtual_peers": self.plan.daemons[int(place[1:])]})
-            craft = SimCraft(self.kafka, runtime, self)
+            runner = SimRunner(self.kafka, runtime, self)
             settings = self.settings.model_copy(update={"peer": peers})
-            made = PeerDaemon(settings, craft, connect=connect, runtime=runtime)
+            made = PeerDaemon(settings, runner, connect=connect, runtime=runtime)
         self.running[place] = made
 
         def run() -> None:

@@ -10,7 +10,7 @@ What must be durable before what, for a batch that read each of its partitions f
    have overtaken. So that this is not lost if the peer dies before, it stands beside E as ``owed``.
 
 Whoever is given a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
-else, steps 3 and 4 were torn apart: the next commit says what is owed, once, and brings Kafka's position up.
+else, steps 3 and 4 were torn apart: the next commit says what is outbox, once, and brings Kafka's position up.
 ``docs/connectors.md`` goes through every way in which two peers can be at it at once.
 
 The table of positions is kept: a peer that was stopped in its first batch must find, when it wakes up, that it is late. Rows of
@@ -31,7 +31,7 @@ import pyarrow.csv as pacsv
 import structlog
 
 from sardonyx.connectors import json_text
-from sardonyx.connectors.base import Kept, PositionsMoved
+from sardonyx.connectors.base import PositionsMoved, StoredPosition
 from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.database import Address, explained
 from sardonyx.core.errors import OutputError, SetupError
@@ -71,7 +71,7 @@ class SqlOutput:
 
     # --- Positions ----------------------------------------------------------------------------------------------------
 
-    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Kept]:
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, StoredPosition]:
         """What the database holds for these partitions.
 
         Raises:
@@ -87,7 +87,8 @@ class SqlOutput:
                 held = _positions_table(self._schema)
                 rows = connection.execute(sa.select(held).filter_by(**self._task)).all()
         found = {
-            Partition(row.topic, row.partition): Kept(Position.read(row.offset, row.metadata), row.owed) for row in rows
+            Partition(row.topic, row.partition): StoredPosition(Position.read(row.offset, row.metadata), row.owed)
+            for row in rows
         }
         return {partition: kept for partition, kept in found.items() if partition in wanted}
 
@@ -96,7 +97,7 @@ class SqlOutput:
         table: pa.Table,
         started: Mapping[Partition, int | None],
         positions: Mapping[Partition, Position],
-        owed: bytes | None,
+        outbox: bytes | None,
     ) -> None:
         """Step 1. A transaction that is left open for :meth:`commit` or :meth:`abandon`.
 
@@ -114,7 +115,7 @@ class SqlOutput:
                 self._make_table(table.schema)
             connection = self._address.engine().connect()
             try:
-                self._move(connection, started, positions, owed)
+                self._move(connection, started, positions, outbox)
                 self._write(connection, table)
             except BaseException:
                 connection.close()  # rolls back
@@ -168,7 +169,7 @@ class SqlOutput:
         connection: sa.Connection,
         started: Mapping[Partition, int | None],
         positions: Mapping[Partition, Position],
-        owed: bytes | None,
+        outbox: bytes | None,
     ) -> None:
         """The compare-and-set, in a fixed order, so that two peers wait for each other and never in a circle."""
         import sqlalchemy as sa
@@ -176,8 +177,8 @@ class SqlOutput:
         held = _positions_table(self._schema)
         for partition in sorted(positions):
             position, before = positions[partition], started[partition]
-            values = {"offset": position.offset, "metadata": position.metadata(), "owed": owed}
-            owed = None  # it is the batch's, and stands once, with its first partition
+            values = {"offset": position.offset, "metadata": position.metadata(), "owed": outbox}
+            outbox = None  # it is the batch's, and stands once, with its first partition
             place = {**self._task, "topic": partition.topic, "partition": partition.number}
             if before is None:
                 try:

@@ -15,7 +15,7 @@ from sardonyx.core.positions import Position
 Precision = Literal["exact", "at-most", "estimate", "unknown"]
 
 
-class Seen(NamedTuple):
+class PartitionScan(NamedTuple):
     """What was seen of one partition from its committed position on, in offsets."""
 
     start: int
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
         return max(self.end - self.reached, 0)
 
 
-class Unread(NamedTuple):
+class Backlog(NamedTuple):
     """What of a link is unread. ``seconds``: how long the oldest record of it has waited; None: not known."""
 
     records: int | None = None
@@ -43,10 +43,10 @@ class Unread(NamedTuple):
     seconds: float | None = None
 
 
-NOTHING = Unread(0, "exact", 0.0)
+NO_BACKLOG = Backlog(0, "exact", 0.0)
 
 
-def stretch(number: int, facts: LinkFacts, position: Position | None, end: int) -> Seen:
+def unscanned(number: int, facts: LinkFacts, position: Position | None, end: int) -> PartitionScan:
     """What a reader has still before it in a partition, nothing of it looked at yet.
 
     Args:
@@ -60,12 +60,12 @@ def stretch(number: int, facts: LinkFacts, position: Position | None, end: int) 
     start = begin if position is None else position.offset
     if facts.end is not None:
         end = min(end, facts.end[number]) if planned else start
-    return Seen(start, max(start, end), start)
+    return PartitionScan(start, max(start, end), start)
 
 
-def unread(
-    seen: Sequence[Seen], now: float, *, blocks: bool, counted: int | None = None, most: int | None = None
-) -> Unread:
+def estimate_backlog(
+    seen: Sequence[PartitionScan], now: float, *, blocks: bool, counted: int | None = None, most: int | None = None
+) -> Backlog:
     """Put what was seen of a link's partitions together.
 
     Args:
@@ -77,14 +77,14 @@ def unread(
     """
     records, precision = (counted, "exact") if counted is not None else _estimated(seen, most, blocks=blocks)
     if records == 0:
-        return NOTHING
+        return NO_BACKLOG
     waiting = [each.since for each in seen if each.left or each.records]
     known = [since for since in waiting if since is not None]
     seconds = round(max(now - min(known), 0.0), 3) if known and len(known) == len(waiting) else None
-    return Unread(records, precision, seconds)
+    return Backlog(records, precision, seconds)
 
 
-def _estimated(seen: Sequence[Seen], most: int | None, *, blocks: bool) -> tuple[int | None, Precision]:
+def _estimated(seen: Sequence[PartitionScan], most: int | None, *, blocks: bool) -> tuple[int | None, Precision]:
     records, left = sum(each.records for each in seen), sum(each.left for each in seen)
     if not left:
         return records, "exact"

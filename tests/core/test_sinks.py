@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.outlets import FAILED, LinkOutlet, TopicOutlet, taken
+from peer.sinks import FAILED, LinkSink, TopicSink, taken
 from queues import block
 from queues.keys import canonical
 from sardonyx.connectors.registry import topic_format
@@ -95,14 +95,14 @@ def a_link(where: str | None = None, *, of: str = "results", group_by: Any = Non
     return Link("a.b", "d.j.a.b", "internal", "a", "b", route=route, group_by=group_by)
 
 
-def an_outlet(link: Link, partitions: int = 4, first: int = 0) -> LinkOutlet:
-    return LinkOutlet(link, partitions, "peer-1", import_function, first)
+def a_sink(link: Link, partitions: int = 4, first: int = 0) -> LinkSink:
+    return LinkSink(link, partitions, "peer-1", import_function, first)
 
 
-def written(outlet: LinkOutlet, results: pa.Table, failed: pa.Table | None = None) -> dict[int, list[dict]]:
+def written(sink: LinkSink, results: pa.Table, failed: pa.Table | None = None) -> dict[int, list[dict]]:
     """Rows by partition."""
     found: dict[int, list[dict]] = {}
-    for message in outlet.messages(results, failed):
+    for message in sink.messages(results, failed):
         found.setdefault(message.partition, []).extend(block.decode([message.value]).to_pylist())
     return found
 
@@ -140,7 +140,7 @@ def many(failed: pa.Table) -> pa.Array:
 )
 def test_the_rows_for_which_the_condition_holds(where, expected):
     """Null counts as false; it matters not whether Arrow, numpy, pandas or Python gives the answer."""
-    assert ids(written(an_outlet(a_link(where)), ROWS)) == expected
+    assert ids(written(a_sink(a_link(where)), ROWS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_rows_for_which_the_condition_holds(where, expected):
 def test_an_answer_that_is_none_is_an_error(where, code, said):
     """It names the condition and its task, shows the user's own traceback, and drops no row silently."""
     with pytest.raises(FunctionError) as caught:
-        written(an_outlet(a_link(where)), ROWS)
+        written(a_sink(a_link(where)), ROWS)
     assert caught.value.code == code
     assert f"condition {where} of task a" in caught.value.message
     assert said in f"{caught.value.message} {caught.value.cause}"
@@ -168,24 +168,24 @@ def test_an_answer_that_is_none_is_an_error(where, code, said):
 
 def test_a_condition_is_not_asked_about_nothing():
     """Where no row came out, not even the columns are known."""
-    assert written(an_outlet(a_link("raises")), pa.table({})) == {}
-    assert written(an_outlet(a_link(group_by=["carrier"])), pa.table({})) == {}
+    assert written(a_sink(a_link("raises")), pa.table({})) == {}
+    assert written(a_sink(a_link(group_by=["carrier"])), pa.table({})) == {}
 
 
 def test_a_condition_that_cannot_be_found_is_told_at_once():
     """When the task is made ready, not with its first batch."""
     with pytest.raises(FunctionError) as caught:
-        an_outlet(a_link("nobody"))
+        a_sink(a_link("nobody"))
     assert caught.value.code == "SX-FN-IMPORT"
 
 
 def test_a_condition_holds_for_a_topic_too():
     """An output that is bound in place gets the rows that its edge lets through."""
     link = Link("a.out", "out", "output", "a", "out", {"format": "json"}, Route(where=f"{HERE}:late"))
-    outlet = TopicOutlet(link, topic_format(link.options), import_function)
-    (records,) = outlet.messages(ROWS)
+    sink = TopicSink(link, topic_format(link.options), import_function)
+    (records,) = sink.messages(ROWS)
     assert len(records.records) == 2
-    assert list(outlet.messages(ROWS.slice(1, 2))) == []
+    assert list(sink.messages(ROWS.slice(1, 2))) == []
 
 
 # --- Failed records ---------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_condition_holds_for_a_topic_too():
 
 def test_failed_records_go_over_failed_edges_only():
     """Results and failed records never share a way; without failed records a failed-edge carries nothing."""
-    plain, failed = an_outlet(a_link()), an_outlet(a_link(of="failed"))
+    plain, failed = a_sink(a_link()), a_sink(a_link(of="failed"))
     assert ids(written(plain, ROWS, failures(3))) == [1, 2, 3, 4]
     (rows,) = written(failed, ROWS, failures(3)).values()
     assert [row["attempts"] for row in rows] == [0, 1, 2]
@@ -203,12 +203,12 @@ def test_failed_records_go_over_failed_edges_only():
 
 def test_who_takes_a_failed_record():
     """What no failed-edge takes is left to on_error; the condition is asked once, and its answer is what is written."""
-    outlets = [an_outlet(a_link()), an_outlet(a_link("many", of="failed"))]
+    sinks = [a_sink(a_link()), a_sink(a_link("many", of="failed"))]
     failed = failures(4)
-    assert taken(outlets, failed).tolist() == [False, False, True, True]
-    assert [row["attempts"] for rows in written(outlets[1], ROWS, failed).values() for row in rows] == [2, 3]
-    assert taken(outlets[:1], failed).tolist() == [False] * 4
-    assert taken([*outlets, an_outlet(a_link(of="failed"))], failed).all()
+    assert taken(sinks, failed).tolist() == [False, False, True, True]
+    assert [row["attempts"] for rows in written(sinks[1], ROWS, failed).values() for row in rows] == [2, 3]
+    assert taken(sinks[:1], failed).tolist() == [False] * 4
+    assert taken([*sinks, a_sink(a_link(of="failed"))], failed).all()
 
 
 # --- Keys -------------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def partition_of(*key: object, partitions: int = 4) -> int:
 def test_rows_stand_where_their_key_says(group_by):
     """By the documented hash, nulls as a key of their own, rows of a partition in their order; a colon in a list is a name."""
     rows = ROWS if group_by == ["carrier"] else ROWS.rename_columns(["id", group_by[0], "late"])
-    found = written(an_outlet(a_link(group_by=group_by), first=3), rows)
+    found = written(a_sink(a_link(group_by=group_by), first=3), rows)
     expected: dict[int, list[int]] = {}
     for row in rows.to_pylist():
         expected.setdefault(partition_of(row[group_by[0]]), []).append(row["id"])
@@ -231,8 +231,8 @@ def test_rows_stand_where_their_key_says(group_by):
 
 def test_functions_of_tables_and_of_records_agree():
     """Several values make one key, from a table of several columns or a tuple."""
-    by_table = written(an_outlet(a_link(group_by=f"{HERE}:key_of_table")), ROWS)
-    assert by_table == written(an_outlet(a_link(group_by=f"{HERE}:key_of_record")), ROWS)
+    by_table = written(a_sink(a_link(group_by=f"{HERE}:key_of_table")), ROWS)
+    assert by_table == written(a_sink(a_link(group_by=f"{HERE}:key_of_record")), ROWS)
     assert all(
         partition_of(row["carrier"], row["id"] % 2) == partition for partition, rows in by_table.items() for row in rows
     )
@@ -242,7 +242,7 @@ def test_functions_of_tables_and_of_records_agree():
 def test_splitting_loses_nothing_and_keeps_the_order(keys, partitions):
     """Every row once, each key in one partition, within a partition as they came."""
     rows = pa.table({"key": pa.array(keys, pa.int64()), "id": pa.array(np.arange(len(keys)))})
-    found = written(an_outlet(a_link(group_by=["key"]), partitions), rows)
+    found = written(a_sink(a_link(group_by=["key"]), partitions), rows)
     assert ids(found) == list(range(len(keys)))
     for partition, part in found.items():
         assert [row["id"] for row in part] == sorted(row["id"] for row in part)
@@ -252,8 +252,8 @@ def test_splitting_loses_nothing_and_keeps_the_order(keys, partitions):
 def test_blocks_are_cut_within_a_partition():
     """A block is no larger than its reader's batch, and none holds rows of two partitions."""
     rows = pa.table({"key": [n % 3 for n in range(300)], "id": list(range(300))})
-    outlet = LinkOutlet(a_link(group_by=["key"]), 4, "peer-1", import_function, rows=40)
-    blocks = [(message.partition, block.decode([message.value])) for message in outlet.messages(rows)]
+    sink = LinkSink(a_link(group_by=["key"]), 4, "peer-1", import_function, rows=40)
+    blocks = [(message.partition, block.decode([message.value])) for message in sink.messages(rows)]
     assert max(part.num_rows for _, part in blocks) <= 40
     assert all({partition_of(key) for key in part["key"].to_pylist()} == {partition} for partition, part in blocks)
     assert sorted(pa.concat_tables(part for _, part in blocks)["id"].to_pylist()) == list(range(300))
@@ -262,24 +262,24 @@ def test_blocks_are_cut_within_a_partition():
 def test_a_key_that_is_not_there_names_the_columns_that_are():
     """A mistyped column is an error of the task that writes, told with what there is."""
     with pytest.raises(FunctionError) as caught:
-        written(an_outlet(a_link(group_by=["carier"])), ROWS)
+        written(a_sink(a_link(group_by=["carier"])), ROWS)
     assert caught.value.code == "SX-KEY-COLUMN"
     assert "'carier'" in caught.value.message
     assert "id, carrier, late" in caught.value.cause
     with pytest.raises(FunctionError) as caught:
-        written(an_outlet(a_link(group_by=["nested"])), pa.table({"nested": [{"a": 1}]}))
+        written(a_sink(a_link(group_by=["nested"])), pa.table({"nested": [{"a": 1}]}))
     assert caught.value.code == "SX-KEY-TYPE"
     assert caught.value.where["task"] == "b"
     for function in ("too_short", "key_of_nothing", "one_for_all"):
         with pytest.raises(FunctionError) as caught:
-            written(an_outlet(a_link(group_by=f"{HERE}:{function}")), ROWS)
+            written(a_sink(a_link(group_by=f"{HERE}:{function}")), ROWS)
         assert caught.value.code == "SX-FN-RESULT"
 
 
 def test_pandas_keys_are_the_same_keys():
     """A group function may answer with a pandas column."""
-    assert written(an_outlet(a_link(group_by=f"{HERE}:pandas_key")), ROWS) == written(
-        an_outlet(a_link(group_by=["carrier"])), ROWS
+    assert written(a_sink(a_link(group_by=f"{HERE}:pandas_key")), ROWS) == written(
+        a_sink(a_link(group_by=["carrier"])), ROWS
     )
 
 

@@ -1,4 +1,4 @@
-"""What a reader gives, and what it keeps before: batches, pieces of partitions, and what it knows of each one it holds."""
+"""What a reader gives, and what it keeps before: batches, chunks of partitions, and what it knows of each one it holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Batch:
     messages: dict[str, list[Message]] = field(default_factory=dict)
     """By link name, in the order in which they were read."""
     rows: dict[Partition, int] = field(default_factory=dict)
-    """Rows read, by partition; estimated where only reading the piece will tell."""
+    """Rows read, by partition; estimated where only reading the chunk will tell."""
     positions: dict[Partition, Position] = field(default_factory=dict)
     """Where each touched partition stands behind this batch; the counts are still those from before it."""
     displaced: dict[Partition, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Batch:
     """Which assignment of the partition it was read under."""
     started: dict[Partition, int | None] = field(default_factory=dict)
     """For each of ``positions``, the committed offset that the batch goes on from; None: nothing was ever committed."""
-    owed: list[Outgoing] = field(default_factory=list)
+    outbox: list[Outgoing] = field(default_factory=list)
     """What an earlier batch had still to say, of which only the output's own transaction is committed."""
 
 
@@ -37,15 +37,15 @@ class Recovered(NamedTuple):
     """Where a partition stands in an output that keeps positions itself, which is where reading begins."""
 
     position: Position
-    owed: list[Outgoing]
+    outbox: list[Outgoing]
     """What is still to be written with the next commit, if Kafka's own position is another one."""
 
 
 @dataclass(slots=True)
-class Piece:
+class Chunk:
     """What came from one partition in a row: records, or one sentinel, or the news that nothing follows.
 
-    Records of users' topics come in long pieces, so that what is done for each of them is next to nothing.
+    Records of users' topics come in long chunks, so that what is done for each of them is next to nothing.
     """
 
     partition: Partition
@@ -61,7 +61,7 @@ class Piece:
 
 
 @dataclass
-class Held:
+class HeldPartition:
     """A partition that the group has given to this reader."""
 
     view: PartitionView
@@ -69,16 +69,16 @@ class Held:
     incarnation: int
     started: int
     """Where reading begins if nothing was ever committed."""
-    later: deque[Piece] = field(default_factory=deque)
+    later: deque[Chunk] = field(default_factory=deque)
     """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
     """A record behind the bound end came: no more are asked for."""
     behind: bool = False
     """Kafka's own position is not ``committed``, which comes from elsewhere: it is to be brought up with the next commit."""
-    owed: list[Outgoing] = field(default_factory=list)
+    outbox: list[Outgoing] = field(default_factory=list)
 
 
-def split(piece: Piece, count: int) -> tuple[Piece, Piece]:
-    """The first ``count`` records of a piece that holds more, and the rest."""
-    head, tail = piece.messages[:count], piece.messages[count:]
-    return Piece(piece.partition, head, len(head)), Piece(piece.partition, tail, len(tail))
+def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:
+    """The first ``count`` records of a chunk that holds more, and the rest."""
+    head, tail = chunk.messages[:count], chunk.messages[count:]
+    return Chunk(chunk.partition, head, len(head)), Chunk(chunk.partition, tail, len(tail))

@@ -1,6 +1,6 @@
-"""Writing a task's results: one outlet for each place they go to.
+"""Writing a task's results: one sink for each place they go to.
 
-An outlet turns what came of a batch into messages for its transaction: of the results, or of the records that failed, those
+A sink turns what came of a batch into messages for its transaction: of the results, or of the records that failed, those
 that go its way. What cannot be part of a Kafka transaction (a file) is written aside first, listed by a message in the
 transaction, and made visible after it.
 """
@@ -39,7 +39,7 @@ raised; ``attempts``: how often it was in a run that raised; ``topic``, ``partit
 it, null if that is not known; ``record``: it itself, as JSON."""
 
 
-class Outlet(Protocol):
+class Sink(Protocol):
     """One way out of a task."""
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
@@ -67,7 +67,7 @@ class Outlet(Protocol):
         ...
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
-        """What tells the readers of this outlet that nothing follows."""
+        """What tells the readers of this sink that nothing follows."""
         ...
 
     def sealed(self) -> None:
@@ -75,21 +75,21 @@ class Outlet(Protocol):
         ...
 
 
-def taken(outlets: Iterable[Outlet], failed: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def taken(sinks: Iterable[Sink], failed: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each failed record whether it goes some way; what does not is for the task's ``on_error`` to decide.
 
     Raises:
         FunctionError: of a condition of the user's.
     """
     found = np.zeros(failed.num_rows, np.bool_)
-    for outlet in outlets:
-        mask = outlet.takes(failed)
+    for sink in sinks:
+        mask = sink.takes(failed)
         if mask is not None:
             found |= mask.to_numpy(zero_copy_only=False)
     return found
 
 
-class Way:
+class EdgeFilter:
     """What of a batch goes over one link, by the link's route.
 
     Args:
@@ -115,7 +115,7 @@ class Way:
         return failed.filter(self.takes(failed)) if failed is not None else FAILED.empty_table()
 
     def takes(self, failed: pa.Table) -> pa.BooleanArray | None:
-        """As :meth:`Outlet.takes`. The same table is not asked about twice."""
+        """As :meth:`Sink.takes`. The same table is not asked about twice."""
         if not self._failed:
             return None
         if self._condition is None or not failed.num_rows:
@@ -131,7 +131,7 @@ def sentinel_message(link: Link, partition: int, uuid: str, writer: str) -> Outg
     return Outgoing(link.topic, None, partition, headers=headers)
 
 
-class LinkOutlet:
+class LinkSink:
     """To the next task, as Arrow blocks: dealt out over the partitions in turn, or by their keys if that task groups.
 
     Args:
@@ -154,12 +154,12 @@ class LinkOutlet:
         self._partitions = partitions
         self._writer = writer
         self._next = itertools.count(first)
-        self._way = Way(link, load)
+        self._filter = EdgeFilter(link, load)
         self._grouping = Grouping(link.target, link.group_by, load) if link.group_by else None
-        self.takes = self._way.takes
+        self.takes = self._filter.takes
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
-        rows = self._way.rows(results, failed)
+        rows = self._filter.rows(results, failed)
         if self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows):
                 yield self._message(item, next(self._next) % self._partitions)
@@ -183,17 +183,17 @@ class LinkOutlet:
         pass
 
 
-class TopicOutlet:
+class TopicSink:
     """To a topic of the user's: one record a message, the key chosen by the format. Its readers know of no sentinels."""
 
     def __init__(self, link: Link, form: TopicFormat, load: Load) -> None:
         self._topic = link.topic
         self._format = form
-        self._way = Way(link, load)
-        self.takes = self._way.takes
+        self._filter = EdgeFilter(link, load)
+        self.takes = self._filter.takes
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
-        rows = self._way.rows(results, failed)
+        rows = self._filter.rows(results, failed)
         if rows.num_rows:  # without rows there may be no columns either, and so no key to be chosen by
             yield Records(self._topic, list(self._format.encode(rows)))
 
@@ -207,7 +207,7 @@ class TopicOutlet:
         pass
 
 
-class ConnectorOutlet:
+class ConnectorSink:
     """To a connector that is no topic: staged, listed on the task's ``parts`` link, published after the commit.
 
     Args:

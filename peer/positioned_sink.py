@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
+from queues.batch import Recovered
 from queues.messages import Outgoing, Records
-from queues.pieces import Recovered
 from sardonyx.connectors.base import PositionedOutput
 from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
 
 
-class PositionedOutlet:
+class PositionedSink:
     """To a connector that takes rows and positions in one transaction: nothing of the results goes over Kafka.
 
     Args:
@@ -38,8 +38,8 @@ class PositionedOutlet:
         found: dict[Partition, Recovered] = {}
         for partition, position in committed.items():
             if partition in kept:
-                owed = kept[partition].owed if kept[partition].position != position else None
-                found[partition] = Recovered(kept[partition].position, _read(owed))
+                outbox = kept[partition].outbox if kept[partition].position != position else None
+                found[partition] = Recovered(kept[partition].position, _read(outbox))
             elif position is not None:
                 raise OutputError(
                     "SX-OUTPUT-POSITIONS-LOST",
@@ -55,10 +55,10 @@ class PositionedOutlet:
         self,
         started: Mapping[Partition, int | None],
         positions: Mapping[Partition, Position],
-        owed: Sequence[Outgoing | Records],
+        outbox: Sequence[Outgoing | Records],
     ) -> None:
         """The batch's rows and positions into the connector's transaction; see :meth:`PositionedOutput.begin`."""
-        self._output.begin(self._table, started, positions, _written(owed))
+        self._output.begin(self._table, started, positions, _written(outbox))
 
     def commit(self) -> None:
         """Step 3 of a positioned output. If it raises, :meth:`recover` tells what came of it."""
@@ -73,7 +73,7 @@ class PositionedOutlet:
         """Return if the connector answers. Raises ``SetupError``."""
         self._output.reach()
 
-    # --- as an outlet ------------------------------------------------------------------------------------------------
+    # --- as a sink ------------------------------------------------------------------------------------------------
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:  # noqa: ARG002
         """Nothing for Kafka; the rows are kept for :meth:`begin`."""
