@@ -151,7 +151,7 @@ def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Setting
 
 
 def test_a_lost_peer_begins_afresh(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
-    """Away for longer than its session lives: it is dead, its assignment is revoked, and it comes back under a new id and goes on."""
+    """Away for longer than its session lives, a peer is dead: its assignment is revoked, and it comes back under a new id."""
     light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(through(settings, proxy, 2), "exhausted")
