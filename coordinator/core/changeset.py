@@ -166,7 +166,7 @@ class Step:
     def refuse(self, name: str, spec: JobSpec, error: Failure) -> None:
         """A job that is not taken in: it is recorded, failed, and has no tasks."""
         self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error))
-        self.state.purgeable[name] = None
+        self.state.expirable[name] = None
 
     def start(self, name: str, facts: dict[str, LinkFacts]) -> None:
         """The job's links stand: it runs."""
@@ -192,8 +192,9 @@ class Step:
 
     def links_came_late(self, name: str) -> None:
         """Topics may have been made after those of the ended job were removed: remove them again."""
-        self.job(name).links = "made"
-        self.state.purgeable.pop(name, None)
+        job = self.job(name)
+        job.links, job.letters = "made", 0  # counted again when they are gone
+        self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
     def links_gone(self, name: str, counts: dict[str, Counts]) -> None:
@@ -203,15 +204,33 @@ class Step:
         for task_name in job.tasks:
             if job.tasks[task_name].counts is None and task_name in counts:
                 self._task(name, task_name).counts = counts[task_name]
-        if job.purge:
+        job.letters = job.unclaimed_letters()
+        if job.purge and (job.purge_letters or not job.letters):
             self.forget(name)
-        else:
-            self.state.purgeable[name] = None
+            return
+        job.purge = False  # the job keeps its letters until a user gives them up
+        if not job.letters:
+            self.state.expirable[name] = None
+
+    def claim_letters(self, name: str, task_name: str, letters: int) -> None:
+        """So many dead letters of the task, all claims together, were redone or dropped.
+
+        A job without further letters may expire from now on. It goes to the end of the row, so its letters stay for a
+        while after the redo was submitted.
+        """
+        job = self.state.jobs[name]
+        task = job.tasks[task_name]
+        task.claimed = max(task.claimed, letters)
+        left = job.unclaimed_letters()
+        if job.links == "gone" and left != job.letters:
+            self.job(name).letters = left
+            if not left:
+                self.state.expirable[name] = None
 
     def forget(self, name: str) -> None:
         """An ended job is gone from state and tree; only its id is remembered for a while."""
         job = self.state.jobs.pop(name)
-        self.state.purgeable.pop(name, None)
+        self.state.expirable.pop(name, None)
         self.jobs.pop(name, None)
         for path in reversed(job_nodes(name, job)):
             self._touched.pop(path, None)

@@ -42,6 +42,7 @@ from sardonyx.core.events import (
     JobPurged,
     JobSubmitted,
     Left,
+    LettersClaimed,
     LinksCreated,
     LinksDeleted,
     LinksFailed,
@@ -271,14 +272,25 @@ def _killed(step: Step, event: JobKilled) -> None:
 
 
 def _purged(step: Step, event: JobPurged) -> None:
-    """Only what has ended is forgotten, and not before its topics are gone: nobody would know whose they are."""
+    """A job is forgotten only after it has ended and its topics are gone; until then the coordinator must know whose they are.
+
+    One with dead letters that were neither redone nor dropped stays, unless the user gives these up.
+    """
     job = step.state.jobs.get(event.job)
     if job is None or not job.ended:
         return
-    if job.purgeable:
-        step.forget(event.job)
-    else:
+    if not job.purgeable:
         job.purge = True
+        job.purge_letters = job.purge_letters or event.dead_letters
+    elif event.dead_letters or not job.letters:
+        step.forget(event.job)
+
+
+def _letters_claimed(step: Step, event: LettersClaimed) -> None:
+    """The total says what all claims of the task come to, so a repetition changes nothing."""
+    job = step.state.jobs.get(event.job)
+    if job is not None and event.task in job.tasks:
+        step.claim_letters(event.job, event.task, event.letters)
 
 
 _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
@@ -300,6 +312,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     LinksDeleted: _links_deleted,
     JobKilled: _killed,
     JobPurged: _purged,
+    LettersClaimed: _letters_claimed,
 }
 
 
@@ -357,7 +370,8 @@ class Timers(msgspec.Struct, frozen=True):
     failure_backoff: float = 1.0
     """A task rests so long after its first failure, twice as long after the second, and so on up to a minute."""
     keep_jobs: int = 1000
-    """Of more jobs that have ended, and whose topics are gone, the oldest are forgotten."""
+    """Of more jobs that have ended, and whose topics are gone, the oldest are forgotten. Jobs with dead letters that were
+    neither redone nor dropped do not count, and stay."""
 
     def rest(self, failures: int) -> float:
         """How long a task rests that has failed so often."""
@@ -394,8 +408,8 @@ def surplus(state: State, now: float, timers: Timers) -> list[JobPurged]:
     """The jobs that are to be forgotten for there being too many that have ended, as events to be logged; some of them, if they
     are very many.
     """
-    over = min(max(len(state.purgeable) - timers.keep_jobs, 0), FORGOTTEN_AT_ONCE)
-    return [JobPurged(at=now, job=name) for name in islice(state.purgeable, over)]
+    over = min(max(len(state.expirable) - timers.keep_jobs, 0), FORGOTTEN_AT_ONCE)
+    return [JobPurged(at=now, job=name) for name in islice(state.expirable, over)]
 
 
 def _over(now: float, since: float, timeout: float) -> bool:
@@ -415,7 +429,7 @@ def _rests_due(state: State, now: float, timers: Timers) -> Iterator[Rested]:
 
 def next_due(state: State, timers: Timers) -> float | None:
     """When :func:`due` and :func:`surplus` should be asked again (seconds since 1970; 0 is at once); None: no timer runs."""
-    if len(state.purgeable) > timers.keep_jobs:
+    if len(state.expirable) > timers.keep_jobs:
         return 0.0
     first = math.inf
     for queue, timeout in (

@@ -79,6 +79,8 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Wall clock of the last failure, seconds since 1970."""
     resting: bool = False
     """It failed, and is offered to nobody until its rest is over."""
+    claimed: int = 0
+    """Dead letters of this task that users have redone or dropped."""
 
     def note(self) -> TaskNote:
         return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts)
@@ -105,6 +107,10 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Wall clock of the event since which it waits for peers."""
     purge: bool = False
     """It has ended and is to be forgotten as soon as its links are gone."""
+    purge_letters: bool = False
+    """It is to be forgotten then even if it has dead letters that were neither redone nor dropped."""
+    letters: int = 0
+    """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -117,6 +123,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             waits_for=self.waits_for,
             waits_since=self.waits_since,
             links=self.links,
+            letters=self.letters,
         )
 
     @property
@@ -129,8 +136,17 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     @property
     def purgeable(self) -> bool:
-        """Nothing of it is left outside the tree."""
+        """Whether a user may have it forgotten: it has ended, and its topics are gone, except for dead letters."""
         return self.ended and (self.refused or self.links == "gone")
+
+    @property
+    def expirable(self) -> bool:
+        """Whether it may be forgotten without being asked for: no dead letter of it waits to be redone."""
+        return self.purgeable and not self.letters
+
+    def unclaimed_letters(self) -> int:
+        """Dead letters that were neither redone nor dropped, by the tasks' final counts."""
+        return sum(max(task.counts.dead - task.claimed, 0) for task in self.tasks.values() if task.counts is not None)
 
 
 class Plan:
@@ -171,6 +187,7 @@ class State:
     __slots__ = (
         "by_state",
         "deployment",
+        "expirable",
         "hungry",
         "jobs",
         "n",
@@ -178,7 +195,6 @@ class State:
         "order",
         "peers",
         "plans",
-        "purgeable",
         "purged",
         "resting",
         "turn",
@@ -207,7 +223,7 @@ class State:
         """Running jobs that may have room for another peer; every one that has, or will have after a rest, is in it."""
         self.resting: dict[int, list[tuple[float, str, str]]] = {}
         """How often they failed -> the tasks that rest, as (failed_at, job, task), sorted: all of a row rest equally long."""
-        self.purgeable: OrderedDict[str, None] = OrderedDict()
+        self.expirable: OrderedDict[str, None] = OrderedDict()
         """Jobs that may be forgotten, the one that has been so longest first."""
 
     @property
@@ -301,12 +317,12 @@ def decode_state(data: bytes) -> State:
             state.hungry.add(name)
         for task_name, task in job.tasks.items():
             state.note_rest(name, task_name, task)
-    state.purgeable = OrderedDict.fromkeys(_purgeable(state))
+    state.expirable = OrderedDict.fromkeys(_expirable(state))
     return state
 
 
-def _purgeable(state: State) -> list[str]:
-    return sorted((name for name, job in state.jobs.items() if job.purgeable), key=lambda name: state.jobs[name].n)
+def _expirable(state: State) -> list[str]:
+    return sorted((name for name, job in state.jobs.items() if job.expirable), key=lambda name: state.jobs[name].n)
 
 
 def plan_of(state: State, job: str) -> Plan:
@@ -403,6 +419,9 @@ def _check_job(state: State, name: str, job: Job) -> None:
     _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
     _rule((job.waits_for > 0) == (job.waits_since is not None), "it is known since when a job waits", job=name)
     _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be forgotten", job=name)
+    _rule(job.purge or not job.purge_letters, "only a job that waits to be forgotten gives up its letters", job=name)
+    letters = job.unclaimed_letters() if job.links == "gone" else 0
+    _rule(job.letters == letters, "a job's dead letters are those of its tasks that nobody claimed", job=name)
     _rule(job.links != "made" or job.status != "planning", "a job whose links stand is not being planned", job=name)
     if job.status == "completed":
         complete = all(task.state == "complete" for task in job.tasks.values())
@@ -454,7 +473,7 @@ def _check_kept(state: State) -> None:
             if task.resting and task.failed_at is not None:
                 resting.setdefault(task.failures, []).append((task.failed_at, name, task_name))
     _rule(state.resting == {key: sorted(rows) for key, rows in resting.items()}, "tasks that rest stand in their rows")
-    _rule(list(state.purgeable) == _purgeable(state), "jobs that may be forgotten stand in the order of their end")
+    _rule(list(state.expirable) == _expirable(state), "jobs that may be forgotten stand in the order of their end")
     _rule(not state.purged.keys() & state.jobs.keys(), "a job that was forgotten is not known")
     _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last jobs that were forgotten are remembered")
     _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")

@@ -19,6 +19,7 @@ from sardonyx.core.events import (
     JobPurged,
     JobSubmitted,
     Left,
+    LettersClaimed,
     LinksCreated,
     LinksDeleted,
     LinksFailed,
@@ -54,6 +55,10 @@ def _of_a_job(event: AnyEvent) -> str:
             return f"a user ends job {event.job}"
         case JobPurged():
             return f"job {event.job} is to be forgotten"
+        case LettersClaimed():
+            verb = "has" if event.letters == 1 else "have"
+            letters = _count(event.letters, "dead letter")
+            return f"{letters} of task {event.job}/{event.task} {verb} been redone or dropped so far"
         case Rested():
             return f"task {event.job}/{event.task} has rested after {counted(event.failures, 'failure')}"
     return _of_links(event)

@@ -172,6 +172,19 @@ class JobPurged(Event, frozen=True, kw_only=True, tag="purge"):
     """A user, or the limit on how many are kept, has an ended job forgotten."""
 
     job: str
+    dead_letters: bool = False
+    """Forget the job even if it has dead letters that were neither redone nor dropped. Only a user may say so."""
+
+
+class LettersClaimed(Event, frozen=True, kw_only=True, tag="letters-claimed"):
+    """A user redoes or drops dead letters of a task.
+
+    ``letters`` is the total over all claims on the task so far, so an event that comes twice or too late does no harm.
+    """
+
+    job: str
+    task: str
+    letters: int
 
 
 class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
@@ -180,7 +193,19 @@ class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
     peer: str
 
 
-Request = Acked | Declined | Exhausted | Completed | TaskFailed | JobSubmitted | JobKilled | JobPurged | Evicted | Left
+Request = (
+    Acked
+    | Declined
+    | Exhausted
+    | Completed
+    | TaskFailed
+    | JobSubmitted
+    | JobKilled
+    | JobPurged
+    | LettersClaimed
+    | Evicted
+    | Left
+)
 """Events that peers and clients may put into the inbox."""
 
 AnyEvent = (
@@ -200,6 +225,7 @@ AnyEvent = (
     | JobSubmitted
     | JobKilled
     | JobPurged
+    | LettersClaimed
     | Evicted
     | Left
 )
@@ -279,6 +305,8 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Since when it needs any, seconds since 1970."""
     links: Literal["none", "made", "gone"] = "none"
     """Whether its topics stand."""
+    letters: int = 0
+    """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):

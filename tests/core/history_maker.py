@@ -35,6 +35,7 @@ from sardonyx.core.events import (
     JobPurged,
     JobSubmitted,
     Left,
+    LettersClaimed,
     LinksCreated,
     LinksDeleted,
     LinksFailed,
@@ -155,7 +156,10 @@ class History:
         if peer.state == "active":
             return Exhausted(at=self.world.now, peer=name, assignment=assignment)
         return Completed(
-            at=self.world.now, peer=name, assignment=assignment, counts=Counts(rows_in=self.rng.randrange(9))
+            at=self.world.now,
+            peer=name,
+            assignment=assignment,
+            counts=Counts(rows_in=self.rng.randrange(9), dead=self.rng.choice([0, 0, 0, 1])),
         )
 
     def _failure(self) -> AnyEvent | None:
@@ -228,7 +232,9 @@ class History:
             self.pulses.discard(effect.peer)
             return PeerDied(at=now, peer=effect.peer)
         if isinstance(effect, DeleteLinks):
-            return LinksDeleted(at=now, job=effect.job, counts={"t0": Counts(rows_in=5)})
+            return LinksDeleted(
+                at=now, job=effect.job, counts={"t0": Counts(rows_in=5, dead=sum(effect.job.encode()) % 3)}
+            )
         if fails:
             return LinksFailed(at=now, job=effect.job, error=FAILURE)
         job = self.world.state.jobs.get(effect.job)  # None: it was forgotten, and the news comes very late
@@ -261,7 +267,17 @@ class History:
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
-                JobPurged(at=world.now, job=rng.choice([*world.state.jobs, *world.state.purged, "nobody-knows"])),
+                JobPurged(
+                    at=world.now,
+                    job=rng.choice([*world.state.jobs, *world.state.purged, "nobody-knows"]),
+                    dead_letters=rng.random() < 0.5,
+                ),
+                LettersClaimed(
+                    at=world.now,
+                    job=rng.choice([*world.state.jobs, "nobody-knows"]),
+                    task=rng.choice(["t0", "t0", "t1", "nobody-knows"]),
+                    letters=rng.randrange(4),
+                ),
             ]
         )
 

@@ -33,6 +33,7 @@ from sardonyx.core.events import (
     JobPurged,
     JobSubmitted,
     Left,
+    LettersClaimed,
     LinkFacts,
     LinksCreated,
     LinksDeleted,
@@ -260,6 +261,15 @@ _SENTENCES: list[tuple[str, Any]] = [
         rf"the links of {_J} are gone, (\w+) had (\d+) rows in, (\d+) out",
         lambda w, j, t, i, o: [LinksDeleted(at=w.now, job=j, counts={t: Counts(int(i), int(o))})],
     ),
+    (
+        rf"the links of {_J} are gone, (\w+) had (\d+) dead letters?",
+        lambda w, j, t, d: [LinksDeleted(at=w.now, job=j, counts={t: Counts(dead=int(d))})],
+    ),
+    (
+        rf"(\d+) dead letters? of {_J}.s (\w+) (?:is|are) claimed",
+        lambda w, k, j, t: [LettersClaimed(at=w.now, job=j, task=t, letters=int(k))],
+    ),
+    (rf"{_J} is purged with its dead letters", lambda w, j: [JobPurged(at=w.now, job=j, dead_letters=True)]),
     (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
     (rf"{_J} is purged", lambda w, j: [JobPurged(at=w.now, job=j)]),
     (

@@ -59,6 +59,10 @@ EVENTS = [
     ),
     (events.JobKilled(job="j-1"), "a user ends job j-1"),
     (events.JobPurged(job="j-1"), "job j-1 is to be forgotten"),
+    (
+        events.LettersClaimed(job="j-1", task="t", letters=3),
+        "3 dead letters of task j-1/t have been redone or dropped so far",
+    ),
     (events.Rested(job="j-1", task="t", failures=2), "task j-1/t has rested after 2 failures"),
     (events.Evicted(peer="p"), "a user takes peer p out"),
 ]

@@ -180,7 +180,7 @@ def _rest_in_no_row(state: State) -> None:
 
 
 def _ended_in_no_row(state: State) -> None:
-    state.purgeable.clear()
+    state.expirable.clear()
 
 
 def _forgotten_and_known(state: State) -> None:

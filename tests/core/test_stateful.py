@@ -221,7 +221,7 @@ class Coordination(RuleBasedStateMachine):
     @rule(job=jobs)
     def purges(self, job: str) -> None:
         found = self.world.state.jobs.get(job)
-        goes = found is not None and found.purgeable
+        goes = found is not None and found.expirable
         self.deliver(JobPurged(at=self.now, job=job))
         assert (job in self.world.state.jobs) == (found is not None and not goes)
 

@@ -23,7 +23,8 @@ REMEMBERED = 1000
 """So many purged jobs, and so many dead peers, are still known by id."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
 NEW_TASK: Json = {"state": "pending", "failures": 0, "failed_at": None, "error": None, "resting": False, "counts": None}
-STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links")
+NEW_TASK["claimed"] = 0
+STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
 UNSAID: Json = {
     "assignment": None,
     "ended_at": None,
@@ -31,6 +32,7 @@ UNSAID: Json = {
     "waits_for": 0,
     "waits_since": None,
     "links": "none",
+    "letters": 0,
 }
 UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None}
 """What a note leaves out, as it goes without saying."""
@@ -96,7 +98,7 @@ class Twin:
         holders = [j["id"] for j in self.jobs.values() if j["spec"]["name"] == spec["name"] and not ended(j)]
         error = self.refusal(name, spec, holders[0] if holders else None)
         job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
-        job |= {"status": "failed" if error else "planning", "error": error, "purge": False}
+        job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None:
@@ -137,14 +139,23 @@ class Twin:
         for name, counts in event.get("counts", {}).items():
             if name in job["tasks"] and job["tasks"][name]["counts"] is None:
                 job["tasks"][name]["counts"] = counts
-        if job["purge"]:
+        if job["purge"] and (job["give_up_letters"] or letters_left(job) == 0):
             self.forget(job)
+        job["purge"] = False
+
+    def on_letters_claimed(self, event: Json) -> None:
+        task = self.jobs.get(event["job"], {"tasks": {}})["tasks"].get(event["task"])
+        if task is not None and event["letters"] > task["claimed"]:
+            task["claimed"] = event["letters"]
 
     def on_purge(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and ended(job):
-            job["purge"] = True
-            if job["refused"] or job["links"] == "gone":
+            gives_up = event.get("dead_letters", False)
+            if not (job["refused"] or job["links"] == "gone"):
+                job["purge"] = True
+                job["give_up_letters"] = job["give_up_letters"] or gives_up
+            elif gives_up or letters_left(job) == 0:
                 self.forget(job)
 
     def forget(self, job: Json) -> None:
@@ -362,6 +373,7 @@ class Twin:
             if peer["state"] != "dead":
                 notes[f"/peer-state/{name}"] = {"state": peer["state"], "assignment": peer["assignment"]}
         for name, job in self.jobs.items():
+            job["letters"] = letters_left(job)
             notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}
             zk[f"/job/{name}/spec"] = job["spec"]
             zk |= {f"/job/{name}": None, f"/job/{name}/task": None}
@@ -391,6 +403,12 @@ class Twin:
 
 def ended(job: Json) -> bool:
     return job["status"] in ("completed", "killed", "failed")
+
+
+def letters_left(job: Json) -> int:
+    """Dead letters that no user has redone or dropped; nobody counts them before the job's topics are gone."""
+    counted = [task for task in job["tasks"].values() if task["counts"] is not None and job["links"] == "gone"]
+    return sum(max(task["counts"].get("dead", 0) - task["claimed"], 0) for task in counted)
 
 
 # What follows from a job's spec
