@@ -11,12 +11,12 @@ ENV PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1
 
 WORKDIR /opt/sardonyx
-# What changes seldom comes first, so that a change of code does not install everything again.
-COPY requirements-build.lock requirements.lock ./
+# What changes seldom comes first, so that a change of the code does not install everything again.
+COPY requirements-build.lock requirements-runtime.lock ./
 RUN pip install --require-hashes -r requirements-build.lock \
-    && pip install --require-hashes --no-build-isolation -r requirements.lock
+    && pip install --require-hashes --no-build-isolation -r requirements-runtime.lock
 
-COPY pyproject.toml README.md ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY coordinator coordinator
 COPY peer peer
 COPY queues queues
@@ -25,7 +25,8 @@ COPY spark_tasks spark_tasks
 COPY sardonyx sardonyx
 RUN pip install --no-deps --no-build-isolation .
 
-RUN useradd --create-home sardonyx
-USER sardonyx
+# A number, so that Kubernetes can see that it is not root (runAsNonRoot).
+RUN groupadd --gid 10001 sardonyx && useradd --uid 10001 --gid 10001 --create-home sardonyx
+USER 10001:10001
 WORKDIR /home/sardonyx
 CMD ["sardonyx", "--help"]

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
+.PHONY: help demo test check quick core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,6 +14,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+UPGRADE := --upgrade
 # The first Python that is new enough; another one: make PYTHON=/path/to/python
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -37,6 +38,10 @@ check: $(READY) ## lint, format, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+quick: $(READY) ## the tests of the pure core and 200 simulated histories: about two minutes
+	@$(AGAIN) core
+	@$(AGAIN) simulate SEEDS=200
 
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core
@@ -71,12 +76,15 @@ test-compose: $(READY) java ## the same suite on the cluster of docker-compose.y
 	$(PYTEST) -m "not faults" tests/services || status=$$?; \
 	docker compose down --volumes; exit $$status
 
-lock: $(READY) ## pin the newest dependencies that pyproject.toml allows, with hashes
+# The runtime lock is for daemons. It takes its versions from the development lock, so that what is tested is what runs.
+lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml allows, or only what is missing: make lock UPGRADE=
 	@$(PIP) uv
-	@COMPILE="$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate"; \
-	$$COMPILE --extra dev pyproject.toml -o requirements.lock; \
-	$$COMPILE --group build -o requirements-build.lock
-	@! grep -n '://' requirements.lock requirements-build.lock
+	@COMPILE="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate"; \
+	$$COMPILE $(UPGRADE) --extra dev --group registry-client pyproject.toml -o requirements.lock; \
+	$$COMPILE $(UPGRADE) --extra sql --group registry-client -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
+	$$COMPILE $(UPGRADE) --group build -o requirements-build.lock; \
+	$$COMPILE $(UPGRADE) --group docs -o requirements-docs.lock
+	@! grep -n '://' requirements*.lock
 
 clean: ## remove what was made here (the fetched Kafka stays in your cache directory)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .sardonyx spark-warehouse

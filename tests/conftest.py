@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("sardonyx.testing.plugin",)
+
 SERVICES = Path(__file__).parent / "services"
 # In the environment, so that the processes that share the tests have one seed.
 SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().randrange(2**32))

@@ -1,4 +1,7 @@
-"""Fixtures for pytest, there as soon as Sardonyx is installed. Light to import: what a fixture needs comes with the fixture."""
+"""Fixtures for pytest. A ``conftest.py`` loads them: ``pytest_plugins = ["sardonyx.testing.plugin"]``.
+
+It is quick to import: each fixture imports what it needs when a test asks for it.
+"""
 
 from __future__ import annotations
 

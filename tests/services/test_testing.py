@@ -194,7 +194,7 @@ def test_nothing_may_come_out() -> None:
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    """As a user has it: two files and `pytest`; the fixture is there because Sardonyx is installed."""
+    """As a user has it: three files and `pytest`; ``conftest.py`` loads the plugin."""
     text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
     for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
         (tmp_path / name).write_text(code)
