@@ -1,0 +1,128 @@
+"""The wheel: installed into an empty environment, it runs jobs without the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("coordinator", "peer", "queues", "sentinel", "spark_tasks", "sardonyx")
+
+JOB = """
+import importlib
+
+from helpers import PACKAGES
+from sardonyx import Job, files, generator
+
+
+def where(row: dict) -> dict:
+    return {**row, "files": " ".join(importlib.import_module(name).__file__ for name in PACKAGES)}
+
+
+job = Job("installed")
+rows = job.input("read", generator(1000, columns={"id": "sequence"}))
+job.output("write", files("out", format="json"), where, after=rows)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `pip wheel .` does it, from a copy: a build directory in the repository could hold modules that are gone."""
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", built)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, source], check=True)
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that holds the wheel and what it requires, and nothing else.
+
+    What it requires is linked from the environment of the tests, so that no network is needed.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    install = ("--python", python, "install", "--no-deps", "--no-index", "--quiet", wheel)
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    for name, path in _required(wheel).items():
+        (site / name).symlink_to(path)
+    return folder / "bin"
+
+
+def _required(wheel: Path) -> dict[str, Path]:
+    """What the wheel requires without extras, and what that requires: files and folders of this environment by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+    waiting = [(requirement, "") for requirement in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)]
+    found: dict[str, Path] = {}
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        text, extra = waiting.pop()
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        package = distribution(requirement.name)
+        wanted = {(canonicalize_name(requirement.name), extra) for extra in ("", *requirement.extras)} - seen
+        seen |= wanted
+        waiting += [(text, extra) for _, extra in wanted for text in package.requires or []]
+        names = {file.parts[0] for file in package.files or [] if file.parts[0] not in {"..", "__pycache__"}}
+        found |= {name: Path(str(package.locate_file(name))) for name in names}
+    return found
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    """Each package with its marker for type checkers, the license, and the digests of Kafka's jars."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, "sardonyx-0.1.0.dist-info"}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+
+
+def test_an_installed_sardonyx_runs_a_job_in_another_folder(environment: Path, tmp_path: Path) -> None:
+    """`sardonyx run` with embedded services: every module, in the workers too, comes from the environment."""
+    folder, elsewhere = tmp_path / "jobs", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "job.py").write_text(JOB)
+    (folder / "helpers.py").write_text(f"PACKAGES = {PACKAGES!r}\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    env["PATH"] = f"{environment}:{env['PATH']}"
+
+    absent = (
+        "import importlib.util as u; print([m for m in ('pytest', 'mypy', 'hypothesis', 'tests') if u.find_spec(m)])"
+    )
+    found = subprocess.run(["python", "-c", absent], cwd=elsewhere, env=env, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+    command = ["sardonyx", "run", str(folder / "job.py"), "--peers", "2"]
+    done = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [
+        json.loads(line) for path in (folder / "out").glob("*.json") for line in path.read_text("utf-8").splitlines()
+    ]
+    assert sorted(row["id"] for row in rows) == list(range(1000))
+    used = {Path(path) for row in rows for path in row["files"].split()}
+    assert len(used) == len(PACKAGES)
+    assert all(path.is_relative_to(environment.parent) for path in used), used
