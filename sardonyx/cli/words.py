@@ -57,7 +57,7 @@ def _of_a_job(event: AnyEvent) -> str:
             return f"job {event.job} is to be forgotten"
         case LettersClaimed():
             verb = "has" if event.letters == 1 else "have"
-            letters = _count(event.letters, "dead letter")
+            letters = counted(event.letters, "dead letter")
             return f"{letters} of task {event.job}/{event.task} {verb} been redone or dropped so far"
         case Rested():
             return f"task {event.job}/{event.task} has rested after {counted(event.failures, 'failure')}"
