@@ -1,16 +1,19 @@
-"""What may stand at the ends of a job, and how a user declares it; what each accepts is in :mod:`sardonyx.connectors.options`.
+"""The functions by which a user declares a job's inputs and outputs: ``files``, ``kafka``, ``sql`` and the others.
 
-Here a connector is only a name with options, plain data in the job's spec; the code that reads and writes is in
-``queues/connectors``. Options that are not given are left out of the spec, and the connector's own defaults hold.
+Here a connector is only a name with options, plain data in the job's spec. :mod:`sardonyx.connectors.options` says which
+options each connector accepts, and :mod:`sardonyx.connectors.registry` finds the code that reads and writes. An option that is
+not given is left out of the spec, so that the connector's own default applies.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 import msgspec
 
@@ -18,7 +21,10 @@ from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, to
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.spec import is_own
-from sardonyx.core.text import near
+from sardonyx.core.text import near, nearest
+from sardonyx.runtime.arguments import match_arguments
+
+P = ParamSpec("P")
 
 Position = str | datetime | Mapping[int, int]
 """Where in a topic: ``earliest`` (start), ``latest``, a time with its zone, or an offset for each partition."""
@@ -29,8 +35,25 @@ class Connector(msgspec.Struct, frozen=True):
 
     name: str
     options: dict[str, Any] = {}
+    problems: tuple[SardonyxError, ...] = ()
+    """Arguments that the declaring function does not have; the job reports them with its other problems."""
 
 
+def _declares(function: Callable[P, Connector]) -> Callable[P, Connector]:
+    """Let a declaring function collect wrong arguments in ``problems`` of what it gives, instead of raising for the first."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def declared(*args: P.args, **kwargs: P.kwargs) -> Connector:
+        called = f"{function.__name__}()"
+        values, problems = match_arguments(signature, args, kwargs, called=called, code="SX-JOB-CONNECTOR")
+        made = function(**values)  # type: ignore[call-arg]  # all parameters, by name
+        return msgspec.structs.replace(made, problems=problems) if problems else made
+
+    return declared
+
+
+@_declares
 def files(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -68,6 +91,7 @@ def files(
     return _connector("files", locals())
 
 
+@_declares
 def kafka(
     topic: str,
     *,
@@ -104,6 +128,7 @@ def kafka(
     return _connector("kafka", locals())
 
 
+@_declares
 def generator(
     count: int,
     *,
@@ -122,6 +147,7 @@ def generator(
     return _connector("generator", locals())
 
 
+@_declares
 def sql(
     url: str,
     *,
@@ -154,6 +180,7 @@ def sql(
     return _connector("sql", locals())
 
 
+@_declares
 def console(rows: int | None = None) -> Connector:
     """An output that prints rows where the peer runs: for looking on. What is printed is not exactly once.
 
@@ -163,6 +190,7 @@ def console(rows: int | None = None) -> Connector:
     return _connector("console", locals())
 
 
+@_declares
 def blackhole() -> Connector:
     """An output that forgets what it is given: for measuring."""
     return Connector("blackhole")
@@ -231,10 +259,14 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
         known = [name for name, uses in OPTIONS.items() if use in uses]
         return [_problem(f"{connector} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
     known_options = OPTIONS[connector][use]
-    found = [_unknown(connector, use, name) for name in options if name not in known_options]
+    unknown = [name for name in options if name not in known_options]
+    meant = {nearest(name, known_options) for name in unknown}  # a mistyped option is not also a missing one
+    found = [_unknown(connector, use, name) for name in unknown]
     for name, option in known_options.items():
         if name in options:
             found += _value_problems(connector, name, option, options)
+        elif name in meant:
+            continue
         elif option.required or options.get("format") in option.required_by:
             found.append(_problem(f"{connector} as an {use} needs {name}", f"{name} is {option.wanted}"))
     if not found and (clash := together(connector, use, options)):

@@ -1,7 +1,7 @@
 """The typed builder: how a job is written in Python.
 
-It only collects. What is wrong with a job is found in one place for all ways of writing it (:mod:`sardonyx.job.validate`),
-all of it at once, so the builder raises for nothing but arguments of the wrong kind.
+It only collects. One place finds what is wrong with a job, however it is written (:mod:`sardonyx.job.validate`), and reports
+all of it at once. So the builder keeps mistyped arguments as problems of the job, and raises only for arguments of a wrong kind.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.connectors.declarations import Connector
-from sardonyx.core.errors import JobInvalid
+from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.spec import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_BATCH_TIMEOUT,
@@ -27,7 +27,12 @@ from sardonyx.core.spec import (
     TaskType,
 )
 from sardonyx.job.parse import read
+from sardonyx.runtime.arguments import match_arguments
 from sardonyx.runtime.functions import reference_text
+from sardonyx.runtime.source_location import calling_code
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Function = Callable[..., Any] | str
 """A function at the top level of a module, or its name as ``module:function``."""
@@ -41,7 +46,7 @@ ErrorPolicy = Literal["fail", "skip", "dead_letter"] | OnError | Mapping[str, An
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a job, as its builder gives it back: to stand in ``after=`` of the next one."""
+    """One task of a job, as the builder returns it: give it to ``after=`` of the next task."""
 
     job: Job
     name: str
@@ -50,53 +55,62 @@ class Task:
         return f"<task {self.name!r} of job {self.job.name!r}>"
 
     @property
-    def failed(self) -> Way:
+    def failed(self) -> Edge:
         """The records that made this task's function raise, each as a row that says what happened."""
-        return Way(self, of="failed")
+        return Edge(self, of="failed")
 
-    def where(self, condition: Function) -> Way:
+    def where(self, condition: Function) -> Edge:
         """Those of this task's results for which ``condition`` holds.
 
         ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool.
         """
-        return Way(self).where(condition)
+        return Edge(self).where(condition)
 
 
 @dataclass(frozen=True)
-class Way:
-    """What goes from one task to the next, where that is not simply all its results: to stand in ``after=``."""
+class Edge:
+    """A part of what a task gives: its failed records, or rows that meet a condition. Give it to ``after=`` of the next task."""
 
     task: Task
     of: Literal["results", "failed"] = "results"
     condition: Function | None = None
 
-    def where(self, condition: Function) -> Way:
+    def where(self, condition: Function) -> Edge:
         """Only the rows for which ``condition`` holds; see :meth:`Task.where`."""
         if self.condition is not None:
-            raise ValueError(f"a way out of {self.task!r} has one condition: write one function that asks for both")
+            raise ValueError(f"an edge from {self.task!r} can have one condition: write one function that tests both")
         return replace(self, condition=condition)
 
 
-After = Task | Way | str | Iterable[Task | Way | str]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a ``Job`` was made: the file and the module's name; None and ``__main__`` in an interactive session."""
-
-    file: Path | None
-    module: str
+After = Task | Edge | str | Iterable[Task | Edge | str]
 
 
 def connector(kind: str | type, **options: Any) -> Connector:
     """A connector of the user's own: a class at the top level of a module, or its name as ``module:Class``.
 
     Args:
-        kind: the class; what it must have is told in docs/connectors.md.
-        options: plain data, given to it when it is made.
+        kind: the class; docs/connectors.md says which methods it must have.
+        options: plain data, passed to the class as keyword arguments.
     """
     name = kind if isinstance(kind, str) else reference_text(kind)
     return Connector(name, declarations.normal(name, options))
+
+
+def _collects(method: Callable[Concatenate[Job, P], R]) -> Callable[Concatenate[Job, P], R]:
+    """Let a method of :class:`Job` collect wrong arguments in the job's problems, instead of raising for the first."""
+    signature = inspect.signature(method)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:])  # all but self
+    is_task = method.__name__ != "__init__"
+    called = f"job.{method.__name__}()" if is_task else "Job()"
+
+    @wraps(method)
+    def collected(self: Job, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        values, problems = match_arguments(signature, args, kwargs, called=called, code="SX-JOB-FIELD")
+        given = method(self, **values)  # type: ignore[call-arg]  # all parameters, by name
+        self._collect(problems, task=values["name"] if is_task else None)
+        return given
+
+    return collected
 
 
 class Job:
@@ -105,22 +119,26 @@ class Job:
     Args:
         name: letters, digits, ``-`` and ``_``, beginning with a letter.
         partitions: of every queue between two tasks, and so the most peers that can share one task.
-        failure_limit: how many failures of one task that are not its function's fault the job outlives.
+        failure_limit: how many failures of one task the job survives, not counting those that its function caused.
         doc: what it is for, in a sentence.
     """
 
+    @_collects
     def __init__(
         self, name: str, *, partitions: int = DEFAULT_PARTITIONS, failure_limit: int = 3, doc: str = ""
     ) -> None:
         _require(name, str, "a job's name is a text")
         self.name = name
-        self.origin = _caller()
+        self.location = calling_code()
+        """Where the job was made: paths are relative to this file, and its folder holds the job's own modules."""
         self._settings = {"partitions": partitions, "failure_limit": failure_limit, "doc": doc}
         self._catalog: list[dict[str, Any]] = []
         self._workflow: list[tuple[str, str]] = []
         self._routes: dict[str, dict[str, Any]] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._problems: list[SardonyxError] = []
 
+    @_collects
     def input(
         self,
         name: str,
@@ -143,6 +161,7 @@ class Job:
         """
         return self._add("input", name, connector, fn, _given(locals()))
 
+    @_collects
     def task(
         self,
         name: str,
@@ -187,6 +206,7 @@ class Job:
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
 
+    @_collects
     def output(
         self,
         name: str,
@@ -216,11 +236,11 @@ class Job:
         """The job as data, with paths as they were written; not yet validated as a whole.
 
         Raises:
-            JobInvalid: a value is not of the type that it must be.
+            JobInvalid: an argument is mistyped, or a value has the wrong type.
         """
         spec, problems = read(self.data())
-        if problems:
-            raise JobInvalid(problems)
+        if self._problems or problems:
+            raise JobInvalid([*self._problems, *problems])
         return spec
 
     def data(self) -> dict[str, Any]:
@@ -233,6 +253,17 @@ class Job:
         """The functions that were given as such, by the name under which they stand in the spec."""
         return dict(self._functions)
 
+    @property
+    def problems(self) -> list[SardonyxError]:
+        """Mistyped arguments, each with the user's line."""
+        return list(self._problems)
+
+    def _collect(self, problems: Iterable[SardonyxError], task: str | None) -> None:
+        for found in problems:
+            message = f"task {task!r}: {found.message}" if task else found.message
+            where = {"task": task, **found.where} if task else found.where
+            self._problems.append(SardonyxError(found.code, message, cause=found.cause, fix=found.fix, where=where))
+
     def _add(
         self,
         type_: TaskType,
@@ -241,18 +272,15 @@ class Job:
         fn: Function | None,
         given: dict[str, Any],
         *,
-        after: After = (),
+        after: After | None = None,
     ) -> Task:
         _require(name, str, "a task's name is a text")
         entry: dict[str, Any] = {"name": name, "type": type_}
-        if type_ != "function":
-            _require(
-                connector,
-                Connector,
-                f"task {name!r}: a connector is made by files(), kafka(), connector() and the like",
-            )
-            assert connector is not None  # noqa: S101 - just required
+        if connector is not None:
+            wanted = f"task {name!r}: a connector is made by files(), kafka(), connector() and the like"
+            _require(connector, Connector, wanted)
             entry |= {"connector": connector.name, "options": connector.options}
+            self._collect(connector.problems, name)
         if fn is not None:
             entry["fn"] = self._reference(fn, f"task {name!r}: fn is a function or its name")
         if given.get("lifecycle") is not None:
@@ -265,15 +293,15 @@ class Job:
             self._link(source, name)
         return Task(self, name)
 
-    def _link(self, way: Task | Way | str, target: str) -> None:
-        source = self._name_of(way.task if isinstance(way, Way) else way, target)
+    def _link(self, edge: Task | Edge | str, target: str) -> None:
+        source = self._name_of(edge.task if isinstance(edge, Edge) else edge, target)
         self._workflow.append((source, target))
-        if not isinstance(way, Way):
+        if not isinstance(edge, Edge):
             return
-        where = way.condition
+        where = edge.condition
         if where is not None:
             where = self._reference(where, f"task {target!r}: a condition is a function or its name")
-        self._routes[f"{source}.{target}"] = msgspec.to_builtins(Route(of=way.of, where=where))
+        self._routes[f"{source}.{target}"] = msgspec.to_builtins(Route(of=edge.of, where=where))
 
     def _reference(self, given: object, wanted: str) -> str:
         """The name of a function or class, which is kept if it was given as such."""
@@ -310,22 +338,12 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _listed(after: After) -> list[Task | Way | str]:
-    return [after] if isinstance(after, Task | Way | str) else list(after)
+def _listed(after: After | None) -> list[Task | Edge | str]:
+    if after is None:
+        return []
+    return [after] if isinstance(after, Task | Edge | str) else list(after)
 
 
 def _require(value: object, kind: Any, message: str) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{message}, not {type(value).__name__} ({value!r})")
-
-
-def _caller() -> Origin:
-    """The module in which ``Job(...)`` was called."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
-    scope: Mapping[str, Any] = frame.f_globals if frame is not None else {}
-    module_spec = scope.get("__spec__")
-    name = module_spec.name if scope.get("__name__") == "__main__" and module_spec else scope.get("__name__")
-    file = scope.get("__file__")
-    return Origin(Path(file).absolute() if file else None, str(name or "__main__"))

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -59,12 +59,12 @@ def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
         return load_job(argument, places=places)
     if argument == "-":
         here = Path.cwd()
-        return _finish(_yaml(sys.stdin.read(), "standard input"), {}, base=here, root=here, places=places)
+        return _finish(_yaml(sys.stdin.read(), "standard input"), base=here, root=here, places=places)
     target, name = _split(argument)
     path = Path(target).absolute()
     if path.suffix in (*_YAML, ".toml"):
         data = (_toml if path.suffix == ".toml" else _yaml)(_text(path), str(path))
-        return _finish(data, {}, base=path.parent, root=path.parent, places=places)
+        return _finish(data, base=path.parent, root=path.parent, places=places)
     if path.suffix == ".py":
         _text(path)
         return _from_module(lambda: _import_file(path), name, base=path.parent, root=path.parent, places=places)
@@ -79,22 +79,29 @@ def load_job(job: Job, *, places: bool = True) -> LoadedJob:
     Raises:
         JobInvalid: with every problem of the job.
     """
-    file = job.origin.file
+    file = job.location.file
     base = file.parent if file else Path.cwd()
-    root = _root_of(file, job.origin.module) if file else base
-    return _finish(job.data(), job.functions, base=base, root=root, places=places)
+    root = _root_of(file, job.location.module) if file else base
+    return _finish(job, base=base, root=root, places=places)
 
 
 # --- What is common to all ways ---------------------------------------------------------------------------------------
 
 
-def _finish(
-    data: object, functions: Mapping[str, Callable[..., Any]], *, base: Path, root: Path, places: bool
-) -> LoadedJob:
-    """Read, validate, bundle. ``root``: the folder from which the job's own modules are imported."""
-    spec, problems = read(data, base)
+def _finish(written: object, *, base: Path, root: Path, places: bool) -> LoadedJob:
+    """Read, validate, bundle.
+
+    Args:
+        written: a job from the builder, or the content of a YAML, TOML or JSON file.
+        base: the folder that relative paths are relative to.
+        root: the folder from which the job's own modules are imported.
+        places: whether to look at the files and directories that the job names.
+    """
+    from_python = written if isinstance(written, Job) else None
+    spec, found = read(written if from_python is None else from_python.data(), base)
+    problems = [*([] if from_python is None else from_python.problems), *found]
     with importable(root):
-        problems += problems_of(spec, functions=functions)
+        problems += problems_of(spec, functions={} if from_python is None else from_python.functions)
     code: bundle.Bundle | None = None
     try:
         code = _bundle(spec, root)
@@ -211,7 +218,7 @@ def _from_module(
 
     with importable(root):
         made = _run(job, str(root))
-    return _finish(made.data(), made.functions, base=base, root=root, places=places)
+    return _finish(made, base=base, root=root, places=places)
 
 
 def _run(what: Callable[[], Any], where: str) -> Any:

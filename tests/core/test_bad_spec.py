@@ -112,6 +112,31 @@ def test_everything_that_is_wrong_is_told_at_once(command: list[str], invoke) ->
     assert result.stderr.rstrip().endswith(f"{len(problems)} problems")
 
 
+MISTYPED = """
+from sardonyx import Job, blackhole, kafka
+
+job = Job("orders", partitons=3)
+orders = job.input("read", kafka("orders", strat="earliest"), bach_size=20)
+job.output("drop", blackhole(), after=orders, max_pears=2)
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_mistyped_keywords_in_python_are_told_at_once(command: list[str], invoke) -> None:
+    """Every command names each of them with the nearest known one and the user's line; nothing is a bare TypeError."""
+    Path("job.py").write_text(MISTYPED)
+    result = invoke(*command, "job.py", "--json")
+    assert codes(result) == ["SX-JOB-FIELD", "SX-JOB-CONNECTOR", "SX-JOB-FIELD", "SX-JOB-FIELD"]
+    for meant, line in (("partitions", 4), ("start", 5), ("batch_size", 5), ("max_peers", 6)):
+        problem = next(
+            each
+            for each in json.loads(result.stdout)["error"]["problems"]
+            if f"did you mean '{meant}'?" in each["message"]
+        )
+        assert problem["cause"] == f"at {Path('job.py').absolute()}:{line}"
+    assert "Traceback" not in result.stderr
+
+
 def test_the_same_mistakes_in_yaml(invoke) -> None:
     """A job written as data goes through the same validation."""
     text = """

@@ -157,11 +157,11 @@ def test_all_ways_of_writing_give_the_same_spec():
     assert spec.references() == [f"{HERE}:{name}" for name in names]
 
 
-def test_a_way_has_one_condition():
+def test_an_edge_has_one_condition():
     """Two would leave open whether both must hold."""
     job = Job("two")
     rows = job.input("read", generator(1))
-    with pytest.raises(ValueError, match="asks for both"):
+    with pytest.raises(ValueError, match="tests both"):
         rows.where(is_late).where(is_odd)
     with pytest.raises(TypeError, match="a condition is a function"):
         job.output("out", blackhole(), after=rows.where(5))
