@@ -22,6 +22,7 @@ from queues.messages import Outgoing
 from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
+from spark_tasks.apply import Applied
 from spark_tasks.failures import Bad
 
 
@@ -74,9 +75,15 @@ def unread(message: Any, failure: Failure) -> Failed:
     return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
 
 
-def unfit(bad: Bad, table: pa.Table, provenance: Provenance) -> Failed:
-    """A row of a batch that the task's function raises for."""
-    return Failed(bad, origin_of(*provenance.message(bad.index)), "row", table.slice(bad.index, 1))
+def unfit(applied: Applied, provenance: Provenance) -> list[Failed]:
+    """The rows of a batch that the task's function raises for."""
+    rows = applied.bad_rows
+    if rows is None:
+        return []
+    return [
+        Failed(bad, origin_of(*provenance.message(bad.index)), "row", rows.slice(index, 1))
+        for index, bad in enumerate(applied.bad)
+    ]
 
 
 def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> Sorted:

@@ -87,6 +87,11 @@ class Hooks:
         self._call("after_batch", rows_out)
 
     @property
+    def hears_of_batches(self) -> bool:
+        """Whether it wants to be told before each batch."""
+        return callable(getattr(self._instance, "before_batch", None))
+
+    @property
     def hears_of_commits(self) -> bool:
         """Whether it wants to be told after each batch."""
         return callable(getattr(self._instance, "after_batch", None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,15 @@ class _Rows:
     unread: list[Failed]
 
 
+@dataclass
+class _Done:
+    """What the task's function made of a batch."""
+
+    table: pa.Table
+    rows_in: int
+    failed: list[Failed]
+
+
 class StepClock:
     """How long each step of the batch in hand takes, for its line in the log."""
 
@@ -85,11 +94,19 @@ class StepClock:
         self._since = time.perf_counter()
         self.seconds[step] = self.seconds.get(step, 0.0) + self._since - began
 
-    def part(self, step: str, seconds: float, rest: str) -> None:
-        """Of what was counted as that step's only so many seconds are, if any are known; the rest is another one's."""
-        whole = self.seconds.get(step, 0.0)
-        if 0 < seconds < whole:
-            self.seconds |= {step: seconds, rest: whole - seconds}
+    def share_out(self, step: str, parts: Mapping[str, float], rest: str) -> None:
+        """Count a step's time as that of other steps instead.
+
+        Args:
+            step: as it was counted.
+            parts: seconds by step, which may name the same step; if there are none, or more than were counted, nothing changes.
+            rest: the step that gets what is left.
+        """
+        whole, known = self.seconds.get(step, 0.0), sum(parts.values())
+        if 0 < known < whole:
+            del self.seconds[step]
+            for name, seconds in (*parts.items(), (rest, whole - known)):
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def milliseconds(self) -> dict[str, float]:
         """By step, as fields of a log line."""
@@ -152,6 +169,31 @@ class Work:
             InputError: the messages do not hold what the job says they hold.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
+        done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
+        ways = sort_out(self.stage, self.sinks, done.failed)
+        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
+
+    def _read_and_apply(self, batch: Batch, clock: StepClock) -> _Done | None:
+        """Splits, read by the workers that apply the function. None: see :meth:`TaskFunction.read_and_apply`."""
+        if self.source is None or (
+            self.hooks is not None and self.hooks.hears_of_batches
+        ):  # with their rows, beforehand
+            return None
+        messages = [message for link in self.stage.ingress for message in batch.messages.get(link.name, ())]
+        if not messages:
+            return None
+        with clock("function"):
+            read = self.function.read_and_apply(self.source, [_split(message) for message in messages])
+            if read is None:
+                return None
+            self._after_function()
+        applied = read.applied
+        clock.share_out("function", {"decode": read.seconds, "function": applied.worked}, rest="spark")
+        provenance = Provenance()
+        provenance.add(messages, read.rows)
+        return _Done(_table(applied, read.schema), sum(read.rows), unfit(applied, provenance))
+
+    def _decode_and_apply(self, batch: Batch, clock: StepClock) -> _Done:
         with clock("decode"):
             rows = self._rows(batch)
         rows_in = rows.table.num_rows + len(rows.unread)
@@ -161,13 +203,13 @@ class Work:
         if rows.table.num_rows:
             with clock("function"):
                 applied = self.function.apply(rows.table)
-                if gc_policy.after_batch():
-                    forget_sockets(self.spark)
-            clock.part("function", applied.worked, rest="spark")
-        out = applied.table if applied.table is not None else rows.table.slice(0, 0)
-        failed = [*rows.unread, *(unfit(bad, rows.table, rows.provenance) for bad in applied.bad)]
-        ways = sort_out(self.stage, self.sinks, failed)
-        return Result(out, rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
+                self._after_function()
+            clock.share_out("function", {"function": applied.worked}, rest="spark")
+        return _Done(_table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)])
+
+    def _after_function(self) -> None:
+        if gc_policy.after_batch():
+            forget_sockets(self.spark)
 
     def _rows(self, batch: Batch) -> _Rows:
         """The rows of a batch's messages, where each came from, and the messages that could not be read.
@@ -182,8 +224,7 @@ class Work:
                 continue
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
-                datas = [msgspec.json.decode(message.value(), type=Split).data for message in messages]
-                pieces = read_splits(self.spark, self.source, datas)
+                pieces = read_splits(self.spark, self.source, [_split(message).data for message in messages])
                 provenance.add(messages, [piece.num_rows for piece in pieces])
                 tables.append(joined_splits(pieces))
             elif link.kind == "internal":
@@ -199,6 +240,15 @@ class Work:
         if failed and not self.apart:
             raise error_of(failed[0])
         return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed)
+
+
+def _split(message: Any) -> Split:
+    return msgspec.json.decode(message.value(), type=Split)
+
+
+def _table(applied: Applied, schema: pa.Schema) -> pa.Table:
+    """The function's results; where no row came out, no rows of what came in."""
+    return applied.table if applied.table is not None else schema.empty_table()
 
 
 @dataclass

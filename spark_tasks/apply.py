@@ -26,6 +26,7 @@ from pyspark import InheritableThread
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
@@ -34,12 +35,11 @@ from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, wrong_result
 from spark_tasks.isolate import DataFault, search
+from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
 from spark_tasks.session import is_alive
+from spark_tasks.slices import DealtOut, ReadThere, Slices, UnevenSplits
 from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
-
-SMALLEST_SLICE = 2_000
-"""Rows below which a slice is not worth a Spark task of its own (about 10 ms)."""
 
 SEARCHES = 4
 """Spark jobs at a time in the search for the rows that a DataFrame function raises for. Most of such a job's time is
@@ -61,6 +61,8 @@ class Applied(NamedTuple):
     """None if no row came out, so that not even the columns are known."""
     bad: Sequence[Bad] = ()
     """The records that the function raises for, in order; they are not in ``table``."""
+    bad_rows: pa.Table | None = None
+    """Those records, as rows in the same order; None if there are none."""
     worked: float = 0.0
     """Seconds that it ran on the worker where it took longest, over all attempts; 0 if that cannot be told (DataFrames)."""
 
@@ -73,6 +75,18 @@ class Applied(NamedTuple):
     def first_error(self) -> Failure | None:
         """Why the first of them is bad."""
         return self.bad[0].failure if self.bad else None
+
+
+class ReadAndApplied(NamedTuple):
+    """What a function made of splits that were read where it ran."""
+
+    applied: Applied
+    rows: Sequence[int]
+    """How many rows each split held."""
+    schema: pa.Schema
+    """Of the rows read."""
+    seconds: float
+    """That reading took on the worker where it took longest. It is not in ``applied.worked``."""
 
 
 class TaskFunction:
@@ -106,6 +120,7 @@ class TaskFunction:
         self._abandoned = threading.Event()
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
+        self._reads_there = True
         self._steps = [_step(each, code) for each in (task, *fused) if each.fn is not None]
         if not self._steps:
             return
@@ -150,12 +165,48 @@ class TaskFunction:
         self._worked = 0.0
         if self._takes == "dataframe":
             tables, bad = self._as_dataframe(table)
-        elif self._takes == "record" and len(self._steps) == 1:
-            tables, bad = self._by_record(table)
-        else:
-            tables, bad = self._in_slices(table)
+            bad_rows = table.take(pa.array([each.index for each in bad], pa.int64())) if bad else None
+            return self._applied(tables, bad, bad_rows)
+        # Rows of a key stay together.
+        cut = [table] if self._task.group_by and not self._by_record else self._cut(table)
+        return self._applied(*self._in_slices(DealtOut(self._run, cut)))
+
+    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split]) -> ReadAndApplied | None:
+        """The function's result for the rows of one batch of splits, each read by the worker that applies the function.
+
+        None means that this is not possible or not worth it, and nothing has come of the batch: a DataFrame function gets the
+        whole batch from Spark SQL; few splits that cannot be divided would keep few workers busy; splits of different types are
+        brought to one type before the function sees them. Then read the rows first, and call :meth:`apply`.
+
+        Args:
+            connector: reads the splits; it travels to the workers.
+            splits: at least one.
+
+        Raises:
+            SardonyxError: what the connector's ``read`` raised.
+            FunctionError, SetupError, Abandoned: as :meth:`apply`.
+        """
+        if not self._steps or self._takes == "dataframe" or self._task.group_by or not self._reads_there:
+            return None
+        shares = shared_out(connector, splits, self._cores)
+        if shares is None:
+            return None
+        self._worked = 0.0
+        slices = ReadThere(self._run, connector, shares)
+        try:
+            applied = self._applied(*self._in_slices(slices))
+        except UnevenSplits:
+            self._reads_there = False  # the next batches will be of such splits too
+            return None
+        if not sum(rows := slices.split_rows(len(splits))):
+            applied = Applied(slices.schema.empty_table())
+        # Two workers may have taken longest, one to read and one to apply.
+        worked = max(applied.worked - slices.seconds, 0.0)
+        return ReadAndApplied(applied._replace(worked=worked), rows, slices.schema, slices.seconds)
+
+    def _applied(self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None) -> Applied:
         result = self._settled(joined(self._named.task, self._named.fn, tables))
-        return Applied(result if result.num_columns else None, tuple(bad), self._worked)
+        return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
 
     # --- again, and then apart -----------------------------------------------------------------------------------
 
@@ -178,55 +229,64 @@ class TaskFunction:
     def _last(self, attempt: int) -> bool:
         return attempt > self._task.on_error.retries
 
-    def _run(self, work: Any, slices: list[Slice]) -> list[Any]:
+    def _run(self, work: Any, items: Sequence[Any]) -> list[Any]:
         plans = [step.plan for step in self._steps]
-        return on_workers(self._spark, f"task {self._task.name}", partial(work, plans), slices, self._took)
+        return on_workers(self._spark, f"task {self._task.name}", partial(work, plans), items, self._took)
 
     def _took(self, seconds: float) -> None:
         self._worked += seconds
 
-    def _in_slices(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
+    @property
+    def _by_record(self) -> bool:
+        """Whether single records that raised can be run again by themselves."""
+        return self._takes == "record" and len(self._steps) == 1
+
+    def _in_slices(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
+        return self._records_again(slices) if self._by_record else self._slices_again(slices)
+
+    def _slices_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""
-        parts = [table] if self._task.group_by else self._cut(table)  # rows of a key stay together
-        data = [to_buffer(part) for part in parts]
-        done: dict[int, Done] = {}
-        for attempt, left in self._again(lambda: [n for n in range(len(data)) if n not in done or done[n].fault]):
+        retries = bool(self._task.on_error.retries)
+        done = slices.run(isolate=self._apart and not retries, keep=retries)
+        for attempt, left in self._again(lambda: [n for n, each in enumerate(done) if each.fault]):
+            if attempt == 1:  # that was the run of all
+                continue
             apart = self._apart and self._last(attempt)
-            done.update(zip(left, self._run(run, [Slice(data[n], apart, attempt - 1) for n in left]), strict=True))
-        _refuse(done.values())
-        starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
+            again = self._run(run, [Slice(slices.rows(n), apart, attempt - 1) for n in left])
+            for n, each in zip(left, again, strict=True):
+                done[n] = each
+        _refuse(done)
         bad = [
             msgspec.structs.replace(each, index=start + each.index)
-            for start, n in zip(starts, range(len(parts)), strict=False)
-            for each in done[n].bad
+            for start, part in zip(slices.starts(), done, strict=True)
+            for each in part.bad
         ]
-        return [from_buffer(done[n].data) for n in range(len(parts))], bad
+        bad_rows = [slices.bad_rows(n, each) for n, each in enumerate(done) if each.bad]
+        return [from_buffer(each.data) for each in done], bad, pa.concat_tables(bad_rows) if bad_rows else None
 
-    def _by_record(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
+    def _records_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         """For functions of one record: only the records that raised are run again, and what they give stands in its place."""
-        parts = self._cut(table)
-        apart = self._apart or bool(self._task.on_error.retries)
-        done = self._run(run, [Slice(to_buffer(part), apart) for part in parts])
+        done = slices.run(isolate=self._apart or bool(self._task.on_error.retries), keep=False)
         _refuse(done)
-        starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
-        found = [
-            (part, start, bad) for part, start in zip(range(len(parts)), starts, strict=False) for bad in done[part].bad
-        ]
-        given: dict[int, Done] = {n: Done(bad=[each]) for n, (_, _, each) in enumerate(found)}
-        rows = [start + each.index for _, start, each in found]
+        starts = slices.starts()
+        found = [(start, each) for start, part in zip(starts, done, strict=True) for each in part.bad]
+        if not found:
+            return [from_buffer(part.data) for part in done], [], None
+        bad_rows = pa.concat_tables([slices.bad_rows(n, part) for n, part in enumerate(done) if part.bad])
+        given: dict[int, Done] = {n: Done(bad=[each]) for n, (_, each) in enumerate(found)}
+        rows = [start + each.index for start, each in found]
         for attempt, left in self._again(lambda: [n for n, one in given.items() if one.bad]):
             if attempt == 1:  # that was the run of the whole
                 continue
-            item = Slice(to_buffer(table.take(pa.array([rows[n] for n in left]))), True, attempt - 1)
+            item = Slice(to_buffer(bad_rows.take(pa.array(left))), True, attempt - 1)
             given.update(zip(left, self._run(run_each, [item])[0], strict=True))
-        bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in given if given[n].bad]
+        still = [n for n in given if given[n].bad]
+        bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in still]
         if bad and not self._apart:
             raise _error_of(bad[0])
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
-        tables = [
-            piece for part, start in zip(done, _starts(parts), strict=True) for piece in _spliced(part, start, saved)
-        ]
-        return tables, bad
+        tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
+        return tables, bad, bad_rows.take(pa.array(still, pa.int64()))
 
     def _as_dataframe(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of a DataFrame: the whole batch is run again, and then halved by Spark jobs, some at a time."""
@@ -346,11 +406,6 @@ class _Many:
                 traceback=error.traceback,
                 where=error.where,
             )
-
-
-def _starts(parts: list[pa.Table]) -> list[int]:
-    """The first row of each part."""
-    return list(itertools.accumulate((part.num_rows for part in parts[:-1]), initial=0))
 
 
 def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[pa.Table]:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from sardonyx.connectors.base import SplitInput
 from sardonyx.core.errors import FunctionError
 from sardonyx.runtime.functions import Takes, import_function
 from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.isolate import Alone, DataFault, search
+from spark_tasks.read_splits import joined_splits
 from spark_tasks.records import Record, UnfitColumn, to_records, to_table
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -60,6 +63,32 @@ class Done(msgspec.Struct, frozen=True):
     """The slice as a whole raised, and there are no results; the index says nothing."""
 
 
+class Share(msgspec.Struct, frozen=True):
+    """Splits, or parts of them, for one worker to read and to run functions on."""
+
+    datas: list[dict[str, Any]]
+    """For the connector's ``read``, in order."""
+    isolate: bool
+    """As :attr:`Slice.apart`."""
+    keep: bool
+    """Whether the rows are to come back if the functions raise, for another attempt."""
+
+
+class ReadAndDone(msgspec.Struct, frozen=True):
+    """What came of a share."""
+
+    done: Done
+    """Of all its rows as one slice."""
+    rows: list[int]
+    """How many rows each of its parts held."""
+    schema: pa.Schema
+    """Of what was read."""
+    seconds: float
+    """That reading took."""
+    kept: pa.Buffer | None = None
+    """An Arrow IPC stream: all rows read if ``done`` has a fault, else the rows that ``done`` lists as bad."""
+
+
 def ready(core: int) -> int:
     """Nothing; but to be here, all that functions need has been imported. What was is not looked through for garbage again."""
     _settle()
@@ -72,16 +101,41 @@ def run(plans: Sequence[Plan], given: Slice) -> Done:
     Raises:
         FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    table, last = from_buffer(given.data), plans[-1]
+    return _run(plans, from_buffer(given.data), given.apart, given.raised)
+
+
+def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> ReadAndDone:
+    """Read splits and apply functions to their rows, which so need not travel in between.
+
+    Raises:
+        SardonyxError: what the connector's ``read`` raised; ``SX-INPUT-SCHEMA``, the splits do not fit together.
+        FunctionError: as :func:`run`.
+    """
+    began = time.perf_counter()
+    tables = [connector.read(data) for data in share.datas]
+    table = joined_splits(tables)
+    seconds = time.perf_counter() - began
+    done, kept = Done(to_buffer(pa.table({}))), None
+    if table.num_rows:  # a function is not called for nothing
+        done = _run(plans, table, share.isolate, 0)
+    if done.fault is not None and share.keep:
+        kept = to_buffer(table)
+    elif done.bad:
+        kept = to_buffer(table.take(pa.array([bad.index for bad in done.bad])))
+    return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, kept)
+
+
+def _run(plans: Sequence[Plan], table: pa.Table, apart: bool, raised: int) -> Done:
+    last = plans[-1]
     if len(plans) == 1 and last.takes == "record":
-        return _records(last, _call(last), table, given)
+        return _records(last, _call(last), table, apart, raised)
     apply = functools.partial(_through, [functools.partial(_TABLES[plan.takes], plan, _call(plan)) for plan in plans])
     try:
         return Done(to_buffer(apply(table)))
     except DataFault as fault:
-        if not given.apart:
-            return Done(fault=bad_of(Alone(0, fault, given.raised + 1)))
-    found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=given.raised + 1)
+        if not apart:
+            return Done(fault=bad_of(Alone(0, fault, raised + 1)))
+    found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=raised + 1)
     return Done(to_buffer(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
 
 
@@ -97,7 +151,7 @@ def run_each(plans: Sequence[Plan], given: Slice) -> list[Done]:
     """Apply a function that takes records to each record by itself. Raises as :func:`run`."""
     (plan,) = plans
     call, table = _call(plan), from_buffer(given.data)
-    return [_records(plan, call, table.slice(n, 1), given) for n in range(table.num_rows)]
+    return [_records(plan, call, table.slice(n, 1), given.apart, given.raised) for n in range(table.num_rows)]
 
 
 def bad_of(alone: Alone) -> Bad:
@@ -201,7 +255,7 @@ def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(table.columns, schema=plain) if table.num_columns else table
 
 
-def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, given: Slice) -> Done:
+def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, apart: bool, raised: int) -> Done:
     results: list[Record] = []
     bad: list[Bad] = []
     places: list[int] = []
@@ -214,9 +268,9 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, given: Slice
                 results += list(_several(plan, result))  # all of them or none: it may raise half-way
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
-            bad.append(Bad(index, error_class(problem), given.raised + 1, problem.to_failure()))
+            bad.append(Bad(index, error_class(problem), raised + 1, problem.to_failure()))
             places.append(len(results))
-            if not given.apart:
+            if not apart:
                 return Done(fault=bad[0])
     return Done(to_buffer(_table(plan, results, table)), bad, places)
 

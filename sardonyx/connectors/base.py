@@ -46,6 +46,28 @@ class SplitInput(Protocol):
         ...
 
 
+@runtime_checkable
+class DivisibleInput(SplitInput, Protocol):
+    """A bounded input whose splits several workers can read together, each a part of it.
+
+    A task that reads such an input runs its function on the worker that reads the rows. An input that is not divisible sends
+    the rows of a large split to the peer first, which deals them out to all workers.
+    """
+
+    def divide(self, data: dict[str, Any], most: int) -> Sequence[dict[str, Any]] | None:
+        """A split as parts that :meth:`read` takes too. Runs on the peer for each batch, so it must be quick.
+
+        Args:
+            data: of the split.
+            most: the number of workers.
+
+        Returns:
+            At most ``most`` parts. Their rows in this order are the rows of the split. One part means that the split is too
+            small to be worth several workers. None means that this split cannot be divided.
+        """
+        ...
+
+
 class Output(Protocol):
     """Where an output task's results go, if not into a topic."""
 

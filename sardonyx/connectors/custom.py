@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sardonyx.connectors.base import Output, PositionedOutput, Split, SplitInput
+from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, Split, SplitInput
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.tracebacks import user_traceback
 
@@ -72,6 +72,14 @@ class OwnInput:
         with _told(self._reference, "splits was called"):
             for found in self._inner.splits():
                 yield found if isinstance(found, Split) else Split(dict(found))
+
+    def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]] | None:
+        """The user's parts of a piece, if the user's class can divide one."""
+        if not isinstance(self._inner, DivisibleInput):
+            return None
+        with _told(self._reference, "divide was called"):
+            parts = self._inner.divide(data, most)
+            return None if parts is None else [dict(part) for part in parts]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
         """The user's rows; a list of dicts will do."""

@@ -6,6 +6,7 @@ So the rows are the same however they are cut into pieces, on whatever machine, 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,8 @@ from sardonyx.core.errors import InputError
 
 SPLIT_ROWS = 50_000
 """Rows read at one go, at most: one micro-batch."""
+SMALLEST_PART = 5_000
+"""Rows of a split below which a worker of its own costs more than it saves."""
 SPLIT_SECONDS = 0.25
 """With a rate, how much time's worth of rows is read at one go."""
 
@@ -70,6 +73,13 @@ class Generator:
             if self._rate is not None:
                 data["due"] = round(first / self._rate, 3)
             yield Split(data, rows)
+
+    def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]]:
+        """A piece as smaller ranges of rows."""
+        first, count = data["first"], data["count"]
+        parts = min(most, max(1, count // SMALLEST_PART))
+        edges = [first + count * n // parts for n in range(parts + 1)]
+        return [{**data, "first": low, "count": high - low} for low, high in itertools.pairwise(edges)]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
         """Rows ``first`` to before ``first + count``."""

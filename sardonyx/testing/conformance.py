@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sardonyx.connectors.base import Output, PositionedOutput, PositionsMoved, Split, SplitInput
+from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, PositionsMoved, Split, SplitInput
 from sardonyx.connectors.custom import OwnInput
 from sardonyx.core.positions import Partition, Position
 
@@ -79,6 +79,25 @@ class InputSuite:
         for split in self._splits():
             if split.rows is not None:
                 _same(connector.read(split.data).num_rows, split.rows, f"rows of split {split.data}")
+
+    def test_the_parts_of_a_split_are_the_split(self) -> None:
+        """An input may divide a split for several workers. The parts in their order hold the rows of the split."""
+        connector = self._connector()
+        for split in self._splits():
+            for most in (2, 3, 7) if isinstance(connector, DivisibleInput) else ():
+                parts = connector.divide(split.data, most)
+                if parts is None:
+                    continue
+                _check(
+                    0 < len(parts) <= most,
+                    f"split {split.data} was divided into {len(parts)} parts; the most was {most}",
+                )
+                read = [row for part in parts for row in connector.read(dict(part)).to_pylist()]
+                whole = connector.read(split.data).to_pylist()
+                ordered = self.ordered
+                _same(
+                    read if ordered else _bag(read), whole if ordered else _bag(whole), f"parts of split {split.data}"
+                )
 
     def test_all_splits_have_the_same_columns(self) -> None:
         """Types do not depend on what a split happens to hold."""

@@ -109,6 +109,31 @@ def test_splits_have_a_fixed_order_and_can_be_read_again(tmp_path):
 # --- What a path stands for -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "text", "parquet"])
+def test_the_parts_of_a_split_are_the_split(tmp_path, kind, monkeypatch):
+    """Several workers may read one split; a small one is left as it is, and a file that must be read whole is not divided."""
+    rows = pa.table({"value": [f"text {number}" for number in range(100)]})
+    path = tmp_path / f"in.{kind}"
+    if kind == "parquet":
+        pq.write_table(rows, path, row_group_size=30)
+    else:
+        lines = [f'{{"value": "{value}"}}' if kind == "json" else value for value in rows["value"].to_pylist()]
+        path.write_text("\n".join(lines))
+    source = connectors(path, format=kind, schema="value string")
+    (split,) = source.splits()
+    if kind != "parquet":
+        assert source.divide(split.data, 3) == [split.data]
+    monkeypatch.setattr("sardonyx.connectors.files.input.SMALLEST_PART", 16)
+    for most in (1, 2, 3, 20):
+        parts = source.divide(split.data, most)
+        assert len(parts) == min(most, 4 if kind == "parquet" else most)
+        assert pa.concat_tables([source.read(part) for part in parts]).equals(source.read(split.data))
+    packed = tmp_path / "in.csv.gz"
+    packed.write_bytes(gzip.compress(b"x\n" * 30))
+    whole = connectors(packed, format="csv", schema="value string")
+    assert whole.divide(next(iter(whole.splits())).data, 3) is None
+
+
 def test_paths_folders_globs_and_lists(tmp_path):
     """Folders with subfolders, hidden names left out; globs; lists in their order; each file once."""
     for name in ("b.txt", "a.txt", "_hidden.txt", ".hidden.txt", "sub/c.txt", "_sub/d.txt"):

@@ -51,6 +51,15 @@ def test_rows_do_not_depend_on_how_they_are_cut(first, count, cut, seed):
     assert pa.concat_tables(pieces).to_pylist() == whole.to_pylist()
 
 
+def test_the_parts_of_a_split_are_the_split():
+    """Several workers may make one split, if it is large enough."""
+    source = generator(count=20_011)
+    (split,) = source.splits()
+    assert [len(source.divide(split.data, most)) for most in (1, 3, 9)] == [1, 3, 4]
+    parts = [source.read(part) for part in source.divide(split.data, 3)]
+    assert pa.concat_tables(parts).equals(source.read(split.data))
+
+
 def test_rows_are_the_same_for_ever():
     """A change here would break everybody's comparison with an earlier run."""
     (row,) = generator(count=1, seed=7).read({"first": 123_456, "count": 1}).to_pylist()

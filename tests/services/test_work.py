@@ -128,9 +128,9 @@ def test_the_way_to_sparks_workers_is_a_step_of_its_own() -> None:
     with clock("function"):
         pass
     whole = clock.seconds["function"]
-    clock.part("function", 0.0, rest="spark")
-    clock.part("function", 2 * whole, rest="spark")  # another machine's clock
+    clock.share_out("function", {"function": 0.0}, rest="spark")
+    clock.share_out("function", {"function": 2 * whole}, rest="spark")  # another machine's clock
     assert clock.seconds["function"] == whole
-    clock.part("function", whole / 4, rest="spark")
+    clock.share_out("function", {"function": whole / 4}, rest="spark")
     assert clock.seconds["function"] == whole / 4
     assert clock.seconds["spark"] == pytest.approx(whole * 3 / 4)

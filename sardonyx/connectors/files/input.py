@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import io
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from sardonyx.core.errors import InputError
 
 SPLIT_SIZE = "4 MiB"
 """Some tens of thousands of records: one micro-batch."""
+
+SMALLEST_PART = 128 << 10
+"""Bytes of a split below which a worker of its own costs more than it saves."""
 
 _TEXT = pa.schema([("value", pa.string())])
 
@@ -145,6 +149,15 @@ class FilesInput:
             return [Split(data)], columns
         starts = range(0, size, self._split_size)
         return [Split({**data, "start": at, "end": min(at + self._split_size, size)}) for at in starts], columns
+
+    def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]] | None:
+        """A piece as smaller ranges of bytes, or of Parquet row groups. None: the file can only be read as a whole."""
+        if "start" not in data:
+            return [data] if data["size"] < SMALLEST_PART else None
+        start, end = data["start"], data["end"]
+        parts = min(most, end - start if self._format == "parquet" else max(1, (end - start) // SMALLEST_PART))
+        edges = [start + (end - start) * n // parts for n in range(parts + 1)]
+        return [{**data, "start": low, "end": high} for low, high in itertools.pairwise(edges)]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
         """The rows of one piece, in exactly the declared types: the same at every call, on any machine.
