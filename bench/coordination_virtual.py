@@ -39,7 +39,7 @@ from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LinkFacts, PeerNote, kind_of
+from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LastCommits, LinkFacts, PeerNote, kind_of
 from sardonyx.core.graph import Link, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.slot import Slot
@@ -76,9 +76,9 @@ class WideLinks:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return {link.name: LinkFacts(spec.partitions) for link in graph_of(spec, "bench", job).links}
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         del job, spec
-        return {}
+        return LastCommits()
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass

@@ -32,7 +32,6 @@ from sardonyx.core.events import (
     Acked,
     AnyEvent,
     Completed,
-    Counts,
     Create,
     CreateLinks,
     Delete,
@@ -40,6 +39,7 @@ from sardonyx.core.events import (
     Effect,
     Exhausted,
     JobSubmitted,
+    LastCommits,
     LinkFacts,
     LinksCreated,
     LinksDeleted,
@@ -89,9 +89,9 @@ class Links:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return {link.name: LinkFacts(PARTITIONS) for link in graph_of(spec, "bench", job).links}
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         del job, spec
-        return {}
+        return LastCommits()
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass

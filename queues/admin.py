@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from typing import Any
 import structlog
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupState,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -26,9 +28,9 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopi
 from queues import committed
 from queues.transaction import CLIENT_LOG
 from sardonyx.core.errors import InputError, SetupError
-from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
-from sardonyx.core.positions import Partition, Position, total
+from sardonyx.core.positions import Partition, Position, next_offsets, total
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
@@ -46,6 +48,14 @@ _AT_A_TIME = 8
 """Groups whose positions are asked for at once."""
 _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
 """Names of the errors that say that no broker answered."""
+_MEMBERS = frozenset(
+    {
+        ConsumerGroupState.STABLE,
+        ConsumerGroupState.PREPARING_REBALANCING,
+        ConsumerGroupState.COMPLETING_REBALANCING,
+    }
+)
+"""States of a consumer group that has members."""
 _LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
 """Names of the errors that say that a partition's leader moves, or has just been made and does not know it yet."""
 
@@ -84,16 +94,75 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
 
-def last_counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
-    """What :func:`counts` tells of the stages whose group stands, to be asked before the links are removed: the positions of
-    one that is gone are gone with it, and are not the same as none.
+def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
+    """What the groups of an ended job have committed, to be read before they are deleted.
+
+    Waits until every peer has left the groups: after that nobody can commit, so these are the last positions. A stage whose
+    group does not exist is left out, because its positions may have been deleted with it; that is not the same as none.
+
+    Raises:
+        SetupError: ``SX-KAFKA-REFUSED``, a peer is still in one of the groups; ``SX-KAFKA-UNREACHABLE``.
+    """
+    by_group = {stage.group(settings.deployment, job): stage for stage in graph.stages}
+    standing = _without_members(settings, set(by_group))
+    stages = [stage for group, stage in by_group.items() if group in standing]
+    held = _held(settings, stages, job)
+    positions = {stage.name: _of_inputs(stage, held[stage.name]) for stage in stages}
+    return LastCommits(
+        {name: total(found.values()) for name, found in held.items()},
+        {name: found for name, found in positions.items() if found},
+    )
+
+
+def input_positions(
+    settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts]
+) -> dict[str, dict[str, list[int]]]:
+    """How far each task of a job that runs has read the user's topics; of an ended job, the task notes tell.
+
+    Args:
+        settings: where Kafka is.
+        graph: the job's.
+        job: its id.
+        facts: of its links, by name.
+
+    Returns:
+        By task, by topic, the next offset to read in each partition, as :func:`sardonyx.core.positions.next_offsets` gives
+        them. What an open transaction would commit is not in it. Tasks that read no topic of the user's are left out.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    standing = groups(settings)
-    found = counts(settings, graph, job)
-    return {s.name: found[s.name] for s in graph.stages if s.group(settings.deployment, job) in standing}
+    stages = [stage for stage in graph.stages if any(link.kind == "input" for link in stage.ingress)]
+    held = _held(settings, stages, job, stable=False)
+    return {stage.name: next_offsets(stage, facts, _of_inputs(stage, held[stage.name])) for stage in stages}
+
+
+def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
+    """By topic of the user's, the committed offset in each partition."""
+    topics = {link.topic for link in stage.ingress if link.kind == "input"}
+    found: dict[str, list[int | None]] = {}
+    for (topic, _), position in sorted(held.items(), key=operator.itemgetter(0)):
+        if topic in topics:
+            found.setdefault(topic, []).append(None if position is None else position.offset)
+    return found
+
+
+def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
+    """Those of the groups that exist, once nobody is a member of any of them."""
+    deadline = time.monotonic() + _CALL
+    while True:
+        states = {group: state for group, state in _group_states(settings).items() if group in wanted}
+        busy = sorted(group for group, state in states.items() if state in _MEMBERS)
+        if not busy:
+            return set(states)
+        if time.monotonic() > deadline:
+            raise SetupError(
+                "SX-KAFKA-REFUSED",
+                f"consumer group {busy[0]} of an ended job still has members after {_CALL:.0f} s",
+                cause="a peer has not left the group yet, or it died and the broker still waits for it",
+                fix="wait until the session timeout of the consumers has passed, or stop the peers that still run",
+            )
+        time.sleep(0.2)
 
 
 def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
@@ -162,14 +231,23 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
+    return {name: total(found.values()) for name, found in _held(settings, graph.stages, job).items()}
+
+
+def _held(
+    settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
+) -> dict[str, dict[Partition, Position | None]]:
+    """By stage, the committed positions of everything that it reads; ``stable`` as in :func:`positions`."""
+    if not stages:
+        return {}
     partitions = topics(settings)
 
-    def count(stage: Stage) -> Counts:
+    def ask(stage: Stage) -> dict[Partition, Position | None]:
         places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
-        return total(positions(settings, stage.group(settings.deployment, job), places).values())
+        return positions(settings, stage.group(settings.deployment, job), places, stable=stable)
 
-    with ThreadPoolExecutor(min(len(graph.stages), _AT_A_TIME), thread_name_prefix="count") as pool:
-        return dict(zip([stage.name for stage in graph.stages], pool.map(count, graph.stages), strict=True))
+    with ThreadPoolExecutor(min(len(stages), _AT_A_TIME), thread_name_prefix="positions") as pool:
+        return dict(zip([stage.name for stage in stages], pool.map(ask, stages), strict=True))
 
 
 def topics(settings: Settings) -> dict[str, list[int]]:
@@ -415,13 +493,17 @@ def groups(settings: Settings) -> set[str]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
+    return set(_group_states(settings))
+
+
+def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
     try:
         listed = _within(settings, _admin(settings).list_consumer_groups(request_timeout=_CALL))
     except KafkaException as error:
         raise _unreachable(settings, str(error)) from error
     if listed.errors:
         raise _unreachable(settings, str(listed.errors[0]))
-    return {group.group_id for group in listed.valid}
+    return {group.group_id: group.state for group in listed.valid}
 
 
 def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:

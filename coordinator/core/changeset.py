@@ -37,6 +37,7 @@ from sardonyx.core.events import (
     Effect,
     JobNote,
     JobStatus,
+    LastCommits,
     LinkFacts,
     LinksNote,
     OuterEffect,
@@ -46,6 +47,8 @@ from sardonyx.core.events import (
     TaskState,
     TreeEffect,
 )
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
 
 FORGIVEN = 600.0
@@ -197,13 +200,19 @@ class Step:
         self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
-    def links_gone(self, name: str, counts: dict[str, Counts]) -> None:
-        """The topics are removed; with them went the positions from which open counts could be read."""
+    def links_gone(self, name: str, last: LastCommits) -> None:
+        """The topics and groups are removed: keep what the groups had committed last."""
         job = self.job(name)
         job.links = "gone"
         for task_name in job.tasks:
-            if job.tasks[task_name].counts is None and task_name in counts:
-                self._task(name, task_name).counts = counts[task_name]
+            if job.tasks[task_name].counts is None and task_name in last.counts:
+                self._task(name, task_name).counts = last.counts[task_name]
+        if last.positions and job.facts is not None:
+            graph = graph_of(job.spec, self.state.deployment, name)
+            for stage in graph.stages:
+                if stage.name in last.positions and not job.tasks[stage.name].positions:
+                    positions = next_offsets(stage, job.facts, last.positions[stage.name])
+                    self._task(name, stage.name).positions = positions
         job.letters = job.unclaimed_letters()
         if job.purge and (job.purge_letters or not job.letters):
             self.forget(name)

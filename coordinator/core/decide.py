@@ -41,6 +41,7 @@ from sardonyx.core.events import (
     JobKilled,
     JobPurged,
     JobSubmitted,
+    LastCommits,
     Left,
     LettersClaimed,
     LinksCreated,
@@ -262,7 +263,7 @@ def _links_failed(step: Step, event: LinksFailed) -> None:
 def _links_deleted(step: Step, event: LinksDeleted) -> None:
     job = step.state.jobs.get(event.job)
     if job is not None and job.ended and not job.refused and job.links != "gone":
-        step.links_gone(event.job, event.counts)
+        step.links_gone(event.job, LastCommits(event.counts, event.positions))
 
 
 def _killed(step: Step, event: JobKilled) -> None:

@@ -81,9 +81,11 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """It failed, and is offered to nobody until its rest is over."""
     claimed: int = 0
     """Dead letters of this task that users have redone or dropped."""
+    positions: dict[str, list[int]] = {}
+    """As in :class:`sardonyx.core.events.TaskNote`. Never changed in place."""
 
     def note(self) -> TaskNote:
-        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts)
+        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts, self.positions)
 
 
 class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import structlog
 
-from queues.admin import create_links, delete_links, last_counts, read_all
+from queues.admin import create_links, delete_links, last_commits, read_all
 from queues.dead_letter_topics import forget
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
@@ -27,18 +27,19 @@ class KafkaLinks:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._counted: dict[str, dict[str, Counts]] = {}
-        """By job, what was counted by attempts to remove its links that did not get to their end."""
+        self._read: dict[str, LastCommits] = {}
+        """By job, what was read of its groups by attempts to remove its links that did not get to their end."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         graph = graph_of(spec, self._settings.deployment, job)
-        # The last count of each counts; by the next attempt the positions of some may be gone, and these are not counted.
-        self._counted[job] = self._counted.get(job, {}) | last_counts(self._settings, graph, job)
+        # A later reading of a task's group replaces an earlier one. The next attempt may find some groups gone already.
+        before, found = self._read.get(job, LastCommits()), last_commits(self._settings, graph, job)
+        self._read[job] = LastCommits(before.counts | found.counts, before.positions | found.positions)
         delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
-        return self._counted.pop(job)
+        return self._read.pop(job)
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)

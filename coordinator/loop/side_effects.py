@@ -18,9 +18,9 @@ import structlog
 from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
-    Counts,
     CreateLinks,
     DeleteLinks,
+    LastCommits,
     LinkFacts,
     LinksCreated,
     LinksDeleted,
@@ -56,8 +56,8 @@ class OuterEffects(Protocol):
         again a few times.
         """
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
-        """Last row counts by task. Whatever it raises, it is tried again."""
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
+        """What the job's groups had committed last. Whatever it raises, it is tried again."""
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
@@ -158,7 +158,7 @@ class OuterWorker:
         job = effect.job
         try:
             if isinstance(effect, DeleteLinks):
-                return LinksDeleted(job=job, counts=self._outer.delete_links(job, spec))
+                return _with_positions(job, self._outer.delete_links(job, spec))
             return _fitting(LinksCreated(job=job, links=self._outer.create_links(job, spec)))
         except Exception as error:  # whatever it was, the job must hear of it or it is tried again
             answered = isinstance(error, SardonyxError) and not isinstance(error, SetupError)
@@ -174,6 +174,16 @@ class OuterWorker:
                 exc_info=not isinstance(error, SardonyxError),
             )
             return None
+
+
+def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
+    """The event; without the positions if an entry of the log cannot hold them, since the topics are gone already."""
+    event = LinksDeleted(job=job, counts=last.counts, positions=last.positions)
+    size = len(encode_event(event))
+    if size <= ENTRY_LIMIT:
+        return event
+    log.warning("positions_not_kept", job=job, size=size, limit=ENTRY_LIMIT, positions=last.positions)
+    return LinksDeleted(job=job, counts=last.counts)
 
 
 def _fitting(event: LinksCreated) -> AnyEvent:

@@ -45,6 +45,15 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     dead: int = 0
 
 
+class LastCommits(msgspec.Struct, frozen=True):
+    """What the consumer groups of an ended job had committed when their last member had left."""
+
+    counts: dict[str, Counts] = {}
+    """By task."""
+    positions: dict[str, dict[str, list[int | None]]] = {}
+    """By task, by topic of the user's that it reads, the next offset to read in each partition; None: nothing was committed."""
+
+
 class Event(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -96,10 +105,13 @@ class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
 
 
 class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
-    """The job's topics, groups and sentinels are gone. ``counts``: last row counts by task, of tasks that did not complete."""
+    """The job's topics, groups and sentinels are gone. ``counts`` and ``positions`` are those of :class:`LastCommits`. A task is
+    missing there if its group was gone before anybody could read it.
+    """
 
     job: str
     counts: dict[str, Counts] = {}
+    positions: dict[str, dict[str, list[int | None]]] = {}
 
 
 class Acked(Event, frozen=True, kw_only=True, tag="ack"):
@@ -321,6 +333,9 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """It failed a while ago, and is offered to nobody yet."""
     counts: Counts | None = None
     """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
+    positions: dict[str, list[int]] = {}
+    """Of an ended job: by Kafka topic that the task read as an input, the next offset to read in each partition. Empty if it
+    reads no such topic, if the links are not gone yet, or if the positions were gone before anybody could read them."""
 
 
 class LinksNote(msgspec.Struct, frozen=True):

@@ -7,12 +7,13 @@ exact, whoever died in between, and whoever takes the partition over goes on cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.graph import Stage
 
 
 class Partition(NamedTuple):
@@ -60,6 +61,32 @@ def add(one: Counts, other: Counts) -> Counts:
         one.skipped + other.skipped,
         one.dead + other.dead,
     )
+
+
+def next_offsets(
+    stage: Stage, facts: Mapping[str, LinkFacts], committed: Mapping[str, Sequence[int | None]]
+) -> dict[str, list[int]]:
+    """Where a task would go on in the user's topics that it reads: what ``start=`` of a next job has to say.
+
+    Args:
+        stage: the task.
+        facts: of the job's links, by name.
+        committed: by topic, the committed offset in each partition; None where nothing was committed yet.
+
+    Returns:
+        By topic, the next offset to read in each partition: the committed one, or else the offset where the job began to read.
+        A topic that ``committed`` does not name is missing.
+    """
+    found = {}
+    for link in stage.ingress:
+        if link.kind == "input" and link.topic in committed and link.name in facts:
+            known = facts[link.name]
+            starts = known.start or [0] * known.partitions
+            offsets = [*committed[link.topic], *[None] * known.partitions]
+            found[link.topic] = [
+                start if offset is None else offset for start, offset in zip(starts, offsets, strict=False)
+            ]
+    return found
 
 
 def total(positions: Iterable[Position | None]) -> Counts:

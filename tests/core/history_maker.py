@@ -45,6 +45,7 @@ from sardonyx.core.events import (
     Rested,
     TaskFailed,
 )
+from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec
 from tests.random_jobs import random_spec
 
@@ -233,13 +234,34 @@ class History:
             return PeerDied(at=now, peer=effect.peer)
         if isinstance(effect, DeleteLinks):
             return LinksDeleted(
-                at=now, job=effect.job, counts={"t0": Counts(rows_in=5, dead=sum(effect.job.encode()) % 3)}
+                at=now,
+                job=effect.job,
+                counts={"t0": Counts(rows_in=5, dead=sum(effect.job.encode()) % 3)},
+                positions=self._positions(effect.job),
             )
         if fails:
             return LinksFailed(at=now, job=effect.job, error=FAILURE)
         job = self.world.state.jobs.get(effect.job)  # None: it was forgotten, and the news comes very late
         links = facts_of(job.spec, effect.job) if job is not None and not job.refused else {}
         return LinksCreated(at=now, job=effect.job, links=links)
+
+    def _positions(self, name: str) -> dict[str, dict[str, list[int | None]]]:
+        """What a job's groups had committed in the topics that it reads: here and there nothing, or of one partition too many."""
+        job, rng = self.world.state.jobs.get(name), self.rng
+        if job is None or job.refused or rng.random() < 0.2:
+            return {}
+        topics = {
+            stage.name: {link.topic for link in stage.ingress if link.kind == "input"}
+            for stage in graph_of(job.spec, "test", name).stages
+        }
+        return {
+            task: {
+                topic: [rng.choice([None, rng.randint(0, 99)]) for _ in range(job.spec.partitions + rng.randint(0, 1))]
+                for topic in sorted(found)
+            }
+            for task, found in topics.items()
+            if found
+        }
 
     def _time(self) -> AnyEvent | None:
         events = self.timers_after(self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0, -30.0]))

@@ -201,6 +201,10 @@ def _error(text: str | None) -> Failure:
     return Failure("SX-TEST", text or "no reason given")
 
 
+def _offset(text: str) -> int | None:
+    return None if text == "?" else int(text)
+
+
 def _pass(world: World, seconds: str) -> list[AnyEvent]:
     world.now += float(seconds)
     return _timers(world)
@@ -270,6 +274,12 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, k, j, t: [LettersClaimed(at=w.now, job=j, task=t, letters=int(k))],
     ),
     (rf"{_J} is purged with its dead letters", lambda w, j: [JobPurged(at=w.now, job=j, dead_letters=True)]),
+    (
+        rf"the links of {_J} are gone, (\w+) stood at ([\d ?]+) in (\w+)",
+        lambda w, j, t, offsets, topic: [
+            LinksDeleted(at=w.now, job=j, positions={t: {topic: [_offset(text) for text in offsets.split()]}})
+        ],
+    ),
     (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
     (rf"{_J} is purged", lambda w, j: [JobPurged(at=w.now, job=j)]),
     (

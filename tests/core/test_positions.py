@@ -3,8 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.core.events import Counts
-from sardonyx.core.positions import Position, add, total
+from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Position, add, next_offsets, total
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 counts = st.builds(Counts, st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50))
 
@@ -28,3 +30,22 @@ def test_a_task_counts_the_sum_of_its_partitions():
     """The total leaves partitions without a commit out."""
     one, other = Counts(3, 2, 1), Counts(10, 10, 0)
     assert total([Position(0, one), None, Position(9, other)]) == add(one, other) == Counts(13, 12, 1)
+
+
+def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
+    """The next offsets are complete: one for each partition that the job knows, also for those nobody got to."""
+    spec = JobSpec(
+        name="copy",
+        workflow=[("orders", "copied")],
+        catalog=[
+            TaskSpec(name="orders", type="input", connector="kafka", options={"topic": "shop.orders"}),
+            TaskSpec(name="copied", type="output", connector="blackhole"),
+        ],
+    )
+    (stage,) = graph_of(spec, "test", "copy-1").stages
+    facts = {"orders.copied": LinkFacts(3, start=[5, 6, 7])}
+    assert next_offsets(stage, facts, {"shop.orders": [9, None, 0]}) == {"shop.orders": [9, 6, 0]}
+    assert next_offsets(stage, facts, {"shop.orders": [9]}) == {"shop.orders": [9, 6, 7]}
+    assert next_offsets(stage, facts, {"shop.orders": [None, None, None, 4]}) == {"shop.orders": [5, 6, 7]}
+    assert next_offsets(stage, facts, {"of somebody else": [1]}) == {}
+    assert next_offsets(stage, {"orders.copied": LinkFacts(2)}, {"shop.orders": [None, 3]}) == {"shop.orders": [0, 3]}

@@ -13,7 +13,16 @@ from structlog.testing import capture_logs
 from coordinator.loop import side_effects
 from coordinator.loop.side_effects import OuterWorker
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
-from sardonyx.core.events import Counts, CreateLinks, DeleteLinks, LinkFacts, LinksCreated, LinksDeleted, LinksFailed
+from sardonyx.core.events import (
+    Counts,
+    CreateLinks,
+    DeleteLinks,
+    LastCommits,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+)
 from sardonyx.core.spec import JobSpec
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
@@ -26,12 +35,12 @@ class Script:
     def __init__(self, create: list[Any] | None = None, delete: list[Any] | None = None) -> None:
         self.calls: list[str] = []
         self._create = create or [FACTS]
-        self._delete = delete or [{}]
+        self._delete = delete or [LastCommits()]
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self._next(f"create {job}", self._create)
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self._next(f"delete {job}", self._delete)
 
     def _next(self, call: str, answers: list[Any]) -> Any:
@@ -64,11 +73,13 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def test_effects_end_as_events(start: Start) -> None:
     """Made and removed links come back with what was found."""
-    worker, done = start(Script(delete=[{"t": Counts(3, 2)}]))
+    worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, {"t": {"orders": [7, None]}})]))
     worker.submit(1, CreateLinks("j1"), SPEC)
     assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
     worker.submit(2, DeleteLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
+    assert done.get(timeout=10) == LinksDeleted(
+        job="j1", counts={"t": Counts(3, 2)}, positions={"t": {"orders": [7, None]}}
+    )
 
 
 def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
@@ -98,7 +109,7 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
 
 def test_removing_links_is_never_given_up(start: Start) -> None:
     """Whatever it raises, however often, it is tried again until it is done."""
-    worker, done = start(Script(delete=[SetupError("SX-KAFKA-REFUSED", "no")] * 12 + [OSError("away"), {}]))
+    worker, done = start(Script(delete=[SetupError("SX-KAFKA-REFUSED", "no")] * 12 + [OSError("away"), LastCommits()]))
     worker.submit(1, DeleteLinks("j1"), SPEC)
     assert done.get(timeout=10) == LinksDeleted(job="j1")
 
@@ -113,7 +124,7 @@ def test_a_jobs_effects_keep_their_order_and_no_job_waits_for_another(start: Sta
                 release.wait(10)
             return super().create_links(job, spec)
 
-        def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+        def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
             if job.startswith("stuck"):
                 raise OSError("no rights")
             return super().delete_links(job, spec)
@@ -140,6 +151,14 @@ def test_more_facts_than_the_log_takes_fail_the_job(start: Start) -> None:
     event = done.get(timeout=10)
     assert event.error.code == "SX-JOB-TOO-MANY-PARTITIONS"
     assert "20,000 partitions" in event.error.message
+
+
+def test_more_positions_than_the_log_takes_are_left_out(start: Start) -> None:
+    """The job's end is not held up by positions that no entry of the log can hold; the counts are kept."""
+    wide = {"t": {"orders": [10**12] * 10_000}}
+    worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, wide)]))
+    worker.submit(1, DeleteLinks("j1"), SPEC)
+    assert done.get(timeout=10) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
 
 
 def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:

@@ -22,8 +22,16 @@ FORGIVEN = 600.0
 REMEMBERED = 1000
 """So many purged jobs, and so many dead peers, are still known by id."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
-NEW_TASK: Json = {"state": "pending", "failures": 0, "failed_at": None, "error": None, "resting": False, "counts": None}
-NEW_TASK["claimed"] = 0
+NEW_TASK: Json = {
+    "state": "pending",
+    "failures": 0,
+    "failed_at": None,
+    "error": None,
+    "resting": False,
+    "counts": None,
+    "claimed": 0,
+    "positions": {},
+}
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
 UNSAID: Json = {
     "assignment": None,
@@ -34,7 +42,7 @@ UNSAID: Json = {
     "links": "none",
     "letters": 0,
 }
-UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None}
+UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
 
 
@@ -139,6 +147,9 @@ class Twin:
         for name, counts in event.get("counts", {}).items():
             if name in job["tasks"] and job["tasks"][name]["counts"] is None:
                 job["tasks"][name]["counts"] = counts
+        for name, topics in event.get("positions", {}).items():
+            if name in job["stages"] and job["facts"] is not None and not job["tasks"][name]["positions"]:
+                job["tasks"][name]["positions"] = positions_in(job, name, topics)
         if job["purge"] and (job["give_up_letters"] or letters_left(job) == 0):
             self.forget(job)
         job["purge"] = False
@@ -398,7 +409,9 @@ class Twin:
             states = [job["tasks"][other]["state"] for other in neighbours(job["spec"], name)]
             state = states[0] if len(set(states)) == 1 else "running"
         peers = {peer: self.peers[peer]["assignment"]["slot"] for peer in self.on_task(job, name)}
-        return {"state": state, "peers": peers} | {field: task[field] for field in ("failures", "resting", "counts")}
+        return {"state": state, "peers": peers} | {
+            field: task[field] for field in ("failures", "resting", "counts", "positions")
+        }
 
 
 def ended(job: Json) -> bool:
@@ -448,6 +461,24 @@ def in_front_of(job: Json, name: str) -> list[str]:
 def bounded(spec: Json) -> bool:
     inputs = [task for task in spec["catalog"] if task["type"] == "input"]
     return all(t.get("connector") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
+
+
+def positions_in(job: Json, name: str, committed: Json) -> Json:
+    """The next offsets of the topics that a task reads: what was committed, else where the job began."""
+    read = {f"{a}.{b}": a for a, b in job["spec"]["workflow"] if b == name and runs_nowhere(job["spec"], a)}
+    own = task_spec(job["spec"], name)
+    if own["type"] == "input" and own.get("connector") == "kafka":
+        read[f"{name}.topic"] = name
+    found: Json = {}
+    for link, source in read.items():
+        topic = task_spec(job["spec"], source)["options"]["topic"]
+        if topic in committed and link in job["facts"]:
+            offsets = (job["facts"][link].get("start") or [0] * job["facts"][link]["partitions"]).copy()
+            for number in range(min(len(offsets), len(committed[topic]))):
+                if committed[topic][number] is not None:
+                    offsets[number] = committed[topic][number]
+            found[topic] = offsets
+    return found
 
 
 def most_peers(job: Json, name: str) -> int:

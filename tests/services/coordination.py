@@ -24,6 +24,7 @@ from sardonyx.core.events import (
     Exhausted,
     JobNote,
     JobSubmitted,
+    LastCommits,
     LinkFacts,
     PeerNote,
     PulseNote,
@@ -55,9 +56,9 @@ class FakeLinks:
         self.asked.append(("create", job))
         return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         self.asked.append(("delete", job))
-        return {}
+        return LastCommits()
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("fence", "/".join(map(str, slot))))

@@ -19,7 +19,7 @@ from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction import ProducerLost, TransactionAborted
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, LastCommits
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
@@ -315,9 +315,9 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch:
         broken.setattr(admin, "failpoint", lambda point: 1 // 0)  # between groups and topics
         with pytest.raises(ZeroDivisionError):
             outer.delete_links(JOB, task.spec)
-    assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == {}
-    assert outer.delete_links(JOB, task.spec)["b"] == Counts(4, 4)
-    assert outer.delete_links(JOB, task.spec) == {}
+    assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == LastCommits()
+    assert outer.delete_links(JOB, task.spec).counts["b"] == Counts(4, 4)
+    assert outer.delete_links(JOB, task.spec) == LastCommits()
     topics = AdminClient({**task.settings.kafka.client(), "log_level": 0}).list_topics(timeout=10).topics
     assert not [name for name in topics if name.startswith(task.settings.deployment)]
 
@@ -374,17 +374,22 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
 
 def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first."""
-    found = [{"a": Counts(1, 1), "b": Counts(2, 2)}, {"b": Counts(3, 3)}]
+    found = [
+        LastCommits({"a": Counts(1, 1), "b": Counts(2, 2)}, {"a": {"in": [1]}, "b": {"in": [2]}}),
+        LastCommits({"b": Counts(3, 3)}, {"b": {"in": [3]}}),
+    ]
     attempts = iter([SetupError("SX-KAFKA-UNREACHABLE", "away"), None])
 
     def delete(*_: object) -> None:
         if (error := next(attempts)) is not None:
             raise error
 
-    monkeypatch.setattr("coordinator.kafka.job_links.last_counts", lambda *_: found.pop(0))
+    monkeypatch.setattr("coordinator.kafka.job_links.last_commits", lambda *_: found.pop(0))
     monkeypatch.setattr("coordinator.kafka.job_links.delete_links", delete)
     spec = JobSpec(name="j", workflow=[], catalog=[])
     links = KafkaLinks(Settings())
     with pytest.raises(SetupError):
         links.delete_links("j-1", spec)
-    assert links.delete_links("j-1", spec) == {"a": Counts(1, 1), "b": Counts(3, 3)}
+    assert links.delete_links("j-1", spec) == LastCommits(
+        {"a": Counts(1, 1), "b": Counts(3, 3)}, {"a": {"in": [1]}, "b": {"in": [3]}}
+    )

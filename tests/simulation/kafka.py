@@ -17,7 +17,7 @@ import msgspec
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LinkFacts, LinksNote, TaskFailed
+from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LastCommits, LinkFacts, LinksNote, TaskFailed
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
@@ -98,19 +98,24 @@ class SimKafka:
                 self.bound.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions, records, end=end))
         return {link.name: LinkFacts(spec.partitions) for link in graph.links}
 
-    def delete(self, runtime: SimClockwork, job: str, spec: JobSpec) -> dict[str, Counts]:
-        counts = {}
+    def delete(self, runtime: SimClockwork, job: str, spec: JobSpec) -> LastCommits:
+        counts, positions = {}, {}
         graph = graph_of(spec, "sim", job)
         for stage in graph.stages:
             read = [topic for link in stage.ingress if (topic := self.topic(job, link)) is not None]
             counts[stage.name] = Counts(rows_in=sum(p.position for topic in read for p in topic.partitions))
+            positions[stage.name] = {
+                link.topic: [p.position for p in topic.partitions]
+                for link in stage.ingress
+                if link.kind == "input" and (topic := self.topic(job, link)) is not None
+            }
         for name in list(self.topics.get(job, {})):
             runtime.sleep(self.sim.rng.random() * 0.05)
             self._fail_now_and_then()
             self.topics.get(job, {}).pop(name, None)
         if not self.topics.get(job):
             self.topics.pop(job, None)
-        return counts
+        return LastCommits(counts, positions)
 
     def forget(self, runtime: SimClockwork, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
@@ -192,7 +197,7 @@ class SimLinks:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self.kafka.create(self.runtime, job, spec)
 
-    def delete_links(self, job: str, spec: JobSpec) -> dict[str, Counts]:
+    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self.kafka.delete(self.runtime, job, spec)
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
