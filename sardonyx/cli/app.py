@@ -9,10 +9,10 @@ import typer
 from sardonyx.cli import (
     cluster_commands,
     dlq_commands,
+    inspect_commands,
     job_commands,
     link_commands,
     log_commands,
-    look_commands,
     peer_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
@@ -57,7 +57,7 @@ def version(call: Call) -> None:
 
 cluster_commands.register(app)
 job_commands.register(app, job_app)
-look_commands.register(app)
+inspect_commands.register(app)
 peer_commands.register(peers_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)

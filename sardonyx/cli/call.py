@@ -1,4 +1,4 @@
-"""One call of the command: its common flags, its settings, and how it talks: results to stdout, all else to stderr."""
+"""One call of the command line: its common flags, its settings and its output. Results go to stdout, all else to stderr."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 SILENCE = 3.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds after which a command says what it waits for."""
 
 Zookeeper = Annotated[str | None, typer.Option("--zookeeper", metavar="HOST:PORT", help="Address of ZooKeeper.")]
 Kafka = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Address of Kafka.")]
-Deployment = Annotated[str | None, typer.Option("--deployment", metavar="NAME", help="Name of the cluster to talk to.")]
+Deployment = Annotated[
+    str | None, typer.Option("--deployment", metavar="NAME", help="Name of the deployment; default: default.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More detail: debug log, full tracebacks.")]
 
 _LOCAL: dict[str, Any] = {"json": AsJson, "verbose": Verbose}
-_CONNECTED: dict[str, Any] = {"zookeeper": Zookeeper, "kafka": Kafka, "deployment": Deployment, **_LOCAL}
+_KAFKA: dict[str, Any] = {"kafka": Kafka}
+_DEPLOYMENT: dict[str, Any] = {"zookeeper": Zookeeper, "deployment": Deployment}
 
 
 def our_version() -> str:
@@ -52,7 +55,7 @@ def our_version() -> str:
 
 @dataclasses.dataclass
 class Call:
-    """What every command is given."""
+    """The first argument of every command."""
 
     zookeeper: str | None = None
     kafka: str | None = None
@@ -60,13 +63,13 @@ class Call:
     json: bool = False
     verbose: bool = False
     flags: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """More settings by dotted key, from the flags of the command itself; to be filled before ``settings`` is read."""
+    """Settings by dotted key, from the command's own flags. Fill it before ``settings`` is read."""
     daemon: bool = False
-    """Whether it logs as its settings say; other commands are quiet unless asked."""
+    """Whether to log as the settings say; other commands log errors only, unless ``-v`` is given."""
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings that hold for this call; also sets logging up: daemons as set, other commands errors only."""
+        """The settings of this call. Reading them also configures logging."""
         from sardonyx.runtime.logging import configure_logging
         from sardonyx.runtime.settings import LogSettings, load_settings
 
@@ -81,7 +84,7 @@ class Call:
         quiet = LogSettings(level="error", format=settings.log.format)
         loud = self.daemon or self.verbose
         configure_logging(settings if loud else settings.model_copy(update={"log": quiet}))
-        if not loud:  # what kazoo warns of while it tries, our own error says once
+        if not loud:  # our own error says once what kazoo warns of at each attempt
             logging.getLogger().setLevel(logging.ERROR)
         return settings
 
@@ -94,7 +97,7 @@ class Call:
 
     @contextlib.contextmanager
     def patience(self, what: str) -> Iterator[None]:
-        """Within it, say what is waited for once that takes longer than a few seconds."""
+        """While the block runs: say what it waits for, if that takes longer than a few seconds."""
         timer = threading.Timer(SILENCE, self.say, [f"waiting for {what}"])
         timer.daemon = True
         timer.start()
@@ -126,7 +129,7 @@ class Call:
         typer.echo(line, err=True)
 
     def tell(self, error: SardonyxError, about: Mapping[str, Any] | None = None) -> None:
-        """An error: as text on stderr, and with ``--json`` as an object on stdout too, beside what it is about."""
+        """Show an error: as text on stderr, and with ``--json`` also as an object on stdout, with ``about`` added to it."""
         self.say(report.error_text(error))
         if self.json:
             self.put_json({**(about or {}), **report.error_json(error)})
@@ -135,21 +138,34 @@ class Call:
 def local(
     app: typer.Typer, name: str
 ) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
-    """Register a command that needs no cluster; it gets ``--json`` and ``-v`` besides its own parameters."""
+    """Register a command that talks to no service. It gets ``--json`` and ``-v`` besides its own parameters."""
     return _register(app, name, _LOCAL)
 
 
 def connected(
+    app: typer.Typer, name: str, *, kafka: bool = False
+) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
+    """Register a command that talks to a deployment. It gets ``--zookeeper`` and ``--deployment`` as well.
+
+    Args:
+        app: the group that the command belongs to.
+        name: what users type.
+        kafka: whether the command uses Kafka. Only then it has ``--kafka``, so an address is never silently ignored.
+    """
+    return _register(app, name, {**_DEPLOYMENT, **(_KAFKA if kafka else {}), **_LOCAL})
+
+
+def on_kafka(
     app: typer.Typer, name: str
 ) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
-    """Register a command that talks to a cluster; it gets the addresses, the deployment, ``--json`` and ``-v`` as well."""
-    return _register(app, name, _CONNECTED)
+    """Register a command that talks to Kafka alone. It gets ``--kafka`` as well."""
+    return _register(app, name, {**_KAFKA, **_LOCAL})
 
 
 def _register(
     app: typer.Typer, name: str, common: dict[str, Any]
 ) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
-    """A command is a function of a :class:`Call` and its own parameters, and gives its exit code (None: 0)."""
+    """Register a function of a :class:`Call` and its own parameters that returns its exit code (None: 0)."""
 
     def register(function: Callable[Concatenate[Call, P], int | None]) -> Callable[P, int | None]:
         @wraps(function)
@@ -178,7 +194,7 @@ def _register(
 
 
 def _guarded(call: Call, work: Callable[[], int | None]) -> int:
-    """Run a command and turn whatever comes out of it into an exit code, and words if it is an error."""
+    """Run a command and return its exit code. Errors are shown, never raised."""
     try:
         code = work() or 0
         sys.stdout.flush()
@@ -188,12 +204,12 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
         if call.verbose:
             call.error_console.print_exception()
         return report.exit_code(error)
-    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
+    except BrokenPipeError:  # nobody reads our output any more (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001 - the outermost door: nothing may pass it as a bare traceback
+    except Exception as error:  # noqa: BLE001 - the outermost frame: users never see a bare traceback
         from sardonyx.core.errors import failure_of
 
         failure = failure_of(error)
@@ -208,5 +224,5 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
 def _console(stream: typing.TextIO) -> Console:
     from rich.console import Console
 
-    # Where nobody looks (a pipe, a log) lines are not folded at 80 columns.
+    # In a pipe or a log file, lines are not folded at 80 columns.
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 160, soft_wrap=False)

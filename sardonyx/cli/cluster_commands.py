@@ -39,10 +39,10 @@ KILL_PATIENCE = 15.0
 
 def register(app: typer.Typer) -> None:
     """Put the commands where they belong."""
-    connected(app, "run")(run)
-    connected(app, "dev")(dev)
-    connected(app, "coordinator")(coordinator)
-    connected(app, "peer")(peer)
+    connected(app, "run", kafka=True)(run)
+    connected(app, "dev", kafka=True)(dev)
+    connected(app, "coordinator", kafka=True)(coordinator)
+    connected(app, "peer", kafka=True)(peer)
 
 
 def coordinator(call: Call) -> int:

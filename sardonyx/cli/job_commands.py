@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -12,6 +12,7 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.text import counted
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
@@ -39,16 +40,18 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
     local(app, "check")(check)
     connected(job_app, "submit")(submit)
     connected(job_app, "list")(list_jobs)
-    connected(job_app, "show")(show)
-    connected(job_app, "explain")(explain)
-    connected(job_app, "await")(await_job)
+    connected(job_app, "show", kafka=True)(show)
+    connected(job_app, "explain", kafka=True)(explain)
+    connected(job_app, "await", kafka=True)(await_job)
     connected(job_app, "kill")(kill)
     connected(job_app, "purge")(purge)
+    anything: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True}
+    job_app.command("stop", hidden=True, context_settings=anything)(stop)
 
 
 def check(call: Call, spec: Spec) -> None:
     """Validate a job without touching any service, and draw its graph."""
-    from sardonyx.cli.draw import draw, headline
+    from sardonyx.cli.graph_text import draw, headline
     from sardonyx.core.graph import graph_of
     from sardonyx.core.spec import encode_spec
     from sardonyx.job.load import load
@@ -109,9 +112,9 @@ def list_jobs(call: Call) -> None:
 
 def show(call: Call, job: JobId) -> None:
     """One job: its status, its tasks, their rows, what went wrong and how it went on; `job explain` says what it waits for."""
-    from sardonyx.cli.story import incident_line
+    from sardonyx.cli.event_text import clock
+    from sardonyx.cli.history_text import incident_line
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
-    from sardonyx.cli.words import clock
 
     with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
@@ -219,7 +222,7 @@ def kill(call: Call, job: JobId) -> int:
     """End a job. What it has committed stays."""
     with call.client() as client:
         handle = client.job(job)
-        before = handle.status()
+        before = handle.status(live=False)
         if before.ended:
             return _told(call, before, f"job {before.id} has ended already: {before.status}")
         handle.kill()
@@ -234,50 +237,108 @@ def kill(call: Call, job: JobId) -> int:
                     fix="it will be carried out as soon as a coordinator leads",
                     where={"job": handle.id},
                 ) from error
-            view = handle.status()
+            view = handle.status(live=False)
         return _told(call, view, f"job {view.id} is {view.status}")
+
+
+def stop(job: Annotated[str, typer.Argument(metavar="ID")] = "ID") -> None:
+    """Say which command ends a job: people look for this name."""
+    error = SardonyxError(
+        "SX-USAGE",
+        "there is no command `job stop`",
+        cause="a job that reads an unbounded input runs until a user kills it",
+        fix=f"end the job with `sardonyx job kill {job}`; everything that it has committed stays",
+    )
+    typer.echo(report.error_text(error), err=True)
+    raise typer.Exit(report.USAGE)
 
 
 def purge(
     call: Call,
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs that have ended.")] = None,
-    older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="DURATION", help='All that ended so long ago, e.g. "7 days".')
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids or names of jobs that have ended.")
     ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="DURATION", help='Purge all jobs that ended this long ago, e.g. "7 days".'
+        ),
+    ] = None,
+    with_dead_letters: Annotated[
+        bool,
+        typer.Option("--with-dead-letters", help="Purge jobs with open dead letters too, and remove these letters."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which jobs would be purged.")] = False,
 ) -> None:
-    """Forget jobs that have ended: their status, tasks and counts. What they have written stays."""
+    """Delete jobs that have ended: their status, tasks, counts and dead letters. The results that they wrote stay.
+
+    A job with open dead letters, neither redone nor dropped, stays unless --with-dead-letters is given.
+    """
     if bool(jobs) == (older_than is not None):
         raise SardonyxError(
             "SX-USAGE", "name the jobs, or how long ago they must have ended", fix="give one of the two"
         )
-    from sardonyx.client.job_handle import JobHandle
-
     age = duration_of(older_than, "--older-than")
     with call.client() as client:
+        kept: dict[str, int] = {}
         if age is None:
             found = map(client.job, jobs or ())
             handles = list({handle.id: handle for handle in found}.values())  # two names may mean one job
             for handle in handles:  # all or none
-                handle.require_ended()
+                handle.require_purgeable(with_dead_letters=with_dead_letters)
         else:
-            before = time.time() - age
-            views = [view for view in client.jobs() if view.ended_at is not None and view.ended_at <= before]
-            handles = [JobHandle(client, view.id) for view in reversed(views)]
-        for handle in handles:
-            try:
-                handle.ask_purge()
-            except SardonyxError as error:
-                if error.code != "SX-JOB-GONE":  # somebody else had it forgotten meanwhile: that is what was wanted
-                    raise
-        for handle in handles:
-            with call.patience(f"job {handle.id} to be forgotten"):
-                handle.await_gone()
-            if not call.json:
-                call.put(f"job {handle.id} is forgotten")
+            handles, kept = _ended_before(client, time.time() - age, with_dead_letters=with_dead_letters)
+        purged = [handle.id for handle in handles]
+        if not dry_run:
+            purged = _purge(call, handles, kept, with_dead_letters=with_dead_letters)
     if call.json:
-        call.put_json({"purged": [handle.id for handle in handles]})
-    elif not handles:
-        call.put("no job ended so long ago")
+        left = [{"id": job, "letters": letters} for job, letters in kept.items()]
+        call.put_json({"purged": purged, "kept": left, "dry_run": dry_run})
+        return
+    for job in purged:
+        call.put(f"job {job} would be purged" if dry_run else f"job {job} is purged")
+    for job, letters in kept.items():
+        call.put(f"job {job} stays: it has {counted(letters, 'open dead letter')} (`sardonyx dlq list {job}`)")
+    if kept:
+        call.say("--with-dead-letters purges these jobs too, and removes their dead letters")
+    elif not purged:
+        call.put("no job ended that long ago")
+
+
+def _ended_before(client: Client, before: float, *, with_dead_letters: bool) -> tuple[list[JobHandle], dict[str, int]]:
+    """The jobs to purge, the oldest first, and those that stay with how many open dead letters they have."""
+    from sardonyx.client.job_handle import JobHandle
+
+    views = [view for view in client.jobs() if view.ended_at is not None and view.ended_at <= before][::-1]
+    kept = {view.id: view.letters for view in views if view.letters and not with_dead_letters}
+    return [JobHandle(client, view.id) for view in views if view.id not in kept], kept
+
+
+def _purge(call: Call, handles: list[JobHandle], kept: dict[str, int], *, with_dead_letters: bool) -> list[str]:
+    """Purge the jobs and wait until they are gone; those with dead letters that were counted only now go to ``kept``."""
+    asked: list[JobHandle] = []
+    for handle in handles:
+        try:
+            handle.ask_purge(with_dead_letters=with_dead_letters)
+            asked.append(handle)
+        except SardonyxError as error:
+            if error.code == "SX-JOB-LETTERS":
+                kept[handle.id] = int(error.where["letters"])
+            elif error.code != "SX-JOB-GONE":
+                raise
+            else:  # somebody else purged it meanwhile, which is what was wanted
+                asked.append(handle)
+    purged = []
+    for handle in asked:
+        try:
+            with call.patience(f"job {handle.id} to be deleted"):
+                handle.await_gone(with_dead_letters=with_dead_letters)
+            purged.append(handle.id)
+        except SardonyxError as error:
+            if error.code != "SX-JOB-LETTERS":
+                raise
+            kept[handle.id] = int(error.where["letters"])
+    return purged
 
 
 def _told(call: Call, view: JobView, text: str) -> int:

@@ -16,7 +16,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the begin
 
 def register(link_app: typer.Typer) -> None:
     """Put the commands where they belong."""
-    connected(link_app, "lag")(lag)
+    connected(link_app, "lag", kafka=True)(lag)
 
 
 def lag(call: Call, job: JobId) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -15,7 +16,8 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
-from sardonyx.cli.words import clock, summary
+from sardonyx.cli.event_text import clock, summary
+from sardonyx.cli.files import write_lines
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted, near
 
@@ -119,7 +121,7 @@ def show(
 def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
     from coordinator.history import reader
     from coordinator.loop.event_log import read_entries
-    from sardonyx.cli.story import change_data, change_lines, effect_data
+    from sardonyx.cli.history_text import change_data, change_lines, effect_data
 
     decided = next(reader.decided(zk, n, n), None)
     if decided is None:
@@ -336,16 +338,10 @@ def export(
         from coordinator.history import reader
 
         lines = reader.export(zk, our_version(), first)
-        head = next(lines)  # whatever is wrong is told before there is a file
-        if out is None:
-            sys.stdout.buffer.write(head)
-            sys.stdout.buffer.writelines(lines)
-            return
-        part = out.with_name(out.name + ".part")
-        with part.open("wb") as file:  # so that a file of that name is always whole
-            file.write(head)
-            file.writelines(lines)
-        part.replace(out)
+        head = next(lines)
+        write_lines(out, itertools.chain([head], lines))
+    if out is None:
+        return
     header = msgspec.json.decode(head)
     if call.json:
         call.put_json({"file": str(out), **{key: header[key] for key in ("deployment", "first", "last", "version")}})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.words import clock
+from sardonyx.cli.event_text import clock
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def list_peers(call: Call) -> None:
 
 def show(call: Call, peer: PeerId) -> None:
     """A peer's life from the log: when it was born, what it was offered and did, how each of it ended."""
+    from sardonyx.cli.history_text import life
     from sardonyx.cli.log_commands import tree_of
-    from sardonyx.cli.story import life
     from sardonyx.client.ids import find_peer
 
     with tree_of(call) as zk:
@@ -77,7 +77,7 @@ def _peers_ever(zk: ZooKeeperSession) -> set[str]:
 
 def evict(call: Call, peer: PeerId) -> None:
     """Take a peer out. At work it drops its open batch first; its daemon brings it back under a new id, an idle one at once."""
-    from sardonyx.cli.story import change_data, eviction
+    from sardonyx.cli.history_text import change_data, eviction
 
     with call.client() as client, call.patience("the peer to be taken out"):
         decided = client.evict(peer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.cli.words import clock
+from sardonyx.cli.event_text import clock
 from sardonyx.client.views import JobView, Lag, PeerView, TaskView
 from sardonyx.core.units import duration
 

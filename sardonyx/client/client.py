@@ -100,7 +100,8 @@ class Client:
         from sardonyx.zookeeper.session import ZooKeeperSession
 
         self.settings = settings
-        self._zk = ZooKeeperSession.connect(settings, survive_expiry=True)
+        self.zk = ZooKeeperSession.connect(settings, survive_expiry=True)
+        """The session, for the other modules of this package."""
         self._live = _LiveCounts(settings)
 
     def __enter__(self) -> Client:
@@ -113,7 +114,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection. Jobs go on."""
-        self._zk.close()
+        self.zk.close()
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
         """Hand a job in: checked, its code uploaded, and the request put where the coordinator takes it from.
@@ -131,9 +132,9 @@ class Client:
         self._check_name(loaded.spec.name)
         spec = loaded.spec
         if loaded.code is not None and spec.code is not None:
-            self._put_code(node_paths.code(spec.code), loaded.code)
+            self.put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
-        self._zk.request(JobSubmitted(job=job_id, spec=spec))
+        self.zk.request(JobSubmitted(job=job_id, spec=spec))
         log.info("job submitted", job=job_id, tasks=len(spec.catalog))
         return JobHandle(self, job_id, spec)
 
@@ -143,7 +144,7 @@ class Client:
         Raises:
             SardonyxError: ``SX-JOB-UNKNOWN`` (names the nearest one), ``SX-JOB-AMBIGUOUS``.
         """
-        submitted = self._submitted()
+        submitted = self.submitted()
         notes = self._job_notes()  # after the above, so that a job on its way from one to the other is seen
         names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
@@ -152,15 +153,15 @@ class Client:
 
     def jobs(self) -> list[JobView]:
         """Every job that is known, the latest first; rows only where they need no look into Kafka."""
-        submitted = self._submitted()
+        submitted = self.submitted()
         notes = self._job_notes()
-        specs = self._zk.read_many(node_paths.job_spec(job) for job in notes)
+        specs = self.zk.read_many(node_paths.job_spec(job) for job in notes)
         views = [
-            self._view(job, decode_spec(specs[node_paths.job_spec(job)]), note, live=False)
+            self.view_of(job, decode_spec(specs[node_paths.job_spec(job)]), note, live=False)
             for job, note in notes.items()
             if node_paths.job_spec(job) in specs
         ]
-        views += [self._view(job, spec, None, live=False) for job, spec in submitted.items() if job not in notes]
+        views += [self.view_of(job, spec, None, live=False) for job, spec in submitted.items() if job not in notes]
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
 
     def peers(self, *, since: bool = False) -> list[PeerView]:
@@ -169,9 +170,9 @@ class Client:
         Args:
             since: also tell since when each is what it is, which takes a look into the log.
         """
-        names = self._zk.children(node_paths.PEER_STATE)
-        states = self._zk.read_many(node_paths.peer_state(name) for name in names)
-        pulses = self._zk.read_many(node_paths.pulse(name) for name in names)
+        names = self.zk.children(node_paths.PEER_STATE)
+        states = self.zk.read_many(node_paths.peer_state(name) for name in names)
+        pulses = self.zk.read_many(node_paths.pulse(name) for name in names)
         notes = {
             name: msgspec.json.decode(states[node_paths.peer_state(name)], type=PeerNote)
             for name in names
@@ -201,8 +202,8 @@ class Client:
         from coordinator.history import reader
         from coordinator.loop.event_log import last
 
-        name = find_peer(peer, self._zk.children(node_paths.PEER_STATE))
-        before = self._zk.read(node_paths.peer_state(name))
+        name = find_peer(peer, self.zk.children(node_paths.PEER_STATE))
+        before = self.zk.read(node_paths.peer_state(name))
         if before is not None and msgspec.json.decode(before, type=PeerNote).state == "revoked":
             raise SardonyxError(
                 "SX-PEER-REVOKED",
@@ -211,8 +212,8 @@ class Client:
                 fix=f"`sardonyx peers show {name}` shows why",
                 where={"peer": name},
             )
-        first = last(self._zk) + 1
-        self._zk.request(Evicted(peer=name))
+        first = last(self.zk) + 1
+        self.zk.request(Evicted(peer=name))
         self.await_node(
             node_paths.peer_state(name),
             lambda data: data is None or msgspec.json.decode(data, type=PeerNote).state == "revoked",
@@ -226,7 +227,7 @@ class Client:
             ),
         )
         # It may have gone for another reason; then the request is still on its way, and comes to nothing.
-        for decided in reader.decided(self._zk, first):
+        for decided in reader.decided(self.zk, first):
             node = [change for change in decided.changes if change.path == node_paths.peer_state(name)]
             if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
                 return decided
@@ -243,8 +244,8 @@ class Client:
         from coordinator.history import reader
 
         oldest = self._oldest_request()
-        submitted = job in self._submitted()
-        explanation = explain(reader.present(self._zk), job)  # after the above: a request travels from there to here
+        submitted = job in self.submitted()
+        explanation = explain(reader.present(self.zk), job)  # after the above: a request travels from there to here
         outside = []
         ended = explanation.status in ENDED and all(reason.code != "links-going" for reason in explanation.reasons)
         gone = explanation.status is None and not submitted
@@ -261,13 +262,13 @@ class Client:
 
     def led(self) -> bool:
         """Whether any coordinator stands for this deployment."""
-        return bool(self._zk.children(node_paths.ELECTION))
+        return bool(self.zk.children(node_paths.ELECTION))
 
     # Underneath
 
     def _oldest_request(self) -> str | None:
         """The path of the request that has waited longest; None if none waits."""
-        waiting = self._zk.children(node_paths.INBOX)
+        waiting = self.zk.children(node_paths.INBOX)
         first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
         return None if first is None else f"{node_paths.INBOX}/{first}"
 
@@ -277,11 +278,11 @@ class Client:
         ``oldest`` was the oldest request a moment ago. That it waits still is asked for besides its age, which two clocks
         tell that may differ: a request that is taken in at once is never called late.
         """
-        stands = None if oldest is None else self._zk.last_change(oldest)
+        stands = None if oldest is None else self.zk.last_change(oldest)
         waits = 0.0 if stands is None else time.time() - stands[1]
         if waits < LATE:
             return None
-        many = len(self._zk.children(node_paths.INBOX))
+        many = len(self.zk.children(node_paths.INBOX))
         requests = "1 request is" if many == 1 else f"{many} requests are"
         return f"{requests} not taken in, for {duration(waits)}; look into the log of the coordinator{self._leader()}"
 
@@ -289,10 +290,10 @@ class Client:
         """Where the coordinator that won the last election runs, in words; empty if none ever did."""
         from sardonyx.core.events import EpochNote
 
-        data = self._zk.read(node_paths.EPOCH)
+        data = self.zk.read(node_paths.EPOCH)
         return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
 
-    def _is_gone(self, job: str) -> bool:
+    def is_gone(self, job: str) -> bool:
         """Whether a job is nowhere: neither asked for, nor in the tree, nor known after all that is logged.
 
         Looked for on the way that a job takes, inbox, log, ``/job``, so that none slips by. One that is logged and does
@@ -300,12 +301,12 @@ class Client:
         """
         from coordinator.history import reader
 
-        self._zk.sync()
-        if job in self._submitted() or self._zk.read(node_paths.job_status(job)) is not None:
+        self.zk.sync()
+        if job in self.submitted() or self.zk.read(node_paths.job_status(job)) is not None:
             return False
-        return job not in reader.present(self._zk).jobs
+        return job not in reader.present(self.zk).jobs
 
-    def _put_code(self, path: str, code: bytes) -> None:
+    def put_code(self, path: str, code: bytes) -> None:
         """Put a job's code where peers find it. If it stands there it is written again all the same.
 
         The leader removes code that no job names and that nobody has written for an hour. It removes only the version
@@ -313,9 +314,9 @@ class Client:
         """
         from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
 
-        while not self._zk.create(path, code):
+        while not self.zk.create(path, code):
             try:
-                self._zk.commit([Set(path, code)])
+                self.zk.commit([Set(path, code)])
             except (TransactionFailed, OutcomeUnknown):
                 continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
             else:
@@ -340,7 +341,7 @@ class Client:
         """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""
         from coordinator.history import reader
 
-        known = reader.present(self._zk).peers
+        known = reader.present(self.zk).peers
         return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
 
     def await_node(
@@ -355,7 +356,7 @@ class Client:
 
         while True:
             changed.clear()
-            if done(self._zk.read(path, watch=wake)):
+            if done(self.zk.read(path, watch=wake)):
                 return
             left = deadline - time.monotonic()
             if left <= 0:
@@ -370,7 +371,7 @@ class Client:
         return load(os.fspath(job) if isinstance(job, os.PathLike) else job)
 
     def _check_name(self, name: str) -> None:
-        submitted = self._submitted()
+        submitted = self.submitted()
         notes = self._job_notes()  # after the above: see there
         known: dict[str, tuple[str, str]] = {job: (spec.name, "submitted") for job, spec in submitted.items()}
         known |= {job: (note.name, note.status) for job, note in notes.items()}
@@ -387,33 +388,33 @@ class Client:
                 )
 
     def _job_notes(self) -> dict[str, JobNote]:
-        jobs = self._zk.children(node_paths.JOB)
-        found = self._zk.read_many(node_paths.job_status(job) for job in jobs)
+        jobs = self.zk.children(node_paths.JOB)
+        found = self.zk.read_many(node_paths.job_status(job) for job in jobs)
         return {
             job: msgspec.json.decode(found[node_paths.job_status(job)], type=JobNote)
             for job in jobs
             if node_paths.job_status(job) in found
         }
 
-    def _submitted(self) -> dict[str, JobSpec]:
+    def submitted(self) -> dict[str, JobSpec]:
         """Jobs that are asked for but stand in no ``/job`` yet: in the inbox, or logged and not carried out.
 
         Read in the order in which a request travels, inbox, log, ``/job``, so that none slips by unseen.
         """
         from coordinator.loop.event_log import read_checkpoint, read_log
 
-        requests = [name for name in self._zk.children(node_paths.INBOX) if name.startswith("submit-")]
-        waiting = self._zk.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
+        requests = [name for name in self.zk.children(node_paths.INBOX) if name.startswith("submit-")]
+        waiting = self.zk.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
         asked: list[AnyEvent] = []
         for data in waiting.values():
             with contextlib.suppress(msgspec.DecodeError):  # anybody may write there; the coordinator refuses it
                 asked.append(decode_request(data))
-        behind = [event for _, event in read_log(self._zk, first=read_checkpoint(self._zk) + 1)]
+        behind = [event for _, event in read_log(self.zk, first=read_checkpoint(self.zk) + 1)]
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
 
-    def _view(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
+    def view_of(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, self.settings.deployment, job)
-        notes = task_notes(self._zk.read_many, graph, job)
+        notes = task_notes(self.zk.read_many, graph, job)
         counts = self._live_counts(graph, job, note, notes) if live else None
         return job_view(job, spec, graph, note, notes, counts)
 

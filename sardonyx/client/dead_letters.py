@@ -1,14 +1,15 @@
-"""Dead letters again: what there is of them, and a new job that reads those of one task, each once, whatever happens.
+"""Dead letters: list them, redo them in a new job, drop them. Each letter is redone or dropped once, whatever happens.
 
-A redo is claimed and handed in by one transaction in ZooKeeper: the node that says up to where the letters of a task were
-redone moves on, by version, with the request that submits the new job. So there is no moment between the two: of two redos at
-the same time the second takes only what the first did not, and a command that dies has done both or neither.
+A claim is a node in ZooKeeper that says up to which offset the letters of a task were redone or dropped. One transaction
+moves it on, by version, and puts the requests for the coordinator into the inbox: the new job, and how many letters are
+claimed by now. So of two redos at the same time the second takes only what the first did not, and a command that dies has done
+both or neither.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from sardonyx.client.ids import job_gone, new_id
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Create, JobSubmitted, encode_event, kind_of
+from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, encode_event, kind_of
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.failpoints import failpoint
@@ -30,24 +31,28 @@ if TYPE_CHECKING:
     from sardonyx.job.load import LoadedJob
 
 LETTERS = "letters"
-"""Name of the input task that a redo reads its letters by, if the job has none of that name."""
+"""Name of the input task that a redo reads its letters with, if the job has no task of that name."""
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """Letters that were handed to a new job."""
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Letters that were handed to a new job, or dropped."""
 
     job: str
+    """Id of the new job; of dropped letters a unique name for the claim."""
     start: int
     end: int
-    """The offset behind the last one."""
+    """The offset after the last one."""
+    dropped: bool = False
 
 
 class Claims(msgspec.Struct, frozen=True):
     """``/redo/<job>.<task>``."""
 
     next: int = 0
-    """The first offset that was not redone."""
+    """The first offset that no claim covers."""
     claims: list[Claim] = []
+    letters: int = 0
+    """How many letters the claims cover."""
 
 
 class Pile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,16 +62,18 @@ class Pile(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     letters: int
     waiting: int
-    """How many of them were not redone."""
+    """How many of them were neither redone nor dropped."""
+    dropped: int = 0
+    """How many of them were dropped."""
     first_at: float | None = None
     """When the first one was written, seconds since 1970."""
     last_at: float | None = None
     redone_by: list[str] = []
-    """Ids of the jobs that it was redone by."""
+    """Ids of the jobs that redid letters of this task."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead letter where it lies."""
+    """One dead letter."""
 
     job: str
     offset: int
@@ -75,8 +82,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """When it was written, seconds since 1970."""
     letter: Letter
     record: Any
-    """The row as a dict; text where it could not be read."""
+    """The row as a dict; text if it could not be read."""
     redone_by: str | None = None
+    """Id of the job that redid it."""
+    dropped: bool = False
 
 
 class DeadLetters:
@@ -89,13 +98,13 @@ class DeadLetters:
     def __init__(self, client: Client) -> None:
         client.settings.require("kafka")
         self._client = client
-        self._zk = client._zk  # noqa: SLF001 - a part of the client in a module of its own
+        self._zk = client.zk
 
     def piles(self, job: str | None = None) -> list[Pile]:
-        """All that there are, by job and task; tasks without any are left out.
+        """The dead letters by job and task. Tasks without any are left out.
 
         Args:
-            job: only of this one; an id, the beginning of one, or a name.
+            job: only those of this job; an id, the beginning of one, or a name.
 
         Raises:
             SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
@@ -105,7 +114,7 @@ class DeadLetters:
         return [pile for pile in found if pile.letters]
 
     def show(self, job: str, offset: int, task: str | None = None) -> Stored:
-        """One letter whole.
+        """One letter.
 
         Raises:
             SardonyxError: ``SX-DLQ-NONE``, ``SX-DLQ-TASK``, ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
@@ -135,41 +144,57 @@ class DeadLetters:
         """
         name = self._client.job(job).id
         found, topic = self._one_topic(name, task)
-        claims = self._claims(name, found)[0].claims
-        with closing(self._read(topic, first)) as messages:
-            stored = (self._stored(name, claims, message) for message in messages)
-            return list(itertools.islice((each for each in stored if each is not None), most))
+        with closing(self._letters(name, found, topic, first)) as stored:
+            return list(itertools.islice(stored, most))
 
-    def _stored(self, job: str, claims: Sequence[Claim], message: Any) -> Stored | None:
-        letter, offset = told(message), message.offset()
-        if letter is None:  # somebody else's, on a topic of ours
-            return None
-        return Stored(
-            job=job,
-            offset=offset,
-            at=message.timestamp()[1] / 1000,
-            letter=letter,
-            record=_record(letter, message.value()),
-            redone_by=next((claim.job for claim in claims if claim.start <= offset < claim.end), None),
-        )
+    def each(self, job: str, task: str | None = None) -> Iterator[Stored]:
+        """All letters of a job, task by task, one after the other.
+
+        Args:
+            job: an id, the beginning of one, or a name.
+            task: only those of this task.
+
+        Raises:
+            SardonyxError: ``SX-DLQ-TASK``, ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
+        """
+        name = self._client.job(job).id
+        topics = self._topics(name) if task is None else [(task, self._topic(name, task))]
+        for each, topic in topics:
+            yield from self._letters(name, each, topic)
+
+    def _letters(self, job: str, task: str, topic: str, first: int = 0) -> Generator[Stored, None, None]:
+        claims = self._claims(job, task)[0].claims
+        with closing(self._read(topic, first)) as messages:
+            for message in messages:
+                letter, offset = told(message), message.offset()
+                if letter is None:  # written by somebody else
+                    continue
+                claim = next((claim for claim in claims if claim.start <= offset < claim.end), None)
+                yield Stored(
+                    job=job,
+                    offset=offset,
+                    at=message.timestamp()[1] / 1000,
+                    letter=letter,
+                    record=_record(letter, message.value()),
+                    redone_by=None if claim is None or claim.dropped else claim.job,
+                    dropped=claim is not None and claim.dropped,
+                )
 
     def redo_each(
         self, job: str, task: str | None = None, mended: LoadedJob | None = None
     ) -> Iterator[tuple[str, JobHandle]]:
-        """Hand in a job for each task with letters that were not redone yet, and give each with its task as soon as it is.
+        """Submit a job for each task with letters that were neither redone nor dropped; yields each as soon as it is submitted.
 
         Args:
             job: an id, the beginning of one, or a name.
-            task: only for this one.
-            mended: the job as it should have been; None: as it was.
+            task: only for this task.
+            mended: the corrected job; None: as it was.
 
         Raises:
-            SardonyxError: ``SX-DLQ-TASK``: the job or the mended one has no such task; then none is handed in.
+            SardonyxError: ``SX-DLQ-TASK``: the job or the corrected one has no such task; then nothing is submitted.
                 ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
         """
-        if task is not None:
-            self._topic(self._client.job(job).id, task)
-        piles = [pile for pile in self.piles(job) if pile.waiting and task in (None, pile.task)]
+        piles = self._waiting(job, task)
         if mended is not None:
             for pile in piles:
                 redo_spec(mended.spec, pile.task, "", "", 0, 0)
@@ -178,16 +203,41 @@ class DeadLetters:
             if handle is not None:
                 yield pile.task, handle
 
+    def successors(self, job: str, task: str | None = None) -> list[Pile]:
+        """Letters that failed again: those that wait in the jobs that redid the letters of this job, and in theirs.
+
+        Args:
+            job: an id, the beginning of one, or a name.
+            task: only those that come from this task.
+        """
+        found: list[Pile] = []
+        left = [by for pile in self.piles(job) if task in (None, pile.task) for by in pile.redone_by]
+        seen: set[str] = set()
+        while left:
+            name = left.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                piles = self.piles(name)
+            except SardonyxError as error:
+                if error.code != "SX-JOB-UNKNOWN":
+                    raise
+                continue  # it was forgotten, which its letters prevent
+            found += [pile for pile in piles if pile.waiting]
+            left += [by for pile in piles for by in pile.redone_by]
+        return found
+
     def redo(self, job: str, task: str, mended: LoadedJob | None = None) -> JobHandle | None:
-        """Hand in a job that reads the task's letters that were not redone yet; None if there are none.
+        """Submit a job that reads the task's letters that were neither redone nor dropped; None if there are none.
 
         Args:
             job: the job's id.
-            task: whose letters.
-            mended: the job as it should have been; None: as it was.
+            task: the task that failed on them.
+            mended: the corrected job; None: as it was.
 
         Raises:
-            SardonyxError: ``SX-DLQ-TASK``, the (mended) job has no such task; ``SX-JOB-GONE``.
+            SardonyxError: ``SX-DLQ-TASK``, the (corrected) job has no such task; ``SX-JOB-GONE``.
         """
         spec = self._client.job(job).spec() if mended is None else mended.spec
         topic = self._topic(job, task)
@@ -196,23 +246,77 @@ class DeadLetters:
             claims, version = self._claims(job, task)
             if any(claim.job == redo_id for claim in claims.claims):  # by a transaction whose reply was lost
                 return JobHandle(self._client, redo_id)
-            end = self._behind_last(topic, claims.next)
-            if end is None:
+            end, count = self._after_last(topic, claims.next)
+            if not count:
                 return None
             again = redo_spec(spec, task, redo_id, topic, claims.next, end)
             claim = Claim(redo_id, claims.next, end)
             self._code(again, mended)
-            if self._commit(job, task, Claims(end, [*claims.claims, claim]), version, again):
+            claimed = Claims(end, [*claims.claims, claim], claims.letters + count)
+            if self._commit(job, task, claimed, version, again):
                 return JobHandle(self._client, redo_id, again)
 
-    def _commit(self, job: str, task: str, claims: Claims, version: int | None, spec: JobSpec) -> bool:
-        """Claim and submit; False if it was not done, or nobody knows: the claims tell."""
+    def drop_each(self, job: str, task: str | None = None) -> Iterator[tuple[str, int]]:
+        """Drop the letters that were neither redone nor dropped, task by task; yields each task with its number of letters.
+
+        They stay on their topic until the job is forgotten, and a dropped letter is never redone.
+
+        Args:
+            job: an id, the beginning of one, or a name.
+            task: only those of this task.
+
+        Raises:
+            SardonyxError: ``SX-DLQ-TASK``, ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
+        """
+        for pile in self._waiting(job, task):
+            count = self.drop(pile.job, pile.task)
+            if count:
+                yield pile.task, count
+
+    def drop(self, job: str, task: str) -> int:
+        """Drop the task's letters that were neither redone nor dropped, and say how many those were.
+
+        Args:
+            job: the job's id.
+            task: the task that failed on them.
+
+        Raises:
+            SardonyxError: ``SX-DLQ-TASK``, ``SX-JOB-GONE``.
+        """
+        topic = self._topic(job, task)
+        name, asked = new_id("drop"), 0
+        while True:
+            claims, version = self._claims(job, task)
+            if any(claim.job == name for claim in claims.claims):  # by a transaction whose reply was lost
+                return asked
+            end, asked = self._after_last(topic, claims.next)
+            if not asked:
+                return 0
+            claim = Claim(name, claims.next, end, dropped=True)
+            if self._commit(job, task, Claims(end, [*claims.claims, claim], claims.letters + asked), version):
+                return asked
+
+    def _waiting(self, job: str, task: str | None) -> list[Pile]:
+        """The piles with letters that are neither redone nor dropped. Raises ``SX-DLQ-TASK`` for a task without a topic."""
+        if task is not None:
+            self._topic(self._client.job(job).id, task)
+        return [pile for pile in self.piles(job) if pile.waiting and task in (None, pile.task)]
+
+    def _commit(self, job: str, task: str, claims: Claims, version: int | None, spec: JobSpec | None = None) -> bool:
+        """Claim, and submit the job if there is one.
+
+        Returns:
+            False if it was not done, or the outcome is unknown: then the claims tell.
+        """
         from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
 
-        event = JobSubmitted(job=spec.name, spec=spec)
-        request = encode_event(event)
-        if len(request) > ENTRY_LIMIT:
-            self._zk.request(event)  # raises: it says what is too large
+        requests: list[Append] = []
+        events: list[JobSubmitted | LettersClaimed] = [] if spec is None else [JobSubmitted(job=spec.name, spec=spec)]
+        for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters)]:
+            request = encode_event(event)
+            if len(request) > ENTRY_LIMIT:
+                self._zk.request(event)  # raises: it says what is too large
+            requests.append(Append(node_paths.inbox_prefix(kind_of(event), self._zk.runtime.token()), request))
         path, data = node_paths.redo(job, task), msgspec.json.encode(claims)
         failpoint("redo-claim")
         try:
@@ -220,7 +324,7 @@ class DeadLetters:
                 [
                     Check(node_paths.job_status(job)),  # or the claim would outlive the job
                     Create(path, data) if version is None else SetIf(path, data, version),
-                    Append(node_paths.inbox_prefix(kind_of(event), self._zk.runtime.token()), request),
+                    *requests,
                 ]
             )
         except TransactionFailed:
@@ -234,13 +338,13 @@ class DeadLetters:
         return True
 
     def _code(self, spec: JobSpec, mended: LoadedJob | None) -> None:
-        """Put the code there, or touch it, so that it is not swept before the new job names it."""
+        """Write the code again, so that the coordinator does not remove it before the new job names it."""
         if spec.code is None:
             return
         path = node_paths.code(spec.code)
         code = self._zk.read(path) if mended is None else mended.code
         if code is not None:
-            self._client._put_code(path, code)  # noqa: SLF001
+            self._client.put_code(path, code)
 
     def _topics(self, job: str) -> list[tuple[str, str]]:
         """The tasks of a job that keep dead letters, with their topics."""
@@ -270,12 +374,12 @@ class DeadLetters:
             return
         yield from read(self._client.settings, topic, start)
 
-    def _behind_last(self, topic: str, start: int) -> int | None:
-        """The offset behind the last letter from ``start`` on; None if there is none."""
-        last = None
+    def _after_last(self, topic: str, start: int) -> tuple[int, int]:
+        """The offset after the last letter from ``start`` on, and how many there are."""
+        end, count = start, 0
         for message in self._read(topic, start):
-            last = message.offset()
-        return None if last is None else last + 1
+            end, count = message.offset() + 1, count + 1
+        return end, count
 
     def _claims(self, job: str, task: str) -> tuple[Claims, int | None]:
         found = self._zk.read_version(node_paths.redo(job, task))
@@ -283,41 +387,50 @@ class DeadLetters:
 
     def _pile(self, job: str, task: str, topic: str) -> Pile:
         claims, _ = self._claims(job, task)
+        dropped = [range(claim.start, claim.end) for claim in claims.claims if claim.dropped]
         first = last = None
-        count = waiting = 0
+        count = waiting = gone = 0
         for message in self._read(topic):
             at = message.timestamp()[1] / 1000
             first, last = (at if first is None else first), at
             count += 1
             waiting += message.offset() >= claims.next
+            gone += any(message.offset() in each for each in dropped)
         return Pile(
             job=job,
             task=task,
             letters=count,
             waiting=waiting,
+            dropped=gone,
             first_at=first,
             last_at=last,
-            redone_by=[claim.job for claim in claims.claims],
+            redone_by=[claim.job for claim in claims.claims if not claim.dropped],
         )
 
 
 def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: int) -> JobSpec:
-    """The job that works on dead letters: the task and everything behind it, with the letters in front. Pure.
+    """The job that works on dead letters: the task and all tasks after it, with the letters as input. Pure.
 
     Args:
-        spec: the job that they come from, or a mended one.
-        task: whose letters.
+        spec: the job that they come from, or a corrected one.
+        task: the task that failed on them.
         name: of the new job, which is its id too.
         topic: of the letters.
         start: the first of them.
-        end: the offset behind the last one.
+        end: the offset after the last one.
 
     Raises:
         SardonyxError: ``SX-DLQ-TASK``, there is no such task.
     """
     tasks = {each.name: each for each in spec.catalog}
     if task not in tasks:
-        raise _no_task(spec.name, task, list(tasks))
+        raise SardonyxError(
+            "SX-DLQ-TASK",
+            f"job {spec.name} has no task {task}",
+            cause=f"its tasks are {', '.join(tasks)}",
+            fix="name one of them with --task, or give a job that has this task",
+            where={"job": spec.name},
+        )
     kept = {task}
     while more := {target for source, target in spec.workflow if source in kept} - kept:
         kept |= more
@@ -346,7 +459,7 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
 
 
 def _formats(task: TaskSpec) -> dict[str, Any]:
-    """By topic, how records of a Kafka input are to be read; of one that reads dead letters, as it says itself."""
+    """By topic, how to read the records of a Kafka input. An input of dead letters says so itself."""
     if task.type != "input" or task.connector != "kafka":
         return {}
     if task.options.get("format") == FORMAT:
@@ -355,14 +468,14 @@ def _formats(task: TaskSpec) -> dict[str, Any]:
 
 
 def _again(task: TaskSpec) -> TaskSpec:
-    """A folder that the job has written to is written to again, beside what is there."""
+    """The task as the redo runs it: an output of files appends to what the job has written."""
     if task.type == "output" and task.connector == "files":
         return msgspec.structs.replace(task, options={**task.options, "mode": "append"})
     return task
 
 
 def _record(letter: Letter, value: bytes | None) -> Any:
-    if letter.kind == "large":  # it stayed where it came from
+    if letter.kind == "large":  # the letter does not hold it
         return None
     if letter.kind == "row" and value is not None:
         from queues.dead_letters import row_of
@@ -375,10 +488,12 @@ def _record(letter: Letter, value: bytes | None) -> Any:
 def _no_task(job: str, task: str | None, known: list[str]) -> SardonyxError:
     return SardonyxError(
         "SX-DLQ-TASK",
-        f"job {job} has no task {task}" if task else f"several tasks of job {job} keep dead letters",
-        cause=f"those that it could be are {', '.join(known) or 'none: no task of it keeps dead letters'}",
+        f"job {job} has no task {task} that keeps dead letters"
+        if task
+        else f"several tasks of job {job} keep dead letters",
+        cause=f"tasks that keep them: {', '.join(known)}" if known else "no task of this job keeps dead letters",
         fix="name one of them with --task"
         if known
-        else 'set on_error to "dead_letter" on a task to keep what it fails on',
+        else 'set on_error to "dead_letter" on a task to keep the records that it fails on',
         where={"job": job},
     )

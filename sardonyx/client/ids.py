@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.text import near
+from sardonyx.core.text import counted, near, plural
 
 
 def new_id(name: str) -> str:
@@ -63,6 +63,18 @@ def job_gone(job: str) -> SardonyxError:
         "could not read its submission and left it out. What a job has written stays",
         fix=f"`sardonyx job explain {job}` says which, if it was not long ago; the coordinator's log has what it left out",
         where={"job": job},
+    )
+
+
+def job_has_letters(job: str, letters: int) -> SardonyxError:
+    """The error for a purge that would remove dead letters that were neither redone nor dropped."""
+    return SardonyxError(
+        "SX-JOB-LETTERS",
+        f"job {job} has {counted(letters, 'dead letter')} that {plural(letters, 'was', 'were')} neither redone nor dropped",
+        cause="a purge removes a job's dead letters with it",
+        fix=f"redo them (`sardonyx dlq redo {job}`), save them (`sardonyx dlq export {job}`), drop them "
+        f"(`sardonyx dlq drop {job}`), or purge the job with --with-dead-letters",
+        where={"job": job, "letters": letters},
     )
 
 

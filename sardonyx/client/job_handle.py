@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sardonyx.client.ids import job_gone
+from sardonyx.client.ids import job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
@@ -36,20 +36,23 @@ class JobHandle:
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
         self.id = job
         self._client = client
-        self._zk: ZooKeeperSession = client._zk  # noqa: SLF001 - the two are one thing in two classes
+        self._zk: ZooKeeperSession = client.zk
         self._spec = spec
         self._changed = threading.Event()
 
     def __repr__(self) -> str:
         return f"JobHandle({self.id!r})"
 
-    def status(self) -> JobView:
-        """The job, its tasks and their rows as they stand now.
+    def status(self, *, live: bool = True) -> JobView:
+        """The job, its tasks and their rows as they are now.
+
+        Args:
+            live: whether to ask Kafka for the rows of tasks that are not complete.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
-        return self._view_of(self._sought(self._note()), live=True)
+        return self._view_of(self._sought(self._note()), live=live)
 
     def lag(self) -> list[LinkLag]:
         """What is unread on each link that a task reads, and for how long, in the order of the tasks; asks Kafka.
@@ -108,52 +111,73 @@ class JobHandle:
         """
         self._zk.request(JobKilled(job=self.id))
 
-    def purge(self, timeout: float | str | None = CARRY_OUT) -> None:
-        """Have the job forgotten: its node, its tasks, its counts. What it has written stays.
+    def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
+        """Have the job forgotten: its node, its tasks, its counts, its dead letters. What it has written stays.
 
         Args:
-            timeout: how long to wait until it is gone; None: for ever. A job whose topics are still being removed goes
-                when they are.
+            timeout: how long to wait until it is gone; None: without limit. A job whose topics are still being removed
+                goes when they are gone.
+            with_dead_letters: forget the job even if it has dead letters that were neither redone nor dropped.
 
         Raises:
-            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-GONE``: it was forgotten before.
+            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-LETTERS``: it has such dead letters; ``SX-JOB-GONE``: it was
+                forgotten before.
             Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
         """
-        self.ask_purge()
-        self.await_gone(timeout)
+        self.ask_purge(with_dead_letters=with_dead_letters)
+        self.await_gone(timeout, with_dead_letters=with_dead_letters)
 
-    def ask_purge(self) -> None:
+    def ask_purge(self, *, with_dead_letters: bool = False) -> None:
         """The first half of :meth:`purge`: ask, and do not wait."""
-        self.require_ended()
-        self._zk.request(JobPurged(job=self.id))
+        self.require_purgeable(with_dead_letters=with_dead_letters)
+        self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters))
 
-    def require_ended(self) -> None:
-        """Raises ``SX-JOB-NOT-ENDED`` as long as anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
+    def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
+        """Raises ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if the job cannot be purged like this."""
+        letters = self.require_ended().letters
+        if letters and not with_dead_letters:
+            raise job_has_letters(self.id, letters)
+
+    def require_ended(self) -> JobNote:
+        """The job's status. Raises ``SX-JOB-NOT-ENDED`` while anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
         note = self._sought(self._note())
         if note is None or note.status not in ENDED:
             raise SardonyxError(
                 "SX-JOB-NOT-ENDED",
                 f"job {self.id} has not ended: it is {note.status if note else 'submitted'}",
-                cause="a job is forgotten only when nothing of it runs any more",
+                cause="only a job that has ended can be purged",
                 fix=f"wait for it (`sardonyx job await {self.id}`) or end it (`sardonyx job kill {self.id}`) first",
                 where={"job": self.id},
             )
+        return note
 
-    def await_gone(self, timeout: float | str | None = CARRY_OUT) -> None:
+    def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
         """The second half of :meth:`purge`."""
         led = self._client.led()
+        kept = 0
+
+        def done(data: bytes | None) -> bool:
+            # The letters of a job are counted when its topics are removed, which may be after the request.
+            nonlocal kept
+            kept = 0 if data is None or with_dead_letters else msgspec.json.decode(data, type=JobNote).letters
+            return data is None or kept > 0
+
         self._client.await_node(
             node_paths.job_status(self.id),
-            lambda data: data is None,
+            done,
             timeout,
             Interrupted(
                 "SX-JOB-PURGE-PENDING",
-                f"that job {self.id} is to be forgotten is asked for, but it is still there",
-                cause="its topics are still being removed" if led else "no coordinator leads this deployment",
-                fix="it will go as soon as that is done" if led else "it will go as soon as a coordinator leads",
+                f"Job {self.id} is queued for deletion but still exists.",
+                cause="the coordinator is still removing its topics" if led else "no coordinator leads this deployment",
+                fix="wait: the coordinator deletes it after that"
+                if led
+                else "start a coordinator (`sardonyx coordinator`); it deletes the job",
                 where={"job": self.id},
             ),
         )
+        if kept:
+            raise job_has_letters(self.id, kept)
 
     def waits_for(self, patience: float = TAKE_IN) -> str | None:
         """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing.
@@ -194,7 +218,7 @@ class JobHandle:
             SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
         """
         if self._spec is None:
-            asked = self._client._submitted().get(self.id)  # noqa: SLF001
+            asked = self._client.submitted().get(self.id)
             data = self._zk.read(node_paths.job_spec(self.id))  # after the above: a job travels from there to here
             self._spec = asked if data is None else decode_spec(data)
         if self._spec is None:
@@ -235,7 +259,7 @@ class JobHandle:
 
     def _sought(self, note: JobNote | None) -> JobNote | None:
         """The note; where there is none (yet), the job is looked for, and ``SX-JOB-GONE`` raised if it is nowhere."""
-        if note is None and self._client._is_gone(self.id):  # noqa: SLF001
+        if note is None and self._client.is_gone(self.id):
             raise job_gone(self.id)
         return note
 
@@ -246,7 +270,7 @@ class JobHandle:
         self._changed.set()
 
     def _view_of(self, note: JobNote | None, *, live: bool) -> JobView:
-        return self._client._view(self.id, self.spec(), note, live=live)  # noqa: SLF001
+        return self._client.view_of(self.id, self.spec(), note, live=live)
 
     def _ended(self, note: JobNote) -> JobView:
         if note.status == "failed":

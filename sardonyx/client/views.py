@@ -90,6 +90,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """How many more virtual peers it needs before it can go on."""
     submitted_at: float | None = None
     ended_at: float | None = None
+    letters: int = 0
+    """Dead letters that were neither redone nor dropped; known once the job has ended and its topics are gone."""
 
     @property
     def ended(self) -> bool:
@@ -222,6 +224,7 @@ def job_view(
         waits_for=0 if note.status in ENDED else note.waits_for,
         submitted_at=note.submitted_at,
         ended_at=note.ended_at,
+        letters=note.letters,
     )
 
 

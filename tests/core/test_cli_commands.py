@@ -33,6 +33,11 @@ COMMANDS = [
     ["job", "await"],
     ["job", "kill"],
     ["job", "purge"],
+    ["dlq", "list"],
+    ["dlq", "show"],
+    ["dlq", "redo"],
+    ["dlq", "drop"],
+    ["dlq", "export"],
     ["link", "lag"],
     ["peers", "list"],
     ["peers", "show"],
@@ -97,6 +102,34 @@ def test_an_error_with_json_is_an_object_on_stdout(invoke) -> None:
     result = invoke("job", "list", "--json")
     assert json.loads(result.stdout)["error"]["code"] == "SX-CONFIG-MISSING"
     assert "SX-CONFIG-MISSING" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["job", "submit", "job.py"],
+        ["job", "list"],
+        ["job", "kill", "x"],
+        ["job", "purge", "x"],
+        ["peers", "list"],
+        ["log", "at", "1"],
+    ],
+    ids=" ".join,
+)
+def test_an_address_that_a_command_does_not_use_is_refused(command: list[str], invoke) -> None:
+    """`--kafka` on a command that never talks to Kafka would be silently ignored."""
+    result = invoke(*command, "--kafka", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "No such option: --kafka" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["stop"], ["stop", "stream"], ["stop", "stream", "--now"]], ids=" ".join)
+def test_job_stop_names_the_command_that_ends_a_job(arguments: list[str], invoke) -> None:
+    """People look for `job stop`; it is not listed, and says which command to use."""
+    result = invoke("job", *arguments)
+    assert result.exit_code == 2
+    assert f"sardonyx job kill {arguments[1] if len(arguments) > 1 else 'ID'}" in result.stderr
+    assert " stop " not in invoke("job", "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, decode_state, encode_state, new_state, project
 from coordinator.history import replay
 from coordinator.history.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
+from sardonyx.cli.history_text import change_lines, effect_data, eviction, life
 from sardonyx.cli.log_commands import wanted
-from sardonyx.cli.story import change_lines, effect_data, eviction, life
 from sardonyx.client.views import Outside, Why, cluster_view
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError

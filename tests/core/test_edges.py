@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sardonyx import Job, OnError, blackhole, connector, generator, kafka
-from sardonyx.cli.draw import draw
+from sardonyx.cli.graph_text import draw
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import Route, decode_spec, encode_spec

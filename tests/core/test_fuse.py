@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.state import Plan
 from sardonyx import Job, blackhole, files, generator, kafka, sql
-from sardonyx.cli.draw import draw
+from sardonyx.cli.graph_text import draw
 from sardonyx.client.views import job_view
 from sardonyx.core.events import Counts, TaskNote
 from sardonyx.core.graph import graph_of

@@ -97,7 +97,7 @@ class Piles(DeadLetters):
         if task == "b":
             raise SardonyxError("SX-JOB-GONE", "gone")
         self.handed.append(task)
-        return JobHandle(SimpleNamespace(_zk=None), f"{task}-redo")  # type: ignore[arg-type]
+        return JobHandle(SimpleNamespace(zk=None), f"{task}-redo")  # type: ignore[arg-type]
 
 
 def test_what_is_handed_in_is_told_before_the_next_fails() -> None:

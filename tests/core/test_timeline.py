@@ -12,7 +12,7 @@ from history_maker import History
 from coordinator.core.state import new_state
 from coordinator.history.replay import Replay
 from coordinator.history.timeline import Incident, Past, incidents
-from sardonyx.cli.story import incident_line
+from sardonyx.cli.history_text import incident_line
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     Acked,

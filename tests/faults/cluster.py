@@ -124,7 +124,7 @@ class Cluster(contextlib.ExitStack):
         """Whose coordinator leads, as the epoch says."""
 
         def leading() -> Seat | None:
-            data = self.client._zk.read(node_paths.EPOCH)
+            data = self.client.zk.read(node_paths.EPOCH)
             pid = msgspec.json.decode(data, type=EpochNote).leader.rpartition(":")[2] if data else "0"
             found = self.whose(int(pid))
             return found[0] if found and found[0].process is found[1] else None

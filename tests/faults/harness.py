@@ -311,7 +311,7 @@ class Run:
     def _status(self, cluster: Cluster, job: str) -> str:
         """Raises Broken if the job has failed."""
         try:
-            data = cluster.client._zk.read(node_paths.job_status(job))
+            data = cluster.client.zk.read(node_paths.job_status(job))
         except ZooKeeperAway:
             return ""
         note = msgspec.json.decode(data, type=JobNote) if data else None

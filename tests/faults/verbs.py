@@ -260,7 +260,7 @@ def _owned(zk: ZooKeeperSession, path: str) -> tuple[bytes, ZnodeStat] | None:
 def _expire_peer(scene: Scene, rng: random.Random) -> str:
     with scene.seat(rng) as seat:
         assert seat.process is not None
-        zk = scene.cluster.client._zk
+        zk = scene.cluster.client.zk
         for peer in zk.children(node_paths.PULSE):
             found = _owned(zk, node_paths.pulse(peer))
             if found is None:
@@ -273,7 +273,7 @@ def _expire_peer(scene: Scene, rng: random.Random) -> str:
 
 
 def _expire_leader(scene: Scene, _rng: random.Random) -> str:
-    zk = scene.cluster.client._zk
+    zk = scene.cluster.client.zk
     seat = scene.cluster.leader()
     assert seat.process is not None
     first = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:], default="nobody")

@@ -179,16 +179,16 @@ def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client
     """So that the leader sees that it is wanted; also by two at a time, and while it is removed between two writes."""
     path, code = node_paths.code("0" * 64), b"PK" + bytes(100_000)
     zk = connected._zk
-    connected._put_code(path, code)
+    connected.put_code(path, code)
     _, first = zk.read_version(path) or (b"", -1)
-    connected._put_code(path, code)
+    connected.put_code(path, code)
     _, second = zk.read_version(path) or (b"", -1)
     assert second > first
 
     def put(client: Client) -> None:
         for _ in range(50):
-            client._put_code(path, code)
-            assert client._zk.read(path) in (code, None)
+            client.put_code(path, code)
+            assert client.zk.read(path) in (code, None)
 
     with Client(settings=settings) as other, ThreadPoolExecutor(3) as pool:
         putting = [pool.submit(put, client) for client in (connected, other)]
@@ -199,7 +199,7 @@ def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client
         for each in putting:
             each.result()
     assert removals > 1
-    connected._put_code(path, code)
+    connected.put_code(path, code)
     assert zk.read(path) == code
 
 

@@ -50,11 +50,14 @@ def test_ended_jobs_are_forgotten(settings: Settings, zk: ZooKeeperSession, sard
         refused = sardonyx("job", "purge", "one", "needy", code=1).stderr
         assert "SX-JOB-NOT-ENDED" in refused
         assert status(zk, "one-aaaaaa") is not None
-        assert "one-aaaaaa is forgotten" in sardonyx("job", "purge", "one").stdout
+        assert "one-aaaaaa is purged" in sardonyx("job", "purge", "one").stdout
         assert zk.children(node_paths.JOB) == ["needy-dddddd", "three-cccccc", "two-bbbbbb"]
-        assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout) == {"purged": []}
+        assert json.loads(sardonyx("job", "purge", "--older-than", "7 days", "--json").stdout)["purged"] == []
         assert "SX-DLQ-TASK" in sardonyx("dlq", "redo", "three", "--task", "wrok", code=1).stderr
-        assert sardonyx("dlq", "redo", "three").stdout == "no dead letters that were not redone\n"
+        assert sardonyx("dlq", "redo", "three").stdout == "job three has no dead letters\n"
+        would = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--dry-run", "--json").stdout)
+        assert would == {"purged": ["two-bbbbbb", "three-cccccc"], "kept": [], "dry_run": True}
+        assert status(zk, "two-bbbbbb") is not None
         purged = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout)["purged"]
         assert purged == ["two-bbbbbb", "three-cccccc"]
         assert "keep_jobs" in sardonyx("job", "show", "one", code=1).stderr
@@ -171,5 +174,5 @@ def test_waiting_for_a_node_leaves_one_watch(settings: Settings, monkeypatch: py
         late = Interrupted("SX-JOB-PURGE-PENDING", "late")
         with pytest.raises(Interrupted):
             client.await_node(node_paths.EPOCH, lambda _: False, "200 ms", late)
-        (watches,) = client._zk.client._data_watchers.values()
+        (watches,) = client.zk.client._data_watchers.values()
         assert len(watches) == 1

@@ -13,7 +13,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sardonyx import Interrupted, Job, JobFailed, files, generator, kafka
-from sardonyx.cli.story import incident_line
+from sardonyx.cli.history_text import incident_line
 from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.core import node_paths
 from sardonyx.testing import Cluster, kill_at

@@ -124,7 +124,14 @@ def test_a_dead_letter_says_what_it_was_and_why_it_died(ran: Ran) -> None:
     assert (row.letter.attempts, row.letter.error) == (3, "ValueError")
     assert (row.letter.origin.topic, row.letter.origin.partition, row.letter.origin.offset) == (ran.topic, 1, 1)
     shown = ran.house.call("dlq", "show", ran.handle.id, str(row.offset), "--task", "parse").stdout
-    for part in ("3 times, with ValueError", "offset 1", "'n': 3", "raise ValueError", "nobody yet", "SX-FN-RAISED"):
+    for part in (
+        "3 times, with ValueError",
+        "offset 1",
+        "'n': 3",
+        "raise ValueError",
+        "open: neither redone nor dropped",
+        "SX-FN-RAISED",
+    ):
         assert part in shown
     (share,) = DeadLetters(ran.house.client).letters(ran.handle.id, "share")
     assert (share.record["n"], share.letter.error, share.letter.origin.topic) == (
@@ -152,9 +159,10 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
             until(lambda child=child: child.poll() is not None, what=f"death at {failpoint}", timeout=60)
             assert child.poll() == KILLED, child.log_tail(20)
         assert ran.dead(first, "share")[0]["waiting"] == left
-    assert house.call("dlq", "redo", first, "--task", "share").stdout.strip() == "no dead letters that were not redone"
     (by,) = ran.dead(first, "share")[0]["redone_by"]
     house.completed(house.client.job(by))
+    nothing = house.call("dlq", "redo", first, "--task", "share").stdout.strip()
+    assert nothing == f"job {first} has no open dead letters: 1 redone by {by}"
 
     handles: list[JobHandle | None] = []
     both = threading.Barrier(2)
@@ -176,10 +184,34 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
     assert second["{'n': 3}"].letter.origin.topic == ran.topic
     assert second["not json"].letter.origin.offset == 3
 
+    nothing = house.call("dlq", "redo", first, "--task", "parse").stdout
+    assert f"4 dead letters failed again and are now in job {again.id}, task parse: `sardonyx dlq redo" in nothing
+
     (job,) = json.loads(house.call("dlq", "redo", again.id, "--spec", ran.mended(), "--json").stdout)["jobs"]
     view = house.completed(house.client.job(job["id"]))
     assert (view.task("parse").rows_in, view.task("parse").rows_out, view.task("parse").dead) == (4, 3, 1)
     assert ran.numbers() == [n for n in range(40) if n not in (13, 15)]
+    closes_what_is_left(house, job["id"], ran.folder)
+
+
+def closes_what_is_left(house: House, job: str, folder: Path) -> None:
+    """The letter that can never be redone is saved and dropped; before that the job is not purged without a word."""
+    house.crew.until(lambda: house.client.job(job).status().letters == 1, "the letters of the job to be counted")
+    refused = house.call("job", "purge", job)
+    told(refused, "SX-JOB-LETTERS", f"job {job} has 1 dead letter that was neither redone nor dropped")
+    kept = json.loads(house.call("job", "purge", "--older-than", "0 s", "--dry-run", "--json").stdout)["kept"]
+    assert {"id": job, "letters": 1} in kept
+    out = folder / "letters.jsonl"
+    house.call("dlq", "export", job, "--out", str(out))
+    (saved,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (saved["record"], saved["letter"]["failure"]["code"]) == ("not json", "SX-RECORD-UNDECODABLE")
+    dropped = json.loads(house.call("dlq", "drop", job, "--json").stdout)
+    assert dropped == {"job": job, "dropped": [{"task": "parse", "letters": 1}]}
+    assert "has no open dead letters: 1 was dropped" in house.call("dlq", "drop", job).stdout
+    (line,) = house.call("dlq", "show", job).stdout.splitlines()
+    assert "(dropped)" in line
+    house.crew.until(lambda: house.client.job(job).status().letters == 0, "the coordinator to know of the drop")
+    assert house.call("job", "purge", job).stdout.strip() == f"job {job} is purged"
 
 
 def test_letters_go_with_their_job_and_take_nobody_elses_topic(ran: Ran) -> None:

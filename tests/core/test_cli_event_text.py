@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 
 from sardonyx.cli import report
-from sardonyx.cli.draw import draw, headline
+from sardonyx.cli.event_text import summary
+from sardonyx.cli.graph_text import draw, headline
 from sardonyx.cli.progress import PlainLines, Rates, share
-from sardonyx.cli.words import summary
 from sardonyx.client.views import JobView, TaskView
 from sardonyx.core import events
 from sardonyx.core.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError

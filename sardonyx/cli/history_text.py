@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.history.replay import Change, Decided, concerned_peers, place_of
 from coordinator.history.timeline import Incident
-from sardonyx.cli.words import failure_words, rows, summary
+from sardonyx.cli.event_text import failure_words, rows, summary
 from sardonyx.core.events import (
     Assignment,
     Completed,

@@ -10,8 +10,8 @@ from sardonyx.cli.call import Call, connected
 
 def register(app: typer.Typer) -> None:
     """Put the commands where they belong."""
-    connected(app, "doctor")(doctor)
-    connected(app, "config")(config)
+    connected(app, "doctor", kafka=True)(doctor)
+    connected(app, "config", kafka=True)(config)
     connected(app, "deployments")(deployments)
 
 
