@@ -75,7 +75,9 @@ def test_every_relative_link_leads_somewhere(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_that_is_named_exists(name: str) -> None:
     """A path in the repository, in backticks, is one that is there. What a run writes below ``bench/results`` is exempt."""
-    named = {path for _, line in prose(ROOT / name) for path in PATH.findall(line) if not path.startswith("bench/results")}
+    named = {
+        path for _, line in prose(ROOT / name) for path in PATH.findall(line) if not path.startswith("bench/results")
+    }
     if name == "CHANGELOG.md":  # tells of what was renamed
         return
     assert not sorted(path for path in named if not (ROOT / path).exists()), "correct these paths"

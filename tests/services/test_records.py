@@ -223,7 +223,7 @@ def test_letters_go_with_their_job_and_take_nobody_elses_topic(ran: Ran) -> None
         house.make_named(name)
     standing = {topic for topic in topics(house) if topic.startswith(f"{deployment}.{job}.")}
     assert standing == {f"{deployment}.{job}.{task}.dead" for task in ("parse", "share")}
-    house.call("job", "purge", job)
+    house.call("job", "purge", job, "--with-dead-letters")
     house.crew.until(lambda: not topics(house) & standing, "the dead letters to go")
     with closing(ZooKeeperSession.connect(house.settings)) as zk:
         until(lambda: not [n for n in zk.children(node_paths.REDO) if n.startswith(f"{job}.")], what="the claims to go")
