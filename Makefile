@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check quick core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
+.PHONY: help demo docs test check quick core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,6 +15,7 @@ AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 UPGRADE := --upgrade
+DOCS := .venv-docs
 # The first Python that is new enough; another one: make PYTHON=/path/to/python
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -76,6 +77,16 @@ test-compose: $(READY) java ## the same suite on the cluster of docker-compose.y
 	$(PYTEST) -m "not faults" tests/services || status=$$?; \
 	docker compose down --volumes; exit $$status
 
+docs: $(DOCS)/.ready ## the documentation as a site in build/docs; any warning fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "build/docs/index.html"
+
+# An environment of its own: the site is made from sources and text, and needs nothing that Sardonyx needs.
+$(DOCS)/.ready: requirements-docs.lock
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-docs.lock
+	@touch $@
+
 # The runtime lock is for daemons. It takes its versions from the development lock, so that what is tested is what runs.
 lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml allows, or only what is missing: make lock UPGRADE=
 	@$(PIP) uv
@@ -87,7 +98,7 @@ lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml a
 	@! grep -n '://' requirements*.lock
 
 clean: ## remove what was made here (the fetched Kafka stays in your cache directory)
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .sardonyx spark-warehouse
+	@rm -rf $(VENV) $(DOCS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .sardonyx spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
