@@ -43,11 +43,10 @@ from machine import machine
 
 from coordinator.core.state import encode_state
 from coordinator.daemon import SWITCH, Coordinator
-from coordinator.loop import event_log as journal
 from coordinator.loop import snapshots
 from coordinator.loop.election import Leadership
-from coordinator.loop.event_log import Intake
 from coordinator.loop.leader import Leader
+from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.events import PulseNote, Set
 from sardonyx.runtime.logging import configure_logging
@@ -296,7 +295,7 @@ class Filling:
     def _append(self, won: Leadership, entries: int) -> None:
         while len(self._waiting) < entries:
             self._waiting += pure_round(self._pure, self._crowd, 50, 1)
-        journal.append(won, self._waiting[0][0], [Intake(event) for _, event in self._waiting])
+        append(won, self._waiting[0][0], [PendingEntry(event) for _, event in self._waiting])
         self._waiting = []
 
 
@@ -472,10 +471,10 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=100, help="virtual peers of each of these daemons")
     parser.add_argument("--coordinator", action="store_true", help="be a coordinator without Kafka, until killed")
     args = parser.parse_args()
+    sys.setswitchinterval(SWITCH)  # as the coordinator's process does
     if args.coordinator:
         Coordinator(load_settings(), Links()).run()
         return 0
-    sys.setswitchinterval(SWITCH)  # as a coordinator does
     figures = {}
     services = zookeeper() if set(args.part) - {"shapes"} else contextlib.nullcontext(load_settings())
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, services as settings:

@@ -33,8 +33,8 @@ import psutil
 
 from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
-from coordinator.daemon import Coordinator
-from coordinator.loop import event_log as journal
+from coordinator.daemon import SWITCH, Coordinator
+from coordinator.loop import event_log
 from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.task_loop import TaskLoop
@@ -176,6 +176,7 @@ def serve() -> None:
 
 def coordinate() -> None:
     """A coordinator, until SIGTERM."""
+    sys.setswitchinterval(SWITCH)  # as the coordinator's process does
     coordinator = Coordinator(load_settings(), WideLinks())
     with heard([signal.SIGTERM], lambda _: coordinator.stop()):
         coordinator.run()
@@ -403,7 +404,7 @@ def told_by_the_log(zk: ZooKeeperSession) -> dict[str, Any]:
     answered: list[float] = []
     points: dict[str, list[float]] = {name: [] for name in ("at", "idle", "offered", "at_work", "events")}
     first: float | None = None
-    for n, entry in journal.read_entries(zk):
+    for n, entry in event_log.read_entries(zk):
         event = entry.event
         kinds[kind_of(event)] += 1
         first = event.at if first is None else first

@@ -23,10 +23,10 @@ import psutil
 
 from coordinator.core.decide import Timers, decide, surplus
 from coordinator.core.state import State, new_state
-from coordinator.loop import event_log as journal
-from coordinator.loop import snapshots
 from coordinator.loop.election import Candidate, Leadership
+from coordinator.loop.intake import Scan
 from coordinator.loop.leader import Leader
+from coordinator.loop.log_writer import Appended
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
     Acked,
@@ -264,21 +264,20 @@ class World:
         """Measure the loop's steps as they run; what a step asks another one to do is that one's."""
         leader: Any = self._leader
         parts = (
-            (leader, "_apply", "effects"),
-            (leader, "_applied", "effects"),
-            (leader, "_keep", "snapshot"),
-            (leader, "_kept", "snapshot"),
+            (leader._intake, "begin", "read"),  # noqa: SLF001
+            (leader._log, "pack", "append"),  # noqa: SLF001
+            (leader._log, "submit", "append"),  # noqa: SLF001
+            (leader._effects, "flush", "effects"),  # noqa: SLF001
+            (leader._effects, "drain", "effects"),  # noqa: SLF001
+            (leader, "_write_snapshot", "snapshot"),
+            (leader._snapshots, "finish", "snapshot"),  # noqa: SLF001
         )
         with ExitStack() as stack:
             for owner, name, step in parts:
                 stack.enter_context(replaced(owner, name, partial(self._timed, step, getattr(owner, name))))
-            in_pieces = (
-                (snapshots, "writing", "snapshot"),
-                (leader._watches, "collect", "read"),  # noqa: SLF001
-                (journal, "appending", "append"),
-            )
-            for owner, name, step in in_pieces:
-                stack.enter_context(replaced(owner, name, partial(self._timed_pieces, step, getattr(owner, name))))
+            read, wait = Scan.read, Appended.wait
+            stack.enter_context(replaced(Scan, "read", lambda *args: self._timed("read", read, *args)))
+            stack.enter_context(replaced(Appended, "wait", lambda appended: self._counted(wait, appended)))
             stack.enter_context(self._in("decide"))
             yield
 
@@ -306,12 +305,10 @@ class World:
         with self._in(step):
             return function(*args)
 
-    def _timed_pieces(self, step: str, function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
-        pieces = function(*args)
-        while (piece := self._timed(step, partial(next, pieces, self))) is not self:
-            if step == "append":
-                self.kinds.update(kind_of(intake.event) for intake in piece)
-            yield piece
+    def _counted(self, wait: Callable[..., Any], appended: Appended) -> Any:
+        entries = self._timed("append", wait, appended)
+        self.kinds.update(kind_of(entry.event) for entry in entries)
+        return entries
 
     def _put(self, requests: list[Any], born: list[PeerBorn], dying: list[PeerDied]) -> None:
         """Pulses and requests into the tree, as peers and clients do, only many to a transaction."""

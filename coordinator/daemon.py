@@ -1,4 +1,4 @@
-"""The coordinator as a process: connects, stands for election, leads (:mod:`coordinator.loop.leader`), and begins anew."""
+"""The coordinator as a process: connects, stands for election, leads (:mod:`coordinator.loop.leader`), and starts over."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ import structlog
 from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop.election import Candidate, LeadershipEnded, identity
 from coordinator.loop.leader import Leader
-from coordinator.loop.side_effects import OuterEffects
+from coordinator.loop.side_effects import SideEffects
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobNote
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.retrying_worker import RetryingWorker
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a coordinator that broke stands again; doubled each time, until a leadership lasts."""
+"""Seconds before a coordinator whose leadership broke stands for election again; doubled each time, until a leadership lasts."""
 LASTS = 60.0
-"""Seconds of leadership after which earlier troubles are forgotten."""
+"""Seconds of leadership after which earlier failures are forgotten."""
 CONNECT_ATTEMPT = 3.0
-"""Seconds of one attempt to connect; after the first one it is said what is waited for."""
+"""Seconds of one attempt to connect; after the first one, what is waited for is logged."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
 
 SWITCH = 0.0005
-"""Seconds after which the thread that decides gives way to the one that speaks with ZooKeeper. At Python's own 5 ms each step
-of a request or an answer waits so long for it, and what was sent ahead is answered late."""
+"""Seconds after which the thread that decides gives way to the one that speaks with ZooKeeper. With Python's own 5 ms, each step
+of a request or an answer waits that long, and what was sent ahead is answered late."""
 
-LATE_PAUSE = 1.0
-"""Seconds between attempts to remove topics that were made too late."""
+ABANDONED_PAUSE = 1.0
+"""Seconds between two attempts to delete topics that were created too late."""
+ABANDONED_THREADS = 4
+"""Jobs whose topics are deleted at a time, if they were created too late."""
 
 _OVER = (Deposed, OutcomeUnknown, SessionLost, LeadershipEnded, ZooKeeperAway)
-"""Ways in which a leadership ends that are nobody's fault here."""
+"""Ways in which a leadership ends without a fault in this process."""
 log = structlog.get_logger()
 
 
@@ -54,67 +57,75 @@ class Connect(Protocol):
 
 
 class Coordinator:
-    """A coordinator in this process: connects, stands for election, leads, and begins anew when that ends.
+    """A coordinator in this process: connects, stands for election, leads, and starts over when that ends.
 
     Args:
         settings: where ZooKeeper is, the deployment, timers.
-        outer: how topics are made and removed; on Kafka if not given.
+        side_effects: how topics are created and deleted: :class:`coordinator.kafka.job_links.KafkaLinks`.
         connect: opens a session with ZooKeeper.
-        clockwork: time and threads.
+        runtime: time and threads.
     """
 
     def __init__(
         self,
         settings: Settings,
-        outer: OuterEffects | None = None,
+        side_effects: SideEffects,
         *,
         connect: Connect = ZooKeeperSession.connect,
         runtime: Runtime = REAL,
     ) -> None:
         self._settings = settings
-        self._outer = KafkaLinks(settings) if outer is None else outer
+        self._side_effects = side_effects
         self._connect = connect
         self._runtime = runtime
         self._stop = runtime.signal()
         self._wake = runtime.signal()
-        self._troubles = 0
+        self._failures = 0
+        """Leaderships in a row that broke."""
         self._session: ZooKeeperSession | None = None
         self.leading = runtime.signal()
         """Set while this one leads."""
+        self._abandoned = RetryingWorker(
+            "abandoned",
+            threads=ABANDONED_THREADS,
+            first_pause=ABANDONED_PAUSE,
+            longest_pause=ABANDONED_PAUSE,
+            runtime=runtime,
+        )
 
     def stop(self) -> None:
         """Make :meth:`run` return soon, from any thread."""
         self._stop.set()
         self._wake.set()
+        self._abandoned.close()
 
     def run(self) -> None:
         """Be a coordinator until :meth:`stop`.
 
         Raises:
-            SetupError: ZooKeeper denies access, or the address is none.
-            SardonyxError: ``SX-LOG-FORMAT``: the deployment was made by another version.
+            SetupError: ZooKeeper denies access, or the address is invalid.
+            SardonyxError: ``SX-LOG-FORMAT``: another version made the deployment.
         """
-        sys.setswitchinterval(SWITCH)
         while (zk := self._connected()) is not None:
             pause = self._term(zk)
             if pause:
                 self._stop.wait(pause)
 
     def _term(self, zk: ZooKeeperSession) -> float:
-        """Stand and lead once, and end the session, so that another can lead. Gives the pause until the next time."""
+        """Stand and lead once, and end the session, so that another can lead. Returns the seconds until the next time."""
         began, self._session = self._runtime.now(), zk
         try:
             self._stand_and_lead(zk)
         except _OVER as error:
             if not self._stop.is_set():
-                log.warning("leadership or candidacy ended", code=error.code, reason=error.message)
+                log.warning("leadership_ended", code=error.code, error=error.message)
         except Exception as error:
             if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
                 raise
-            # Not passed over: the leadership is over, and the pause grows for as long as it happens again.
-            self._troubles = 1 if self._runtime.now() - began > LASTS else self._troubles + 1
-            pause = min(FIRST_PAUSE * 2.0 ** (self._troubles - 1), LONGEST_PAUSE)
-            log.error("leadership broke, stands again after a pause", pause=pause, times=self._troubles, exc_info=error)
+            # The leadership is over, and the pause grows for as long as this happens again.
+            self._failures = 1 if self._runtime.now() - began > LASTS else self._failures + 1
+            pause = min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
+            log.error("leadership_broke", retry_in_seconds=pause, attempt=self._failures, exc_info=error)
             return pause
         finally:
             self.leading.clear()
@@ -124,33 +135,35 @@ class Coordinator:
 
     def _stand_and_lead(self, zk: ZooKeeperSession) -> None:
         candidate = Candidate(zk, self._wake)
-        log.info("stands for election", me=identity())
+        log.info("election_entered", candidate=identity())
         if not candidate.wait(self._stop):
             return
-        leader = Leader(candidate.take(), self._settings, self._outer, wake=self._wake, late=self._note_late)
+        leader = Leader(
+            candidate.take(), self._settings, self._side_effects, wake=self._wake, abandoned=self._delete_abandoned
+        )
         self.leading.set()
         leader.lead(self._stop)
-        log.info("leaves the leadership", n=leader.state.n)
+        log.info("leadership_left", n=leader.state.n)
 
-    def _note_late(self, job: str, spec: JobSpec) -> None:
-        """In a thread of a leadership that is over, whose topics may have come behind the back of whoever leads now."""
-        self._runtime.spawn(f"late-{job}", lambda: self._undo_late(job, spec))
+    def _delete_abandoned(self, job: str, spec: JobSpec) -> None:
+        """Called when a leadership is over, whose topics may have been created after the next leader deleted them."""
+        self._abandoned.submit(job, lambda _attempt: self._deletes_abandoned(job, spec))
 
-    def _undo_late(self, job: str, spec: JobSpec) -> None:
-        """If their job has ended nobody else removes them. If not, they are its topics, whoever made them."""
-        while not self._stop.is_set():
-            zk = self._session
-            try:
-                if zk is not None:
-                    zk.sync()
-                    data = zk.read(node_paths.job_status(job))
-                    if data is None or msgspec.json.decode(data, type=JobNote).status in ENDED:
-                        self._outer.delete_links(job, spec)
-                        log.info("topics that came late are removed", job=job)
-                    return
-            except Exception as error:  # noqa: BLE001 - Kafka or ZooKeeper is away: again, for as long as it takes
-                log.warning("topics that came late cannot be removed yet", job=job, reason=str(error))
-            self._runtime.signal().wait(LATE_PAUSE)
+    def _deletes_abandoned(self, job: str, spec: JobSpec) -> bool:
+        """If the topics' job has ended, no other process deletes them. If not, the topics are in use, whoever created them."""
+        zk = self._session
+        if zk is None:  # between two sessions
+            return False
+        try:
+            zk.sync()
+            data = zk.read(node_paths.job_status(job))
+            if data is None or msgspec.json.decode(data, type=JobNote).status in ENDED:
+                self._side_effects.delete_links(job, spec)
+                log.info("abandoned_topics_deleted", job=job)
+        except Exception as error:  # noqa: BLE001 - Kafka or ZooKeeper is away: again, for as long as it takes
+            log.warning("abandoned_topics_not_deleted", job=job, error=str(error))
+            return False
+        return True
 
     def _connected(self) -> ZooKeeperSession | None:
         """A session, however long it takes; None if stopped before."""
@@ -164,7 +177,7 @@ class Coordinator:
                 if self._runtime.now() - said > REMIND:
                     said = self._runtime.now()
                     hosts = self._settings.zookeeper.hosts
-                    log.warning("waits for ZooKeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
+                    log.warning("waiting_for_zookeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
         return None
 
 
@@ -177,14 +190,15 @@ def main(settings: Settings) -> int:
         SetupError: ``SX-CONFIG-MISSING``, or as :meth:`Coordinator.run`.
     """
     settings.require("zookeeper", "kafka")
+    sys.setswitchinterval(SWITCH)
     log.info(
-        "coordinator starts",
-        me=identity(),
+        "coordinator_started",
+        coordinator=identity(),
         deployment=settings.deployment,
         zookeeper=settings.zookeeper.hosts,
         kafka=settings.kafka.bootstrap_servers,
     )
-    coordinator = Coordinator(settings)
+    coordinator = Coordinator(settings, KafkaLinks(settings))
     ended: list[BaseException] = []
     told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
@@ -200,7 +214,7 @@ def main(settings: Settings) -> int:
         threading.Thread(target=run, name="coordinator", daemon=True).start()
         number = told.get()
         if number is not None:
-            log.info("coordinator stops", signal=signal.Signals(number).name)
+            log.info("coordinator_stopping", signal=signal.Signals(number).name)
             coordinator.stop()
             if told.get() is not None:
                 return 128 + number

@@ -16,8 +16,7 @@ from coordinator.history.export import EntryLine, Header, Mask, lines_of
 from coordinator.history.replay import Decided, Finding, Replay, Stand, Verdict, Verifier, missing_entry
 from coordinator.history.timeline import Incident, Past
 from coordinator.history.timeline import incidents as told
-from coordinator.loop import event_log as journal
-from coordinator.loop import snapshots
+from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, AnyEvent, JobSubmitted
@@ -36,15 +35,15 @@ class Kept(NamedTuple):
 
 def kept(zk: ZooKeeperSession) -> Kept:
     """Which entries the log holds."""
-    first = journal.begins(zk)
-    return Kept(first, max(journal.last(zk), first - 1))
+    first = event_log.begins(zk)
+    return Kept(first, max(event_log.last(zk), first - 1))
 
 
 def present(zk: ZooKeeperSession) -> State:
     """The state after the last entry: all that has been decided."""
     found = snapshots.latest(zk)
     state = new_state(_deployment(zk)) if found is None else decode_state(found[1])
-    return _follow(state, journal.read_log(zk, state.n + 1))
+    return _follow(state, event_log.read_log(zk, state.n + 1))
 
 
 def at(zk: ZooKeeperSession, n: int) -> State:
@@ -65,7 +64,7 @@ def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterat
     """
     _in_range(first - 1, kept(zk))
     replay = Replay(_base(zk, first - 1))
-    for n, event in journal.read_log(zk, replay.state.n + 1):
+    for n, event in event_log.read_log(zk, replay.state.n + 1):
         if last is not None and n > last:
             return
         step = replay.step(n, event)
@@ -93,7 +92,7 @@ def incidents(zk: ZooKeeperSession, job: str) -> list[Incident]:
 
 def _past(zk: ZooKeeperSession, state: State) -> Iterator[Past]:
     replay = Replay(state)
-    for n, entry in journal.read_entries(zk, state.n + 1):
+    for n, entry in event_log.read_entries(zk, state.n + 1):
         yield Past(replay.step(n, entry.event), entry.leader)
 
 
@@ -101,9 +100,9 @@ def stand(zk: ZooKeeperSession) -> Stand:
     """The nodes of the decisions, and which events they may show."""
     for _ in range(STILL):
         zk.sync()
-        low = journal.read_checkpoint(zk)
+        low = event_log.read_checkpoint(zk)
         nodes = _nodes(zk)
-        found = Stand(low, max(journal.last(zk), low), nodes)
+        found = Stand(low, max(event_log.last(zk), low), nodes)
         if found.low == found.high:
             break
     return found
@@ -123,9 +122,9 @@ def verify(
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
     """
     while True:
-        first = journal.begins(zk)
+        first = event_log.begins(zk)
         verdict = _verify(zk, first, thorough=thorough, told=told)
-        if verdict.ok or first == journal.begins(zk):
+        if verdict.ok or first == event_log.begins(zk):
             return verdict
         # compacted while it was read: what was found may be no more than that
 
@@ -137,7 +136,7 @@ def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[
         begin = _base(zk, first - 1)
         verifier = Verifier(begin, standing, _snapshots(zk), thorough=thorough)
         # What comes while we read is played too, up to what was the end when we began.
-        entries = takewhile(lambda entry: entry[0] <= standing.high, journal.read_log(zk, begin.n + 1))
+        entries = takewhile(lambda entry: entry[0] <= standing.high, event_log.read_log(zk, begin.n + 1))
         verdict = verifier.verdict
         for n in verifier.run(entries):
             told(n, standing.high)
@@ -181,10 +180,10 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
         SardonyxError: ``SX-LOG-RANGE``, ``SX-LOG-COMPACTED``.
     """
     standing = stand(zk)
-    first = journal.begins(zk) if first is None else first
+    first = event_log.begins(zk) if first is None else first
     if first > standing.low + 1:  # the nodes are those of an earlier event, and could not be compared
-        raise _out_of_range(first, Kept(journal.begins(zk), standing.low + 1))
-    base = at(zk, first - 1) if first > journal.FIRST else None
+        raise _out_of_range(first, Kept(event_log.begins(zk), standing.low + 1))
+    base = at(zk, first - 1) if first > event_log.FIRST else None
     mask = Mask()
     for job in base.jobs.values() if base is not None else ():
         mask.learn(job.spec)
@@ -204,7 +203,7 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
 
 def _entries(zk: ZooKeeperSession, first: int, last: int) -> Iterator[EntryLine]:
     expected = first
-    for n, entry in journal.read_entries(zk, first):
+    for n, entry in event_log.read_entries(zk, first):
         if n > last:
             break
         if n != expected:  # a compaction came before we
@@ -222,14 +221,14 @@ def _deployment(zk: ZooKeeperSession) -> str:
 
 def _base(zk: ZooKeeperSession, n: int) -> State:
     """The newest state that is stored at or before event ``n``."""
-    found = snapshots.base(zk, n) if n >= journal.FIRST else None
+    found = snapshots.base(zk, n) if n >= event_log.FIRST else None
     return new_state(_deployment(zk)) if found is None else decode_state(found[1])
 
 
 def _state(zk: ZooKeeperSession, n: int) -> State:
     """The state after event ``n``, which must be kept."""
     state = _base(zk, n)
-    return _follow(state, takewhile(lambda entry: entry[0] <= n, journal.read_log(zk, state.n + 1)))
+    return _follow(state, takewhile(lambda entry: entry[0] <= n, event_log.read_log(zk, state.n + 1)))
 
 
 def _follow(state: State, entries: Iterable[tuple[int, AnyEvent]]) -> State:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -31,10 +30,6 @@ DEADLINE = 2 / 3
 
 RENEW = 1 / 4
 """Part of the session timeout after which an idle leader asks ZooKeeper for an answer."""
-
-AHEAD = 3
-"""Transactions that are under way while the next is prepared, or what was appended is decided: ZooKeeper takes longer to answer
-one than to work on it."""
 
 log = structlog.get_logger()
 
@@ -56,8 +51,8 @@ class Leadership:
         self.epoch = note.epoch
         self.version = version
         """The version of ``/epoch`` that every write checks."""
-        self.unheard_of = note.leader
-        """Who leads, until the log has it: it goes with the first entry that is appended."""
+        self.unlogged_leader = note.leader
+        """The leader's ``host:pid``, until it is sent to the log with the first entry that is appended."""
 
     @property
     def deadline(self) -> float:
@@ -99,26 +94,6 @@ class Leadership:
         self.check()
         failpoint("before-write")
         return self.zk.begin(operations, epoch_version=self.version)
-
-    def committing(self, transactions: Iterable[Iterable[Operation]], point: str) -> Iterator[None]:
-        """Commit transactions, a few in flight at once, with a failpoint after each. Yields before each wait.
-
-        Pipelined and not ordered: later transactions may commit even if an earlier one fails.
-        """
-        under_way: deque[Callable[[], None]] = deque()
-
-        def stands() -> None:
-            under_way.popleft()()
-            failpoint(point)
-
-        for operations in transactions:
-            if len(under_way) > AHEAD:
-                yield
-                stands()
-            under_way.append(self.begin(operations))
-        while under_way:
-            yield
-            stands()
 
     def renew(self) -> None:
         """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""

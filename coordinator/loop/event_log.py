@@ -9,24 +9,21 @@ Entries stand in batches, several to a node: what was appended at once costs one
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.loop.election import AHEAD, Leadership
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete
-from sardonyx.runtime.failpoints import failpoint
-from sardonyx.zookeeper.session import ZooKeeperSession
-from sardonyx.zookeeper.transactions import ENTRY_LIMIT, OPERATION_OVERHEAD, PIECE, Check, Operation, SetIf
+from sardonyx.core.events import FORMAT, AnyEvent
+from sardonyx.zookeeper.transactions import SetIf
+
+if TYPE_CHECKING:
+    from sardonyx.zookeeper.session import ZooKeeperSession
 
 FIRST = 1
 """The number of the first entry; so 0 says "nothing yet"."""
-
-BATCH = ENTRY_LIMIT
-"""Bytes of the entries in one node; a single entry that is larger stands alone."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -46,124 +43,14 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: list[Entry]
 
 
-class _Encoded(msgspec.Struct, frozen=True):
-    """A batch of entries that are encoded already."""
-
-    format: int
-    entries: list[msgspec.Raw]
-
-
-class Intake(msgspec.Struct, frozen=True, gc=False):
-    """What is to be appended: an event, and the inbox node it came in by, which goes in the same transaction."""
-
-    event: AnyEvent
-    inbox: str = ""
-    """Name of the node below ``/inbox``; empty for events that the coordinator makes itself."""
-    request: str = ""
-    """The uuid in that name."""
-
-
 class _Format(msgspec.Struct):
     format: int = 0
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
 _batches = msgspec.json.Decoder(Batch)
 
 
-# Entries
-
-
-def append(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> None:
-    """Write events as entries ``first``, ``first + 1`` ... and remove the requests they came from, all fenced.
-
-    In one transaction, or in several in order if they are too large for one: what has been appended when it breaks off
-    stands in the log and is out of the inbox, the rest is as it was.
-
-    Raises:
-        Deposed, TransactionFailed, OutcomeUnknown, SessionLost, LeadershipEnded: as :meth:`Leadership.commit`.
-        InternalError: ``SX-INTERNAL-ENTRY-SIZE``: one of them is too large for the log.
-    """
-    for _ in appending(leadership, first, intakes):
-        pass
-
-
-def appending(leadership: Leadership, first: int, intakes: Iterable[Intake]) -> Iterator[list[Intake]]:
-    """Like :func:`append`; gives piece after piece, in order, as soon as it stands in the log.
-
-    While the caller decides on one, up to ``AHEAD`` more are under way: ``intakes`` are asked for before those in front of
-    them are decided. Each is refused unless the one before it stands, so the log has no hole wherever it breaks off.
-    """
-    under_way: deque[tuple[list[Intake], Callable[[], None]]] = deque()
-
-    def stands() -> list[Intake]:
-        piece, finish = under_way.popleft()
-        finish()
-        leadership.unheard_of = ""
-        failpoint("after-append")
-        return piece
-
-    before: list[Operation] = []
-    for piece, operations in _transactions(first, intakes, leader=leadership.unheard_of):
-        if len(under_way) > AHEAD:
-            yield stands()
-        failpoint("before-append")
-        under_way.append((piece, leadership.begin([*before, *operations])))
-        stands_then = [operation.path for operation in operations if isinstance(operation, Create)]
-        before = list(map(Check, stands_then[-1:]))
-    while under_way:
-        yield stands()
-
-
-def _transactions(first: int, intakes: Iterable[Intake], leader: str) -> Iterator[tuple[list[Intake], list[Operation]]]:
-    """What is appended at a time."""
-    piece: list[Intake] = []
-    operations: list[Operation] = []
-    filled = 0
-    for entries, batch, size in _batches_of(first, intakes, leader):
-        if operations and filled + size > PIECE:
-            yield piece, operations
-            piece, operations, filled = [], [], 0
-        piece += entries
-        operations += batch
-        filled += size
-    if operations:
-        yield piece, operations
-
-
-def _batches_of(
-    first: int, intakes: Iterable[Intake], leader: str
-) -> Iterator[tuple[list[Intake], list[Operation], int]]:
-    """Per batch: its entries, and the node that holds it with the removals of its requests, which stay together; and about how
-    many bytes these are.
-    """
-    entries: list[Intake] = []
-    batch: list[msgspec.Raw] = []
-    removals: list[Operation] = []
-    filled = paths = 0
-    for n, intake in enumerate(intakes, first):
-        data = _encoder.encode(Entry(intake.event, intake.request, leader if n == first else ""))
-        if len(data) > 2 * ENTRY_LIMIT:  # a request has at most half of it; the rest is the entry around it
-            raise InternalError(
-                "SX-INTERNAL-ENTRY-SIZE", f"log entry {n} has {len(data):,} bytes; {2 * ENTRY_LIMIT:,} is the most"
-            )
-        if batch and (filled + len(data) > BATCH or n % node_paths.LOG_BUCKET == 0):
-            yield entries, _batch(n - len(batch), batch, removals), filled + paths
-            entries, batch, removals, filled, paths = [], [], [], 0, 0
-        entries.append(intake)
-        batch.append(msgspec.Raw(data))
-        filled += len(data) + 1
-        if intake.inbox:
-            path = f"{node_paths.INBOX}/{intake.inbox}"
-            removals.append(Delete(path))
-            paths += OPERATION_OVERHEAD + len(path)
-    if batch:
-        yield entries, _batch(n + 1 - len(batch), batch, removals), filled + paths
-
-
-def _batch(first: int, entries: list[msgspec.Raw], removals: list[Operation]) -> list[Operation]:
-    bucket = [Create(node_paths.log_bucket(first))] if first == FIRST or first % node_paths.LOG_BUCKET == 0 else []
-    return [*bucket, Create(node_paths.log_batch(first), _encoder.encode(_Encoded(FORMAT, entries))), *removals]
+# Reading
 
 
 def read_log(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
@@ -249,8 +136,8 @@ def checkpoint(n: int, version: int) -> SetIf:
     return SetIf(node_paths.CHECKPOINT, str(n).encode(), version)
 
 
-def moved(version: int) -> int:
-    """The checkpoint's version after one more move; ZooKeeper counts with 32 bits and a sign."""
+def next_version(version: int) -> int:
+    """The checkpoint's version once it is set again; ZooKeeper counts with 32 bits and a sign."""
     return (version + 1 + 2**31) % 2**32 - 2**31
 
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 import hashlib
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 import structlog
 
 from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
+from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, Create, Delete, Set
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.settings import CoordinatorSettings
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Operation, chunked
@@ -35,6 +38,10 @@ KEPT = 2
 
 SPARSE = 10_000
 """Of every so many entries one snapshot is kept, for as long as the log behind it is: no moment is far from one."""
+
+STATE_AN_ENTRY = 256
+"""Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
+with the state: at ten thousand peers it is one every eight thousand."""
 
 log = structlog.get_logger()
 
@@ -50,31 +57,130 @@ class SnapshotNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _notes = msgspec.json.Decoder(SnapshotNote)
 
 
+class SnapshotWriter:
+    """Writes one snapshot in small steps, so that the leader can do other work in between.
+
+    Args:
+        leadership: whose epoch each write checks.
+        n: the entry after which the state is stored.
+        state: its bytes.
+    """
+
+    def __init__(self, leadership: Leadership, n: int, state: bytes) -> None:
+        parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
+        stored = [Create(node_paths.snapshot_part(n, number), part) for number, part in enumerate(parts)]
+        self._leadership = leadership
+        self._nodes: list[Create] = [Create(node_paths.snapshot(n)), *stored]
+        self._note = Set(
+            node_paths.snapshot(n),
+            msgspec.json.encode(SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())),
+        )
+        self._unsent = deque(self._nodes)
+        self._pipeline = WritePipeline(leadership, "snapshot")  # the parts are independent of each other
+        self._noted: PendingCommit | None = None
+        self._replaced = False
+        self.n = n
+        """The entry after which the state is stored."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the snapshot counts."""
+        return self._noted is not None and self._noted.done
+
+    def advance(self, durable: int) -> None:
+        """Wait for the oldest write in flight, and send what may be sent next.
+
+        Args:
+            durable: the entry up to which all effects are known to be in the tree. The snapshot's note is sent when all parts are
+                stored and this has reached :attr:`n`: what a snapshot holds is not replayed, and so not repaired.
+
+        Raises:
+            LeadershipEnded, Deposed, SessionLost, TransactionFailed, OutcomeUnknown: as :meth:`WritePipeline.submit`.
+        """
+        try:
+            self._pipeline.wait_for_oldest()
+            while self._unsent and not self._pipeline.full:
+                self._pipeline.submit([self._unsent.popleft()])
+        except TransactionFailed:
+            if self._replaced:
+                raise
+            self._start_again()
+        if self._noted is None and not self._unsent and not self._pipeline.in_flight and durable >= self.n:
+            self._noted = self._pipeline.submit([self._note])
+
+    def _start_again(self) -> None:
+        """A leader died while it wrote this very snapshot: remove what it left."""
+        _remove(self._leadership, self.n)  # its reads come after what is in flight
+        self._replaced = True
+        self._unsent = deque(self._nodes)
+        self._pipeline = WritePipeline(self._leadership, "snapshot")
+
+
 def write(leadership: Leadership, n: int, state: bytes) -> None:
-    """Store the state after event ``n``; of the older snapshots the one before it and the sparse ones stay."""
-    for _ in writing(leadership, n, state, lambda: True):
-        pass
+    """Store the state after entry ``n``; of the older snapshots the one before it and the sparse ones stay."""
+    writer = SnapshotWriter(leadership, n, state)
+    while not writer.complete:
+        writer.advance(n)
     thin(leadership)
 
 
-def writing(leadership: Leadership, n: int, state: bytes, stands: Callable[[], bool]) -> Iterator[None]:
-    """Store the state after event ``n``, in steps so that others can work in between. It counts from when all its parts stand and
-    ``stands``, which is asked again and again, says so too.
+class SnapshotSchedule:
+    """Decides when a snapshot is due, writes it while the leader goes on, and removes what it makes superfluous.
+
+    Args:
+        leadership: whose epoch each write checks.
+        settings: ``snapshot_every`` and ``keep_log``, both in entries.
+        last: the entry of the last snapshot; 0 if there is none.
+        size: bytes of that snapshot.
     """
-    parts = [state[at : at + PART] for at in range(0, max(len(state), 1), PART)]
-    stored = [Create(node_paths.snapshot_part(n, number), part) for number, part in enumerate(parts)]
-    nodes = [[node] for node in (Create(node_paths.snapshot(n)), *stored)]
-    try:
-        yield from leadership.committing(nodes, "in-snapshot")
-    except TransactionFailed:  # a leader has died while it wrote this very one
-        _remove(leadership, n)
-        yield from leadership.committing(nodes, "in-snapshot")
-    while not stands():
-        yield
-    note = SnapshotNote(FORMAT, len(parts), hashlib.sha256(state).hexdigest())
-    finish = leadership.begin([Set(node_paths.snapshot(n), msgspec.json.encode(note))])
-    yield
-    finish()
+
+    def __init__(self, leadership: Leadership, settings: CoordinatorSettings, last: int = 0, size: int = 0) -> None:
+        self._leadership = leadership
+        self._settings = settings
+        self._writer: SnapshotWriter | None = None
+        self._started(last, size)
+
+    def _started(self, n: int, size: int) -> None:
+        self._last = n
+        self._distance = max(self._settings.snapshot_every, size // STATE_AN_ENTRY)
+
+    def due(self, n: int) -> bool:
+        """Whether the state after entry ``n`` should be stored."""
+        return n - self._last >= self._distance
+
+    def begin(self, n: int, state: bytes) -> None:
+        """Begin to store the state after entry ``n``; the snapshot before it must be finished."""
+        self._started(n, len(state))
+        self._writer = SnapshotWriter(self._leadership, n, state)
+        self._writer.advance(0)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._writer is not None
+
+    def advance(self, durable: int) -> None:
+        """Go on with the snapshot that is being written, if there is one. Raises as :meth:`SnapshotWriter.advance`."""
+        if self._writer is not None and not self._writer.complete:
+            self._writer.advance(durable)
+
+    def finish(self, durable: int) -> None:
+        """Wait until the snapshot is complete, then remove old snapshots and entries.
+
+        To be called when nothing else is in flight: removal asks many small questions one after the other, and each would wait
+        behind all that was sent before it.
+
+        Args:
+            durable: the entry up to which all effects are in the tree; must have reached the snapshot's.
+        """
+        if self._writer is None:
+            return
+        while not self._writer.complete:
+            self._writer.advance(durable)
+        self._writer = None
+        thin(self._leadership)
+        removed = compact(self._leadership, keep=self._settings.keep_log)
+        log.debug("snapshot_written", n=self._last, entries_removed=removed)
 
 
 def thin(leadership: Leadership) -> None:
@@ -205,6 +311,10 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
         if bucket < start // node_paths.LOG_BUCKET:
             gone.append(Delete(path))
         removals += chunked([operation] for operation in gone)
-    for _ in leadership.committing(removals, "in-compaction"):
-        pass
+    pipeline = WritePipeline(
+        leadership, "compaction"
+    )  # independent of each other: `/log` says already where the log begins
+    for removal in removals:
+        pipeline.submit(removal)
+    pipeline.drain()
     return removed

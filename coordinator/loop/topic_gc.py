@@ -1,6 +1,6 @@
-"""What forgotten jobs have left on Kafka is removed: dead letters, which stay as long as their job is known, and groups.
+"""Removes what purged jobs have left on Kafka: consumer groups, and dead letters, which stay as long as their job is known.
 
-Only what the log says was forgotten is looked for, by its id; so no topic of a user's can be mistaken for one of these.
+Only jobs that the log says were purged are looked for, by their ids; so no topic of a user's can be mistaken for one of these.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import structlog
 
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.retrying_worker import RetryingWorker
 
-PAUSE = 30.0
-"""Seconds after which it is tried again if Kafka was away."""
 LETTERS = "letters"
-"""The format of an input that reads dead letters: ``queues.dead_letters.FORMAT``, which is not loaded here."""
+"""The format of an input that reads dead letters: ``queues.dead_letters.FORMAT``, which is not imported here."""
 
 log = structlog.get_logger()
 
@@ -34,53 +33,46 @@ def readers_of_letters(specs: Mapping[str, JobSpec]) -> dict[str, str]:
     }
 
 
-class Orphans:
-    """Removes them in a thread of its own, which lives as long as there is something to do.
+class TopicCollector:
+    """Removes what purged jobs have left on Kafka, in a thread of its own, and tries again until it is done.
 
     Args:
         forget: removes what jobs of these ids have left; may be called again with the same result, raises if it could not.
-        clockwork: time and threads.
+        runtime: time and threads.
+        pause: seconds between two attempts while Kafka is away.
     """
 
-    def __init__(self, forget: Callable[[Collection[str]], None], runtime: Runtime = REAL) -> None:
+    def __init__(self, forget: Callable[[Collection[str]], None], runtime: Runtime = REAL, pause: float = 30.0) -> None:
         self._forget = forget
-        self._runtime = runtime
-        self._changed = runtime.condition()
+        self._worker = RetryingWorker("topic-gc", first_pause=pause, longest_pause=pause, runtime=runtime)
+        self._lock = runtime.condition()
         self._wanted: tuple[str, ...] = ()
-        self._busy = False
-        self._closed = False
+        """Jobs whose leavings are still to be removed; an attempt takes all of them."""
 
-    def sweep(self, forgotten: Collection[str]) -> None:
+    def collect(self, purged: Collection[str]) -> None:
         """Begin to remove what these jobs have left. Does not wait."""
-        with self._changed:
-            self._wanted = _all(self._wanted, forgotten)
-            if self._wanted and not self._busy and not self._closed:
-                self._busy = True
-                self._runtime.spawn("orphans", self._work)
+        if purged:
+            with self._lock:
+                self._wanted = _each_once(self._wanted, purged)
+            self._worker.submit(None, self._attempt)
 
     def close(self) -> None:
         """Begin nothing more; the next leader does it again."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._worker.close()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._wanted or self._closed:
-                    self._busy = False
-                    return
-                forgotten, self._wanted = self._wanted, ()
-            try:
-                self._forget(forgotten)
-            except Exception as error:  # noqa: BLE001 - Kafka is away: again, for as long as it takes
-                log.warning("what forgotten jobs have left cannot be removed yet", reason=str(error))
-                with self._changed:
-                    self._wanted = _all(forgotten, self._wanted)
-                    if not self._closed:
-                        self._changed.wait(PAUSE)
+    def _attempt(self, _attempt: int) -> bool:
+        with self._lock:
+            jobs, self._wanted = self._wanted, ()
+        try:
+            if jobs:  # otherwise the attempt before this one took them
+                self._forget(jobs)
+        except Exception as error:  # noqa: BLE001 - Kafka is away: again, for as long as it takes
+            log.warning("topics_not_removed", count=len(jobs), error=str(error))
+            with self._lock:
+                self._wanted = _each_once(jobs, self._wanted)
+            return False
+        return True
 
 
-def _all(first: Collection[str], then: Collection[str]) -> tuple[str, ...]:
-    """Each once: what is asked for while Kafka is away comes on top of what was asked for before."""
+def _each_once(first: Collection[str], then: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *then)))

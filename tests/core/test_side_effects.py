@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop import side_effects
-from coordinator.loop.side_effects import OuterWorker
+from coordinator.loop.side_effects import LinksWorker
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.core.events import (
     Counts,
@@ -51,18 +51,16 @@ class Script:
         return answer() if callable(answer) else answer
 
 
-Start = Callable[[Any], tuple[OuterWorker, "queue.Queue[Any]"]]
+Start = Callable[[Any], tuple[LinksWorker, "queue.Queue[Any]"]]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr(side_effects, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(side_effects, "LONGEST_PAUSE", 0.002)
-    started: list[OuterWorker] = []
+def start() -> Iterator[Start]:
+    started: list[LinksWorker] = []
 
-    def make(script: Any) -> tuple[OuterWorker, queue.Queue[Any]]:
+    def make(script: Any) -> tuple[LinksWorker, queue.Queue[Any]]:
         done: queue.Queue[Any] = queue.Queue()
-        started.append(OuterWorker(script, done.put))
+        started.append(LinksWorker(script, done.put, pauses=(0.001, 0.002)))
         return started[-1], done
 
     with capture_logs():  # tracebacks of errors that are meant need not be drawn

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.loop.slot_fencing import THREADS, Fences
+from coordinator.loop.slot_fencing import THREADS, SlotFencer
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)
 
-Start = Callable[..., "tuple[Fences, Kafka]"]
+Start = Callable[..., "tuple[SlotFencer, Kafka]"]
 
 
 class Kafka:
@@ -39,15 +39,15 @@ class Kafka:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    begun: list[Fences] = []
+    begun: list[SlotFencer] = []
 
     def make(
         vacant: Callable[[Slot], bool] = lambda _slot: True,
         lasting: float = 60,
         meanwhile: Callable[[Slot], None] = lambda _slot: None,
-    ) -> tuple[Fences, Kafka]:
+    ) -> tuple[SlotFencer, Kafka]:
         kafka = Kafka(meanwhile)
-        begun.append(Fences(kafka, vacant, lasting))
+        begun.append(SlotFencer(kafka, vacant, lasting))
         return begun[-1], kafka
 
     yield make
@@ -58,16 +58,16 @@ def start() -> Iterator[Start]:
 def test_a_slot_that_was_left_is_fenced(start: Start) -> None:
     """Each of them, once."""
     fences, kafka = start()
-    fences.left(1, ONE, SPEC)
-    fences.left(2, OTHER, SPEC)
+    fences.submit(1, ONE, SPEC)
+    fences.submit(2, OTHER, SPEC)
     assert {kafka.fenced.get(timeout=10), kafka.fenced.get(timeout=10)} == {ONE, OTHER}
 
 
 def test_a_slot_that_somebody_has_taken_meanwhile_is_left_alone(start: Start) -> None:
     """Whoever has it ends by himself what was open, and would only be fenced."""
     fences, kafka = start(vacant=lambda slot: slot == OTHER)
-    fences.left(1, ONE, SPEC)
-    fences.left(2, OTHER, SPEC)
+    fences.submit(1, ONE, SPEC)
+    fences.submit(2, OTHER, SPEC)
     assert kafka.fenced.get(timeout=10) == OTHER
     assert kafka.fenced.empty()
 
@@ -75,7 +75,7 @@ def test_a_slot_that_somebody_has_taken_meanwhile_is_left_alone(start: Start) ->
 def test_what_the_broker_has_ended_by_itself_needs_no_fence(start: Start) -> None:
     """When there are more of them than can be fenced in the life of a transaction."""
     fences, kafka = start(lasting=-1)
-    fences.left(1, ONE, SPEC)
+    fences.submit(1, ONE, SPEC)
     fences.close()
     with pytest.raises(queue.Empty):
         kafka.fenced.get(timeout=0.1)
@@ -90,13 +90,13 @@ def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
 
     with capture_logs() as told:
         fences, kafka = start(meanwhile=breaks)
-        fences.left(1, ONE, SPEC)
-        fences.left(2, OTHER, SPEC)
+        fences.submit(1, ONE, SPEC)
+        fences.submit(2, OTHER, SPEC)
         assert kafka.fenced.get(timeout=10) == OTHER
         # Each is dismissed behind what is told of it, in the same thread.
         assert {kafka.dismissed.get(timeout=10) for _ in range(2)} == {ONE, OTHER}
         fences.close()
-    assert any(line.get("reason") == "Kafka is away" and line["job"] == "j1" for line in told)
+    assert any(line.get("error") == "Kafka is away" and line["job"] == "j1" for line in told)
 
 
 def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
@@ -109,7 +109,7 @@ def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
 
     fences, kafka = start(meanwhile=waits)
     for number in range(most):
-        fences.left(number, Slot("j1", "work", number), SPEC)
+        fences.submit(number, Slot("j1", "work", number), SPEC)
     assert all(running.acquire(timeout=10) for _ in range(THREADS))
     assert not running.acquire(timeout=0.1)
     release.set()
@@ -132,8 +132,8 @@ def test_a_slots_place_in_its_group_is_given_up_behind_its_transaction(start: St
         return slot not in taken
 
     fences, kafka = start(vacant=vacant, meanwhile=meanwhile)
-    fences.left(1, ONE, SPEC)
-    fences.left(2, OTHER, SPEC)
+    fences.submit(1, ONE, SPEC)
+    fences.submit(2, OTHER, SPEC)
     assert sorted(asked.get(timeout=10) for _ in range(4)) == [ONE, ONE, OTHER, OTHER]
     assert kafka.dismissed.get(timeout=10) == OTHER
     assert kafka.fenced.get(timeout=10) == ONE

@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-import pytest
-
-from coordinator.loop import topic_gc
-from coordinator.loop.topic_gc import Orphans, readers_of_letters
+from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
 from sardonyx.client.dead_letters import redo_spec
 from sardonyx.core.spec import JobSpec, TaskSpec
 
@@ -28,31 +25,29 @@ class Kafka:
         self.done.set()
 
 
-def test_it_is_tried_until_kafka_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_tried_until_kafka_is_there() -> None:
     """With the same jobs each time."""
-    monkeypatch.setattr(topic_gc, "PAUSE", 0.001)
     kafka = Kafka(away=2)
-    Orphans(kafka.forget).sweep(["a", "b"])
+    TopicCollector(kafka.forget, pause=0.001).collect(["a", "b"])
     assert kafka.done.wait(10)
     assert kafka.asked == [("a", "b")] * 3
 
 
-def test_what_is_asked_for_meanwhile_comes_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_meanwhile_comes_on_top() -> None:
     """Whether Kafka is away or at work just then: nothing that was asked for before is dropped."""
-    monkeypatch.setattr(topic_gc, "PAUSE", 0.001)
     asked: list[tuple[str, ...]] = []
     done = threading.Event()
 
     def forget(jobs: Collection[str]) -> None:
         asked.append(tuple(jobs))
         if len(asked) == 1:
-            swept.sweep(["b"])
-            swept.sweep(["c", "a"])
+            swept.collect(["b"])
+            swept.collect(["c", "a"])
             raise ConnectionError("away")
         done.set()
 
-    swept = Orphans(forget)
-    swept.sweep(["a"])
+    swept = TopicCollector(forget, pause=0.001)
+    swept.collect(["a"])
     assert done.wait(10)
     assert asked == [("a",), ("a", "b", "c")]
 
@@ -69,11 +64,11 @@ def test_who_reads_dead_letters_is_known_by_the_job_they_are_of() -> None:
 def test_nothing_is_begun_for_nothing_or_when_closed() -> None:
     """No thread, no question."""
     kafka = Kafka()
-    swept = Orphans(kafka.forget)
+    swept = TopicCollector(kafka.forget)
     before = set(threading.enumerate())
-    swept.sweep([])
+    swept.collect([])
     swept.close()
-    swept.sweep(["a"])
+    swept.collect(["a"])
     assert set(threading.enumerate()) <= before
     assert kafka.asked == []
 
@@ -88,8 +83,8 @@ def test_closing_ends_the_waiting() -> None:
         kafka.forget(jobs)
 
     before = set(threading.enumerate())
-    swept = Orphans(forget)
-    swept.sweep(["a"])
+    swept = TopicCollector(forget)
+    swept.collect(["a"])
     assert failed.wait(10)
     swept.close()
     for thread in set(threading.enumerate()) - before:

@@ -367,7 +367,7 @@ def _decided(cluster: Cluster, kind: str) -> dict[str, float]:
     decided: dict[str, float] = {}
     for log in cluster.folder.glob("coordinator*.log"):
         for line in cluster.lines(log.stem):
-            if line.get("event") == "decided" and line.get("kind") == kind:
+            if line.get("event") == "event_decided" and line.get("kind") == kind:
                 decided.setdefault(str(line["peer"]), _at(line))
     return decided
 

@@ -23,6 +23,7 @@ import peer.task_runner
 import spark_tasks.apply
 import spark_tasks.read_splits
 from coordinator.daemon import Coordinator
+from coordinator.kafka.job_links import KafkaLinks
 from peer import gc_policy
 from peer.daemon import PeerDaemon, SparkTaskRunner
 from sardonyx.runtime.child_process import ChildProcess, start_child
@@ -118,7 +119,7 @@ def _coordinate() -> None:
     follow()
     settings = load_settings()
     configure_logging(settings)
-    Coordinator(settings).run()
+    Coordinator(settings, KafkaLinks(settings)).run()
 
 
 def seen_by(process: Process, path: Path) -> Path:

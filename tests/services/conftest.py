@@ -12,7 +12,7 @@ import structlog
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from coordinator.loop import event_log, snapshots
+from coordinator.loop import snapshots
 from coordinator.loop.election import Leadership
 from sardonyx.cli.app import app
 from sardonyx.core import node_paths
@@ -98,9 +98,8 @@ def leader(settings: Settings) -> Iterator[Leadership]:
 
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short buckets, batches and distances, so that a short log has many of each."""
+    """Short buckets and distances, so that a short log has many of each; nodes are as small with ``entries.SMALL``."""
     monkeypatch.setattr(node_paths, "LOG_BUCKET", 10)
-    monkeypatch.setattr(event_log, "BATCH", 300)
     monkeypatch.setattr(snapshots, "SPARSE", 30)
 
 

@@ -7,15 +7,19 @@ from contextlib import contextmanager
 
 from coordinator.loop import event_log
 from coordinator.loop.election import Leadership
-from coordinator.loop.event_log import Intake
+from coordinator.loop.limits import Limits
+from coordinator.loop.log_writer import PendingEntry
 from sardonyx.core.events import AckTimedOut
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.coordination import leadership
 
+SMALL = Limits(log_node=300)
+"""Nodes of the log that hold a few entries."""
 
-def events(first: int, last: int) -> list[Intake]:
-    return [Intake(AckTimedOut(at=float(n), peer=f"p{n}", assignment=n)) for n in range(first, last + 1)]
+
+def events(first: int, last: int) -> list[PendingEntry]:
+    return [PendingEntry(AckTimedOut(at=float(n), peer=f"p{n}", assignment=n)) for n in range(first, last + 1)]
 
 
 def numbers(zk: ZooKeeperSession, first: int = 0) -> list[int]:

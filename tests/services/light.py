@@ -27,7 +27,7 @@ import psutil
 import peer.task_runner
 from coordinator.daemon import Coordinator
 from coordinator.kafka.job_links import KafkaLinks
-from coordinator.loop.side_effects import OuterEffects
+from coordinator.loop.side_effects import SideEffects
 from peer.assignment import AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.sinks import Sink
@@ -194,7 +194,7 @@ def follow() -> None:
 def _coordinate(audit: Path | None, *, kafka: bool) -> None:
     follow()
     settings = load_settings()
-    outer: OuterEffects = KafkaLinks(settings) if kafka else FakeLinks()
+    outer: SideEffects = KafkaLinks(settings) if kafka else FakeLinks()
     if audit is None:
         Coordinator(settings, outer).run()
     else:

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator.core.decide import decide, replay
 from coordinator.core.state import encode_state, new_state, project
+from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
-from coordinator.loop.event_log import Intake
 from coordinator.loop.leader import Leader
+from coordinator.loop.limits import Limits
+from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
@@ -144,9 +145,7 @@ def test_unreadable_requests_are_removed_and_harm_nobody(zk: ZooKeeperSession, q
         submit(zk, "count-1")
         until(lambda: status(zk, "count-1"), what="the job to be seen")
         until(lambda: zk.children(node_paths.INBOX) == ["nest"], what="the inbox to be emptied")
-    warned = {
-        line["request"].split("-")[0] for line in lines if line["event"] == "request cannot be read and is left out"
-    }
+    warned = {line["request"].split("-")[0] for line in lines if line["event"] == "request_unreadable"}
     assert warned >= {"rubbish", "evict", "submit", "nest"}
     assert all(len(line.get("data", b"")) <= 200 for line in lines)
     assert not [line for line in lines if line["log_level"] == "error"]
@@ -203,7 +202,7 @@ def test_snapshots_are_taken_in_the_midst_of_much_that_waits(zk: ZooKeeperSessio
         leader.turn()
         leader.settle()
         leader.close()
-    written = [line["n"] for line in lines if line["event"] == "snapshot written"]
+    written = [line["n"] for line in lines if line["event"] == "snapshot_written"]
     assert leader.state.n == 2000
     assert written[0] < 1000
     assert len(written) >= 3
@@ -237,7 +236,7 @@ def test_effects_that_stand_in_part_are_repaired(zk: ZooKeeperSession, quick: Se
             PeerBorn(at=4.0, peer="p2"),
         ]
         zk.create(node_paths.pulse("p2"))
-        event_log.append(won, 1, list(map(Intake, events)))
+        append(won, 1, list(map(PendingEntry, events)))
         state = new_state(quick.deployment)
         changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
         for change in changes[: int(len(changes) * applied)]:
@@ -255,9 +254,9 @@ def test_effects_too_large_for_one_transaction(
     wide = {link.name: LinkFacts(4_000) for link in graph_of(SPEC, "d", "count-1").links}
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
-        leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(3_000)])
-        leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
-        leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=wide))])
+        leader.handle([PendingEntry(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(3_000)])
+        leader.handle([PendingEntry(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
+        leader.handle([PendingEntry(LinksCreated(at=3.0, job="count-1", links=wide))])
         leader.settle()
         hold_together(zk, quick)
 
@@ -268,9 +267,9 @@ def test_effects_too_large_for_one_transaction(
             if passed.count("before-effects") == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("coordinator.loop.leader.failpoint", die_before_the_last)
+        monkeypatch.setattr("coordinator.loop.pipeline.failpoint", die_before_the_last)
         with pytest.raises(KeyboardInterrupt):
-            leader.handle([Intake(PeerBorn(at=4.0, peer="late")), Intake(JobKilled(at=4.0, job="count-1"))])
+            leader.handle([PendingEntry(PeerBorn(at=4.0, peer="late")), PendingEntry(JobKilled(at=4.0, job="count-1"))])
         leader.close()
     monkeypatch.undo()
     assert event_log.read_checkpoint(zk) == event_log.last(zk) - 1
@@ -280,21 +279,17 @@ def test_effects_too_large_for_one_transaction(
     hold_together(zk, quick)
 
 
-def test_what_is_behind_refused_effects_is_refused_too(
-    zk: ZooKeeperSession, quick: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_behind_refused_effects_is_refused_too(zk: ZooKeeperSession, quick: Settings) -> None:
     """Effects of several transactions are under way at once. When one is refused, since somebody has edited the tree, the
     checkpoint stays in front of it, and the next leader repairs all of it.
     """
-    monkeypatch.setattr("coordinator.loop.leader.PIECE", 2_000)
-    monkeypatch.setattr("coordinator.loop.event_log.BATCH", 500)
-    monkeypatch.setattr("coordinator.loop.event_log.PIECE", 1_000)
     with leadership(quick) as won:
-        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        limits = Limits(log_node=500, transaction=1_000)
+        leader = Leader(won, quick, FakeLinks(), wake=threading.Event(), limits=limits)
         leader.take_over()
         zk.create(node_paths.peer_state("p100"), b"not from here")
         with pytest.raises(InternalError):
-            leader.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(1, 301)])
+            leader.handle([PendingEntry(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(1, 301)])
         leader.close()
     assert 0 < event_log.read_checkpoint(zk) < 100 < event_log.last(zk)
     assert {f"p{n}" for n in range(1, event_log.read_checkpoint(zk) + 1)} == set(zk.children(node_paths.PEER_STATE)) - {
@@ -309,24 +304,24 @@ def test_nothing_is_begun_outside_before_the_effects_stand(quick: Settings, monk
     begun: list[str] = []
 
     def begins(what: str) -> Callable[..., None]:
-        return lambda *_: begun.append(f"{what} early" if leader._under_way else what)
+        return lambda *_: begun.append(f"{what} early" if leader._effects.in_flight else what)
 
-    monkeypatch.setattr("coordinator.loop.slot_fencing.Fences.left", begins("fence"))
-    monkeypatch.setattr("coordinator.loop.topic_gc.Orphans.sweep", begins("forget"))
+    monkeypatch.setattr("coordinator.loop.slot_fencing.SlotFencer.submit", begins("fence"))
+    monkeypatch.setattr("coordinator.loop.topic_gc.TopicCollector.collect", begins("forget"))
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         facts = {link.name: LinkFacts(4) for link in graph_of(SPEC, "d", "count-1").links}
-        leader.handle([Intake(PeerBorn(at=1.0, peer="p1"))])
-        leader.handle([Intake(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
-        leader.handle([Intake(LinksCreated(at=3.0, job="count-1", links=facts))])
+        leader.handle([PendingEntry(PeerBorn(at=1.0, peer="p1"))])
+        leader.handle([PendingEntry(JobSubmitted(at=2.0, job="count-1", spec=SPEC))])
+        leader.handle([PendingEntry(LinksCreated(at=3.0, job="count-1", links=facts))])
         assert leader.state.peers["p1"].assignment
-        leader.handle([Intake(Acked(at=4.0, peer="p1", assignment=leader.state.peers["p1"].assignment.id))])
-        leader.handle([Intake(PeerDied(at=5.0, peer="p1"))])
+        leader.handle([PendingEntry(Acked(at=4.0, peer="p1", assignment=leader.state.peers["p1"].assignment.id))])
+        leader.handle([PendingEntry(PeerDied(at=5.0, peer="p1"))])
         assert begun == []
         leader.settle()
-        leader.handle([Intake(JobKilled(at=6.0, job="count-1"))])
-        leader.handle([Intake(LinksDeleted(at=7.0, job="count-1", counts={}))])
-        leader.handle([Intake(JobPurged(at=8.0, job="count-1"))])
+        leader.handle([PendingEntry(JobKilled(at=6.0, job="count-1"))])
+        leader.handle([PendingEntry(LinksDeleted(at=7.0, job="count-1", counts={}))])
+        leader.handle([PendingEntry(JobPurged(at=8.0, job="count-1"))])
         leader.turn()
         assert begun == ["fence"]
         leader.settle()
@@ -340,7 +335,7 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
 ) -> None:
     """Its claim stood before its job was gone, and its request came behind those that were read when that was decided."""
     swept: list[str] = []
-    monkeypatch.setattr("coordinator.loop.topic_gc.Orphans.sweep", lambda _, jobs: swept.extend(jobs))
+    monkeypatch.setattr("coordinator.loop.topic_gc.TopicCollector.collect", lambda _, jobs: swept.extend(jobs))
     letters = {"topic": f"{quick.deployment}.count-1.count.dead", "format": "letters"}
     redo = JobSpec(
         name="again",
@@ -355,22 +350,25 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
     with leadership(quick) as won:
         leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
         leader.take_over()
-        leader.handle([Intake(JobSubmitted(at=1.0, job="count-1", spec=SPEC))])
+        leader.handle([PendingEntry(JobSubmitted(at=1.0, job="count-1", spec=SPEC))])
         leader.handle(
-            [Intake(JobKilled(at=2.0, job="count-1")), Intake(LinksDeleted(at=3.0, job="count-1", counts={}))]
+            [
+                PendingEntry(JobKilled(at=2.0, job="count-1")),
+                PendingEntry(LinksDeleted(at=3.0, job="count-1", counts={})),
+            ]
         )
         leader.settle()
         leader.turn()
-        applied = leader._apply
+        flush = leader._effects.flush
         zk.request(JobPurged(job="count-1"))
         won.zk.sync()
 
-        def asked_before_it_is_gone(*given: Any) -> None:
-            monkeypatch.setattr(leader, "_apply", applied)
+        def asked_before_it_is_gone() -> None:
+            monkeypatch.setattr(leader._effects, "flush", flush)
             zk.commit([Check(node_paths.job_status("count-1")), claim, asks])
-            applied(*given)
+            flush()
 
-        monkeypatch.setattr(leader, "_apply", asked_before_it_is_gone)
+        monkeypatch.setattr(leader._effects, "flush", asked_before_it_is_gone)
         leader.turn()
         assert leader.state.jobs.keys() == set()
         for _ in range(3):
@@ -378,10 +376,20 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
             leader.turn()
         assert leader.state.jobs.keys() == {"again"}
         assert swept == []
-        leader.handle([Intake(JobKilled(at=4.0, job="again"))])
+        leader.handle([PendingEntry(JobKilled(at=4.0, job="again"))])
         leader.turn()
         leader.close()
     assert swept == ["count-1"]
+
+
+def test_an_embedded_coordinator_does_not_change_how_threads_take_turns() -> None:
+    """Only the coordinator's own process does (``main``)."""
+    before = sys.getswitchinterval()
+    assert before != SWITCH
+    coordinator = Coordinator(Settings(), FakeLinks())
+    coordinator.stop()
+    coordinator.run()
+    assert sys.getswitchinterval() == before
 
 
 def test_what_happened_while_nobody_led(zk: ZooKeeperSession, quick: Settings) -> None:
@@ -401,7 +409,7 @@ def test_a_leadership_that_breaks_is_said_and_begun_anew(zk: ZooKeeperSession, q
     with capture_logs() as lines, coordinator(quick), peers(quick, "p1"):
         submit(zk, "count-1")
         until(lambda: completed(zk, "count-1"), what="the job to be completed")
-    broke = [line for line in lines if line["event"] == "leadership broke, stands again after a pause"]
+    broke = [line for line in lines if line["event"] == "leadership_broke"]
     assert len(broke) == 1
     assert broke[0]["exc_info"].code == "SX-INTERNAL-TRANSACTION"
     hold_together(zk, quick)
@@ -425,7 +433,7 @@ def process(settings: Settings, failpoint: str = "") -> Iterator[subprocess.Pope
 def test_the_standby_finishes_what_a_killed_leader_began(zk: ZooKeeperSession, settings: Settings) -> None:
     """SIGKILL in the midst of a snapshot: nothing is lost, nothing is done twice, the job ends. (Other points: the histories.)"""
     timers = with_timers(settings, snapshot_every=8)
-    with process(timers, "in-snapshot:1:kill") as leader:
+    with process(timers, "after-snapshot:1:kill") as leader:
         until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
         with coordinator(timers), peers(timers, "p1", "p2"):
             submit(zk, "count-1")
@@ -483,7 +491,7 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
                 start = next(said)
                 assert quick.deployment in start
                 assert proxy.address in start
-                waits = next(line for line in said if "waits for ZooKeeper" in line)
+                waits = next(line for line in said if "waiting_for_zookeeper" in line)
                 assert proxy.address in waits
                 proxy.accept_again()
                 until(lambda: zk.read(node_paths.EPOCH), what="it to lead")

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from coordinator.core import changeset
-from coordinator.loop import event_log as journal
 from coordinator.loop.election import Leadership
-from coordinator.loop.event_log import Intake
+from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.client import client as client_module
 from sardonyx.client import job_handle
 from sardonyx.client.client import Client
@@ -159,7 +158,7 @@ def test_waiting_for_a_submission_that_cannot_be_read_ends(
 
 def test_a_job_between_log_and_tree_is_not_gone(settings: Settings, leader: Leadership) -> None:
     """Its leader died after it had logged the job: it is out of the inbox and has no node yet, and is waited for."""
-    journal.append(leader, 1, [Intake(JobSubmitted(at=1.0, job="one-aaaaaa", spec=SPEC))])
+    append(leader, 1, [PendingEntry(JobSubmitted(at=1.0, job="one-aaaaaa", spec=SPEC))])
     with Client(settings=settings) as client:
         waiting = client.job("one-aaaaaa")
         assert waiting.status().status == "submitted"

@@ -34,7 +34,14 @@ from tests.waiting import until
 AT_A_TIME = 4
 DOOMED, SAFE = 3, 30
 """Session timeouts, in seconds: of whoever is to die, and of whoever must not."""
-FAILPOINTS = ("before-append", "after-append", "before-effects", "after-effects", "before-outer", "after-outer")
+FAILPOINTS = (
+    "before-append",
+    "after-append",
+    "before-effects",
+    "after-effects",
+    "before-side-effect",
+    "after-side-effect",
+)
 JOB = "copy-1"
 PARALLEL = "read -> write; read is a topic"
 SEQUENTIAL = "read -> write; read is a topic; write is sequential"

@@ -12,11 +12,10 @@ from typer.testing import Result
 
 from coordinator.core.state import encode_state, project
 from coordinator.history import reader
-from coordinator.loop import event_log as journal
-from coordinator.loop import snapshots
+from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership, identity
-from coordinator.loop.event_log import Intake
 from coordinator.loop.leader import Leader
+from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.client import client as client_module
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
@@ -132,14 +131,14 @@ def test_the_cluster_is_shown_as_it_was(sardonyx: Sardonyx, zk: ZooKeeperSession
     assert json.loads(sardonyx("log", "at", "0", "--json").stdout)["jobs"] == []
     late = sardonyx("log", "at", "5000", code=1)
     assert "SX-LOG-RANGE" in late.stderr
-    assert f"entries 1 to {journal.last(zk)}" in late.stderr
+    assert f"entries 1 to {event_log.last(zk)}" in late.stderr
 
 
 def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: Leadership, sardonyx: Sardonyx) -> None:
     """Whatever is kept can be shown, from the state that the log begins with; nothing before that."""
     zk = leader.zk
     state = reader.present(zk)
-    journal.append(leader, 1, [Intake(PeerBorn(at=float(n), peer=f"p{n}")) for n in range(1, 31)])
+    append(leader, 1, [PendingEntry(PeerBorn(at=float(n), peer=f"p{n}")) for n in range(1, 31)])
     for n in (10, 20, 30):
         state = reader.at(zk, n)
         zk.commit([Create(path, data) for path, data in project(state).items() if zk.read(path) is None])
@@ -161,7 +160,7 @@ def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, zk: ZooKeeperSession
     """Exit code 0, how many events a second, and what was compared."""
     verdict = json.loads(sardonyx("log", "verify", "--json").stdout)
     assert verdict["ok"]
-    assert verdict["events"] == verdict["last"] == journal.last(zk)
+    assert verdict["events"] == verdict["last"] == event_log.last(zk)
     assert verdict["nodes"] == len(decided_nodes(zk))
     assert verdict["events_per_second"] > 0
     assert "all of it fits together" in sardonyx("log", "verify", "--thorough").stdout
@@ -253,7 +252,7 @@ def test_a_log_is_exported_and_replayed_without_services(
 ) -> None:
     """The whole log, or from any entry on; the file needs no services, and shows the cluster at any of its moments."""
     told = sardonyx("log", "export", "-o", "all.jsonl").stdout
-    assert f"entries 1 to {journal.last(zk)}" in told
+    assert f"entries 1 to {event_log.last(zk)}" in told
     assert "all of it fits together" in sardonyx("log", "replay", "all.jsonl").stdout
     sardonyx("log", "export", "--from", "7", "-o", "some.jsonl")
     verdict = json.loads(sardonyx("log", "replay", "some.jsonl", "--json").stdout)
@@ -429,9 +428,9 @@ def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Set
     zk = leader.zk
     leading = Leader(leader, settings, FakeLinks(), wake=threading.Event())
     leading.take_over()
-    leading.handle([Intake(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
+    leading.handle([PendingEntry(PeerBorn(at=1.0, peer=f"p{n}")) for n in range(5)])
     leading.settle()
-    journal.append(leader, 6, [Intake(PeerBorn(at=2.0, peer="late")), Intake(PeerBorn(at=2.0, peer="later"))])
+    append(leader, 6, [PendingEntry(PeerBorn(at=2.0, peer="late")), PendingEntry(PeerBorn(at=2.0, peer="later"))])
     assert reader.verify(zk).ok
     zk.commit([Create(node_paths.peer_state("late"), project(reader.at(zk, 6))[node_paths.peer_state("late")])])
     verdict = reader.verify(zk)

@@ -8,18 +8,23 @@ import pytest
 
 from coordinator.core.decide import replay
 from coordinator.core.state import State, new_state
-from coordinator.loop import event_log
 from coordinator.loop.election import Leadership
-from coordinator.loop.intake import Watches, _numbered
+from coordinator.loop.intake import Intake, numbered
+from coordinator.loop.limits import Limits
+from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.events import Left, PeerBorn, PeerDied
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
 
-def collected(watches: Watches, state: State, at: float) -> list[event_log.Intake]:
-    """All portions of what happened."""
-    return [intake for portion in watches.collect(state, at) for intake in portion]
+def collected(intake: Intake, state: State, at: float) -> list[PendingEntry]:
+    """All that happened."""
+    scan = intake.begin(state, at)
+    found: list[PendingEntry] = []
+    while entries := scan.read(state):
+        found += entries
+    return found
 
 
 def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk: ZooKeeperSession) -> None:
@@ -27,54 +32,50 @@ def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk:
     numbers = b",".join([b"1e15"] * 12_000)
     spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
     zk.create_sequential(f"{node_paths.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
-    watches = Watches(leader, wake=lambda: None)
-    assert collected(watches, new_state(), 1.0) == []
+    intake = Intake(leader, wake=lambda: None)
+    assert collected(intake, new_state(), 1.0) == []
     assert zk.children(node_paths.INBOX) == []
 
 
-def test_a_long_list_of_pulses_is_left_alone_for_a_while(
-    leader: Leadership, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_list_of_pulses_is_left_alone_for_a_while(leader: Leadership, zk: ZooKeeperSession) -> None:
     """However often peers come and go; but a peer is born before what it asks for, and in the end all is seen."""
     woken = threading.Event()
-    watches = Watches(leader, wake=woken.set)
-    monkeypatch.setattr("coordinator.loop.intake.REST", 1e6)
-    monkeypatch.setattr("coordinator.loop.intake.LONGEST_REST", 1e6)
+    intake = Intake(leader, wake=woken.set, limits=Limits(pulse_pause=1e6, longest_pulse_pause=1e6))
     zk.create(node_paths.pulse("a"), b"{}")
-    assert [intake.event for intake in collected(watches, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
-    assert watches.due() is None
+    assert [entry.event for entry in collected(intake, new_state(), 1.0)] == [PeerBorn(at=1.0, peer="a")]
+    assert intake.due() is None
     state = replay([(1, PeerBorn(at=1.0, peer="a"))])
     zk.delete(node_paths.pulse("a"))
     assert woken.wait(10)
-    assert collected(watches, state, 2.0) == []
-    assert watches.due() > zk.runtime.now()
+    assert collected(intake, state, 2.0) == []
+    assert intake.due() > zk.runtime.now()
     woken.clear()
     zk.create(node_paths.pulse("b"), b"{}")
     zk.request(Left(peer="b"))
     assert woken.wait(10)
-    found = collected(watches, state, 3.0)
-    assert [intake.event for intake in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
-    watches._pulses_rest = 0.0  # it is over
-    event_log.append(leader, 1, found)
+    found = collected(intake, state, 3.0)
+    assert [entry.event for entry in found] == [PeerBorn(at=3.0, peer="b"), Left(at=3.0, peer="b")]
+    intake._pulses_not_before = 0.0  # it is over
+    append(leader, 1, found)
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
-    died = until(lambda: collected(watches, state, 4.0), what="the death to be looked for")
-    assert [intake.event for intake in died] == [PeerDied(at=4.0, peer="a")]
+    died = until(lambda: collected(intake, state, 4.0), what="the death to be looked for")
+    assert [entry.event for entry in died] == [PeerDied(at=4.0, peer="a")]
 
 
 def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Somebody has said in a peer's name that it leaves: its pulse goes, though nothing in the list has changed."""
-    watches = Watches(leader, wake=lambda: None)
+    intake = Intake(leader, wake=lambda: None)
     zk.create(node_paths.pulse("a"), b"{}")
-    (born,) = collected(watches, new_state(), 1.0)
+    (born,) = collected(intake, new_state(), 1.0)
     state = replay([(1, born.event), (2, Left(at=2.0, peer="a"))])
-    assert collected(watches, state, 2.0) == []
+    assert collected(intake, state, 2.0) == []
     assert zk.children(node_paths.PULSE) == ["a"]
     soon = zk.runtime.now() + 0.1
-    watches.look_by(soon + 10)
-    watches.look_by(soon)
-    assert watches.due() == soon
-    until(lambda: collected(watches, state, 3.0) == [] and not zk.children(node_paths.PULSE), what="the pulse to go")
-    assert watches.due() is None or watches.due() < soon + 10
+    intake.read_pulses_by(soon + 10)
+    intake.read_pulses_by(soon)
+    assert intake.due() == soon
+    until(lambda: collected(intake, state, 3.0) == [] and not zk.children(node_paths.PULSE), what="the pulse to go")
+    assert intake.due() is None or intake.due() < soon + 10
 
 
 @pytest.mark.parametrize(
@@ -91,4 +92,4 @@ def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeep
 )
 def test_requests_stand_in_the_order_that_zookeeper_gave_them(name: str, place: tuple[int, str]) -> None:
     """Behind the largest number comes the smallest; what has none comes first, and is found unreadable."""
-    assert _numbered(name) == place
+    assert numbered(name) == place

@@ -9,7 +9,9 @@ import pytest
 
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership, identity
-from coordinator.loop.event_log import Entry, Intake
+from coordinator.loop.event_log import Entry
+from coordinator.loop.limits import DEFAULT, Limits
+from coordinator.loop.log_writer import Appended, LogWriter, PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import FORMAT, AckTimedOut, Create, Evicted, JobSubmitted, Left
@@ -18,7 +20,7 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import Deposed
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, SetIf, weight
-from tests.services.entries import Broke, batches, breaking, events, numbers
+from tests.services.entries import SMALL, Broke, batches, breaking, events, numbers
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def zk(leader: Leadership) -> ZooKeeperSession:
 
 def test_entries_come_back_in_order(leader: Leadership, zk: ZooKeeperSession) -> None:
     """What is appended is read again, over buckets, batches and transactions, from any number on, and from the end."""
-    event_log.append(leader, 1, events(1, 2500))
-    event_log.append(leader, 2501, events(2501, 2503))
+    append(leader, 1, events(1, 2500))
+    append(leader, 2501, events(2501, 2503))
     assert numbers(zk) == list(range(1, 2504))
     for first in (1, 2, 999, 1000, 1998, 2500, 2501, 2502, 2503, 2504, 9999):
         assert numbers(zk, first) == list(range(first, 2504))
@@ -45,16 +47,16 @@ def test_an_empty_log(leader: Leadership, zk: ZooKeeperSession) -> None:
     assert event_log.tail(zk, 3) == []
     assert event_log.last(zk) == event_log.read_checkpoint(zk) == 0
     assert snapshots.base(zk, 7) is None
-    event_log.append(leader, 1, [])
+    append(leader, 1, [])
     assert event_log.last(zk) == 0
 
 
 def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Full batches, none over the limit, none across the end of a bucket, each named for its first entry."""
-    event_log.append(leader, 1, events(1, 5000))
+    append(leader, 1, events(1, 5000))
     found = batches(zk)
     assert len(found) < 20
-    assert all(len(data) <= event_log.BATCH + 100 for data in found.values())
+    assert all(len(data) <= DEFAULT.log_node + 100 for data in found.values())
     for first, data in found.items():
         count = len(event_log.decode_batch(first, data))
         assert first // node_paths.LOG_BUCKET == (first + count - 1) // node_paths.LOG_BUCKET
@@ -63,7 +65,7 @@ def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, zk: Zo
 
 def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: ZooKeeperSession) -> None:
     """The bytes in ZooKeeper can be read by people and tools; the first of each leadership says whose it is."""
-    event_log.append(leader, 1, [Intake(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
+    append(leader, 1, [PendingEntry(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
     assert msgspec.json.decode(zk.read(node_paths.log_batch(1)) or b"") == {
         "format": FORMAT,
         "entries": [
@@ -77,20 +79,20 @@ def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: Zoo
     }
 
 
-def submission(size: int) -> Intake:
+def submission(size: int) -> PendingEntry:
     """An entry of just so many bytes."""
     entry = Entry(JobSubmitted(at=1.0, job="j", spec=JobSpec(name="j", workflow=[], catalog=[], doc="x")))
     doc = "x" * (size - len(msgspec.json.encode(entry)) + 1)
-    return Intake(msgspec.structs.replace(entry.event, spec=JobSpec(name="j", workflow=[], catalog=[], doc=doc)))
+    return PendingEntry(msgspec.structs.replace(entry.event, spec=JobSpec(name="j", workflow=[], catalog=[], doc=doc)))
 
 
 def test_batches_at_the_limit(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Entries that just fit share a node; one byte more and they do not; a larger one stands alone, between the others."""
-    half = event_log.BATCH // 2
-    leader.unheard_of = ""  # the first entry would be longer by it
-    event_log.append(leader, 1, [submission(half - 1), submission(half)])
-    event_log.append(leader, 3, [submission(half), submission(half + 1)])
-    event_log.append(leader, 5, [*events(5, 5), submission(2 * ENTRY_LIMIT), *events(7, 7)])
+    half = DEFAULT.log_node // 2
+    leader.unlogged_leader = ""  # the first entry would be longer by it
+    append(leader, 1, [submission(half - 1), submission(half)])
+    append(leader, 3, [submission(half), submission(half + 1)])
+    append(leader, 5, [*events(5, 5), submission(2 * ENTRY_LIMIT), *events(7, 7)])
     assert list(batches(zk)) == [1, 3, 4, 5, 6, 7]
     assert [n for n, _ in event_log.read_log(zk)] == list(range(1, 8))
 
@@ -98,7 +100,7 @@ def test_batches_at_the_limit(leader: Leadership, zk: ZooKeeperSession) -> None:
 def test_an_entry_that_is_too_large_is_refused_by_name(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Before anything is written, far below the size at which ZooKeeper would drop the connection."""
     with pytest.raises(InternalError, match=r"entry 3 has 131,073 bytes; 131,072 is the most") as caught:
-        event_log.append(leader, 1, [*events(1, 2), submission(2 * ENTRY_LIMIT + 1)])
+        append(leader, 1, [*events(1, 2), submission(2 * ENTRY_LIMIT + 1)])
     assert caught.value.code == "SX-INTERNAL-ENTRY-SIZE"
     assert event_log.last(zk) == 0
     assert zk.connected
@@ -114,8 +116,8 @@ def test_transactions_of_an_append_are_small(leader: Leadership, monkeypatch: py
 
     monkeypatch.setattr(leader, "begin", note)
     name = "ack-" + 32 * "0" + "-0000000001"
-    event_log.append(leader, 1, [Intake(Left(peer="p"), name, 32 * "0") for _ in range(5000)])
-    event_log.append(leader, 1, [submission(2 * ENTRY_LIMIT) for _ in range(20)])
+    append(leader, 1, [PendingEntry(Left(peer="p"), name, 32 * "0") for _ in range(5000)])
+    append(leader, 1, [submission(2 * ENTRY_LIMIT) for _ in range(20)])
     assert max(sizes) <= 256 * 1024
     assert len(sizes) > 10
 
@@ -124,34 +126,40 @@ def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, zk:
     """Both or neither: if a request is gone already, its event is not appended either."""
     zk.request(Left(peer="p"))
     (name,) = zk.children(node_paths.INBOX)
-    intake = Intake(Left(at=1.0, peer="p"), name, name.split("-")[1])
-    event_log.append(leader, 1, [intake])
+    intake = PendingEntry(Left(at=1.0, peer="p"), name, name.split("-")[1])
+    append(leader, 1, [intake])
     assert zk.children(node_paths.INBOX) == []
     ((n, entry),) = event_log.read_entries(zk)
     assert (n, entry.event, entry.request) == (1, Left(at=1.0, peer="p"), name.split("-")[1])
     with pytest.raises(InternalError):
-        event_log.append(leader, 2, [intake])
+        append(leader, 2, [intake])
     assert event_log.last(zk) == 1
 
 
 @pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("wrong", [1, 7, 20, 33, 60])
-def test_what_is_behind_a_refused_piece_is_refused_too(
-    leader: Leadership, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch, wrong: int
+def test_what_is_behind_a_refused_transaction_is_refused_too(
+    leader: Leadership, zk: ZooKeeperSession, wrong: int
 ) -> None:
-    """Several pieces are under way at once; when ZooKeeper refuses one, none of those sent behind it stands either."""
-    monkeypatch.setattr(event_log, "PIECE", 500)
-    sent = []
-    begin = leader.begin
-    monkeypatch.setattr(leader, "begin", lambda operations: sent.append(operations) or begin(operations))
-    intakes = events(1, 60)
-    intakes[wrong - 1] = msgspec.structs.replace(intakes[wrong - 1], inbox="was-never-there")
-    given = []
+    """Several transactions are in flight at once; when ZooKeeper refuses one, it refuses all that were sent after it."""
+    entries = events(1, 60)
+    entries[wrong - 1] = msgspec.structs.replace(entries[wrong - 1], inbox="was-never-there")
+    writer = LogWriter(leader, limits=Limits(log_node=300, transaction=500))
+    sent: list[Appended] = []
+    given: list[int] = []
+
+    def write() -> None:
+        for transaction in writer.pack(entries):
+            while writer.full:
+                given.append(len(sent[len(given)].wait()))
+            sent.append(writer.submit(transaction))
+        given.extend(len(appended.wait()) for appended in sent[len(given) :])
+
     with pytest.raises(InternalError):
-        given += (len(piece) for piece in event_log.appending(leader, 1, intakes))
+        write()
     assert event_log.last(zk) == sum(given) < wrong
     assert numbers(zk) == list(range(1, sum(given) + 1))
-    assert len(sent) - len(given) > 1 or wrong > 50, "nothing was under way behind it"
+    assert len(sent) - len(given) > 1 or wrong > 50, "nothing was in flight after it"
 
 
 def test_a_deposed_leader_appends_nothing(leader: Leadership, zk: ZooKeeperSession) -> None:
@@ -160,7 +168,7 @@ def test_a_deposed_leader_appends_nothing(leader: Leadership, zk: ZooKeeperSessi
     (name,) = zk.children(node_paths.INBOX)
     zk.commit([SetIf(node_paths.EPOCH, b"{}", leader.version)])
     with pytest.raises(Deposed):
-        event_log.append(leader, 1, [Intake(Evicted(peer="p"), name)])
+        append(leader, 1, [PendingEntry(Evicted(peer="p"), name)])
     assert zk.children(node_paths.INBOX) == [name]
     assert event_log.last(zk) == 0
 
@@ -175,15 +183,15 @@ def test_an_append_that_breaks_off_anywhere(settings: Settings) -> None:
             for intake in wanted:
                 whole.zk.request(msgspec.structs.replace(intake.event, at=0.0))
             names = sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:])
-            intakes = [Intake(i.event, name, name.split("-")[1]) for i, name in zip(wanted, names, strict=True)]
+            intakes = [PendingEntry(i.event, name, name.split("-")[1]) for i, name in zip(wanted, names, strict=True)]
             try:
-                event_log.append(dying, 1, intakes)
+                append(dying, 1, intakes)
                 broke = False
             except Broke:
                 pass
             last = event_log.last(whole.zk)
             assert sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:]) == names[last:]
-            event_log.append(whole, last + 1, intakes[last:])
+            append(whole, last + 1, intakes[last:])
             assert [entry.request for _, entry in event_log.read_entries(whole.zk)] == [i.request for i in intakes]
             assert whole.zk.children(node_paths.INBOX) == []
         after += 1
@@ -196,7 +204,7 @@ def test_a_missing_batch_is_said(leader: Leadership, zk: ZooKeeperSession, missi
     """A log with a hole, also at its beginning, is not replayed as if it were whole; an end that is gone is for its
     reader to see.
     """
-    event_log.append(leader, 1, events(1, 50))
+    append(leader, 1, events(1, 50), SMALL)
     firsts = list(batches(zk))
     n = firsts[missing]
     zk.delete(node_paths.log_batch(n))
@@ -212,7 +220,7 @@ def test_a_missing_batch_is_said(leader: Leadership, zk: ZooKeeperSession, missi
 @pytest.mark.usefixtures("small_log")
 def test_two_entries_of_one_number_are_not_read(leader: Leadership, zk: ZooKeeperSession) -> None:
     """A batch that begins inside another one was not written by a leader, and is no history."""
-    event_log.append(leader, 1, events(1, 9))
+    append(leader, 1, events(1, 9), SMALL)
     first, second, *_ = batches(zk)
     zk.commit([Create(node_paths.log_batch(second - 1), zk.read(node_paths.log_batch(first)) or b"")])
     with pytest.raises(InternalError) as caught:

@@ -9,12 +9,13 @@ import pytest
 
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership
+from coordinator.loop.log_writer import append
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Create, Delete, Set
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests.services.entries import Broke, batches, breaking, events, numbers
+from tests.services.entries import SMALL, Broke, batches, breaking, events, numbers
 
 
 @pytest.mark.parametrize(
@@ -28,18 +29,16 @@ def test_a_snapshot_comes_back(leader: Leadership, zk: ZooKeeperSession, size: i
     assert snapshots.base(zk, 6) is None
 
 
-def test_a_snapshot_counts_when_what_it_holds_stands(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Its parts are written beside other work; before the tree is whole up to it, the one before it is taken."""
+def test_a_snapshot_counts_when_what_it_holds_is_durable(leader: Leadership, zk: ZooKeeperSession) -> None:
+    """Its parts are written beside other work; until all effects up to it are in the tree, the one before it is taken."""
     snapshots.write(leader, 3, b"before")
-    stands = False
-    writing = snapshots.writing(leader, 7, b"n" * (6 * snapshots.PART), lambda: stands)
+    writer = snapshots.SnapshotWriter(leader, 7, b"n" * (6 * snapshots.PART))
     for _ in range(20):
-        next(writing)
+        writer.advance(durable=6)
         assert snapshots.latest(zk) == (3, b"before")
     assert len(zk.children(node_paths.snapshot(7))) == 6
-    stands = True
-    for _ in writing:
-        pass
+    while not writer.complete:
+        writer.advance(durable=7)
     assert snapshots.latest(zk) == (7, b"n" * (6 * snapshots.PART))
 
 
@@ -122,7 +121,7 @@ def test_a_snapshot_that_goes_while_it_is_read(
 def test_compaction_keeps_what_is_needed(leader: Leadership, zk: ZooKeeperSession) -> None:
     """It goes up to a sparse snapshot that is behind the latest but one by as much as asked, and no further."""
     for first in range(1, 45_001, 1500):  # as the loop does: a snapshot stands at the end of a batch
-        event_log.append(leader, first, events(first, first + 1499))
+        append(leader, first, events(first, first + 1499))
         snapshots.write(leader, first + 1499, str(first + 1499).encode())
     assert snapshots.complete(zk) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
     assert snapshots.compact(leader, keep=33_001) == 0
@@ -140,7 +139,7 @@ def test_compaction_keeps_what_is_needed(leader: Leadership, zk: ZooKeeperSessio
         with pytest.raises(SardonyxError, match="it begins at 30001") as caught:
             read()
         assert caught.value.code == "SX-LOG-COMPACTED"
-    event_log.append(leader, 45_001, events(45_001, 45_002))
+    append(leader, 45_001, events(45_001, 45_002))
     assert event_log.last(zk) == 45_002
 
 
@@ -157,7 +156,7 @@ def test_nothing_is_removed_for_a_snapshot_that_cannot_be_read(leader: Leadershi
 def fill(leader: Leadership) -> None:
     """90 entries, with snapshots at 30, 60, 80 and 90."""
     for n in range(5, 95, 5):
-        event_log.append(leader, n - 4, events(n - 4, n))
+        append(leader, n - 4, events(n - 4, n), SMALL)
         if n % 10 == 0:
             snapshots.write(leader, n, str(n).encode())
     assert snapshots.complete(leader.zk) == [30, 60, 80, 90]

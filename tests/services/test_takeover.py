@@ -172,8 +172,8 @@ def running(zk: ZooKeeperSession, job: str) -> bool:
 @pytest.mark.parametrize(
     "failpoint",
     [
-        *["before-outer:1", "in-create-links:1", "in-create-links:2", "after-outer:1"],
-        *["before-outer:2", "in-delete-links:1", "in-delete-links:2", "after-outer:2"],
+        *["before-side-effect:1", "in-create-links:1", "in-create-links:2", "after-side-effect:1"],
+        *["before-side-effect:2", "in-delete-links:1", "in-delete-links:2", "after-side-effect:2"],
     ],
 )
 def test_the_successor_finishes_what_was_begun_on_kafka(
@@ -194,7 +194,7 @@ def test_the_successor_finishes_what_was_begun_on_kafka(
     assert (kinds[LinksCreated], kinds[LinksDeleted]) == (1, 1)
 
 
-@pytest.mark.parametrize("failpoint", ["before-outer:1", "in-create-links:2"])
+@pytest.mark.parametrize("failpoint", ["before-side-effect:1", "in-create-links:2"])
 def test_a_job_that_is_killed_while_its_topics_are_half_made_leaves_none(
     settings: Settings, quick: Settings, zk: ZooKeeperSession, tmp_path: Path, failpoint: str
 ) -> None:
@@ -214,14 +214,14 @@ def test_topics_that_a_paused_leader_makes_of_an_ended_job_are_removed(
 ) -> None:
     """It wakes up right before it makes them, when the job has run to its end under another: they do not stay."""
     topics = Topics(settings)
-    with first_and_second(quick, zk, tmp_path, "before-outer:1:stop") as (first, _), peers(settings, "p1", "p2"):
+    with first_and_second(quick, zk, tmp_path, "before-side-effect:1:stop") as (first, _), peers(settings, "p1", "p2"):
         submit(zk, "count-1")
         until(lambda: completed(zk, "count-1"), what="the job to be completed under the standby")
         until(lambda: topics.stand() == set(), what="the topics to be gone")
         assert first.stopped
         first.send(signal.SIGCONT)
         until(
-            lambda: topics.stand() or "topics that came late are removed" in first.said(200),
+            lambda: topics.stand() or "abandoned_topics_deleted" in first.said(200),
             what="the topics to be made once more",
         )
         until(lambda: topics.stand() == set(), what="the topics to be gone again")

@@ -14,7 +14,7 @@ from kazoo.exceptions import BadVersionError
 
 from coordinator.core.decide import decide
 from coordinator.core.state import State, decode_state, encode_state, new_state, project
-from coordinator.loop import event_log as journal
+from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
@@ -83,7 +83,7 @@ class Oracle:
         return self._digest.hexdigest()
 
     def _logged(self, first: int, data: bytes) -> None:
-        for n, entry in enumerate(journal.decode_batch(first, data), first):
+        for n, entry in enumerate(event_log.decode_batch(first, data), first):
             assert n == self.state.n + 1, f"entry {n} follows entry {self.state.n}"
             assert not entry.request or entry.request not in self.logged, f"request {entry.request} is logged twice"
             self.logged[entry.request] = n
@@ -198,7 +198,7 @@ class Oracle:
         for path, data in stands.items():
             if path.startswith("/log/") and path.count("/") == 3:
                 first = int(path.rpartition("/")[2])
-                entries.update(enumerate(journal.decode_batch(first, data), first))
+                entries.update(enumerate(event_log.decode_batch(first, data), first))
         first = int(stands["/log"] or 1)
         assert [n for n in sorted(entries) if n >= first] == list(range(first, self.state.n + 1)), "the log has gaps"
         whole = {

@@ -82,7 +82,7 @@ def _unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.loop.intake.Watches, "remember", lambda self, request: None)
+    monkeypatch.setattr(coordinator.loop.intake.Intake, "remember", lambda self, request: None)
 
 
 def _unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader looks at its lists once and never again."""
-    monkeypatch.setattr(coordinator.loop.intake.Watches, "_on_request", lambda self, event: None)
+    monkeypatch.setattr(coordinator.loop.intake.Intake, "_on_request", lambda self, event: None)
 
 
 def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,74 @@
+"""Removes what purged jobs have left: their code, their claims on dead letters, and their topics.
+
+One turn later than the purge. A redo claims dead letters in a transaction that checks that their job exists, and submits its own
+job in the same transaction. So when the purged job's nodes are known to be gone, every redo that was in time is in the inbox. The
+inbox is read once more, what is in it is decided, and then the dead letters that no job reads are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from coordinator.core.state import State
+from coordinator.loop.election import Leadership
+from coordinator.loop.node_gc import sweep_claims, sweep_code
+from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
+from sardonyx.core import node_paths
+
+
+class JobCollector:
+    """Removes what purged jobs have left in ZooKeeper, and has their topics removed.
+
+    Args:
+        leadership: whose epoch each write checks.
+        topics: removes what they left on Kafka.
+    """
+
+    def __init__(self, leadership: Leadership, topics: TopicCollector) -> None:
+        self._leadership = leadership
+        self._topics = topics
+        self._purged: dict[str, int] = {}
+        """Purged jobs whose leavings are to be removed -> the entry by which they were purged. The state remembers only the last
+        thousand."""
+        self._read: dict[str, str] = {}
+        """Purged jobs whose dead letters are still read -> the job that reads them."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are purged jobs whose leavings were not looked at yet."""
+        return bool(self._purged)
+
+    def purged(self, job: str, n: int) -> None:
+        """A job was purged by entry ``n``; 0: before the last snapshot."""
+        self._purged[job] = n
+
+    def ready(self, durable: int) -> list[str]:
+        """Purged jobs whose nodes are known to be gone.
+
+        Args:
+            durable: the entry up to which all effects are in the tree.
+        """
+        return [job for job, n in self._purged.items() if n <= durable]
+
+    def collect(self, state: State, jobs: Collection[str]) -> None:
+        """Remove what these jobs have left, and what the last redo of a job's dead letters has left when it ended.
+
+        Args:
+            state: with all requests decided that were in the inbox when the jobs were :meth:`ready`.
+            jobs: what :meth:`ready` gave.
+
+        Raises:
+            LeadershipEnded, Deposed, SessionLost, OutcomeUnknown: as :meth:`Leadership.commit`.
+        """
+        if not jobs and all(reader in state.plans for reader in self._read.values()):
+            return
+        nodes = self._leadership.zk.children_of((node_paths.CODE, node_paths.REDO))
+        used = {job.spec.code for job in state.jobs.values() if job.spec.code is not None}
+        sweep_code(self._leadership, nodes.get(node_paths.CODE, ()), used)
+        sweep_claims(self._leadership, nodes.get(node_paths.REDO, ()), state.jobs)
+        gone = [job for job in dict.fromkeys((*jobs, *self._read)) if job not in state.jobs]
+        readers = readers_of_letters({job: state.jobs[job].spec for job in state.plans})
+        self._read = {job: readers[job] for job in gone if job in readers}
+        self._topics.collect([job for job in gone if job not in readers])
+        for job in jobs:
+            del self._purged[job]
