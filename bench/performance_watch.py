@@ -19,7 +19,6 @@ import psutil
 from performance_track import Track
 
 from sardonyx.cli.daemons import DRAIN
-from sardonyx.cli.profile import profiled
 from sardonyx.client.client import Client
 from sardonyx.runtime.child_process import ChildProcess, start_child
 
@@ -50,7 +49,7 @@ class Daemons:
     peers: list[ChildProcess]
 
     def commits(self, task: str) -> Commits:
-        """Of all peers together, read out of their logs, as ``run --profile`` does."""
+        """Of all peers together, read out of their logs: a curve needs the time of each."""
         found = sorted((batch["timestamp"], batch["rows_in"]) for batch in self.batches(task))
         at = np.array([datetime.fromisoformat(moment).timestamp() for moment, _ in found])
         return Commits(at, np.cumsum([rows for _, rows in found]))
@@ -76,7 +75,9 @@ def daemons(
         master: Spark's; None: as configured.
     """
     folder = Path(tempfile.mkdtemp(dir=track.folder))
-    settings = profiled(track.settings)
+    # Each committed batch is a line of the log then.
+    spoken = track.settings.log.model_copy(update={"level": "debug", "format": "json"})
+    settings = track.settings.model_copy(update={"log": spoken})
     if master is not None:
         settings = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
     with contextlib.ExitStack() as stack:

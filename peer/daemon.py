@@ -21,6 +21,7 @@ from peer.assignment import AssignmentHandle, RunnerLost
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import Assignment
+from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
@@ -229,7 +230,7 @@ def main(settings: Settings) -> NoReturn:
     from spark_tasks.session import start_session, stop_session
 
     check_reachable(settings)
-    with temp_dir("sardonyx-peer-") as folder:
+    with temp_dir("sardonyx-peer-") as folder, metrics.written_to(settings.metrics.file):
         # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
         runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=runner.warm_up, name="warm-up", daemon=True).start()

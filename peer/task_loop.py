@@ -32,6 +32,7 @@ import msgspec
 import structlog
 
 from peer.assignment import AssignmentHandle, AssignmentRevoked, RunnerLost
+from peer.batch_metrics import count_batch
 from peer.positioned_sink import PositionedSink
 from peer.retry_policy import RetryPolicy
 from peer.sinks import sentinel_message
@@ -214,6 +215,15 @@ class TaskLoop:
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()
+            count_batch(
+                self._work.assignment.job,
+                stage.name,
+                rows_in=result.rows_in,
+                rows_out=result.table.num_rows,
+                skipped=result.skipped,
+                dead=len(result.letters),
+                seconds=self._clock.seconds,
+            )
             log.debug(
                 "batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows, **self._clock.milliseconds()
             )

@@ -137,14 +137,18 @@ def run(
         if embedded_here or peers is not None:
             count = peers or settings.peer.virtual_peers
             folder = folder if embedded_here else _log_folder(settings, stack)
-            told = profiled(settings) if profile else settings
+            measured = folder / "peer-metrics.json"
+            told = profiled(settings, measured) if profile else settings
             daemons = stack.enter_context(local_daemons(told, folder, virtual_peers=count))
             _say_daemons(call, count, folder)
         if stop.asked:  # while the services were starting
             raise KeyboardInterrupt
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
         vanishes = embedded_here and settings.data_dir is None
-        times = read_profile(folder / "peer.log", view.id) if profile else None
+        times = None
+        if profile and daemons is not None:
+            daemons.stop()  # its last metrics are written when it ends
+            times = read_profile(measured, view.id)
         return _tell_result(call, settings, loaded, view, times, vanishes=vanishes)
 
 

@@ -33,6 +33,11 @@ class Daemons:
     def __init__(self, children: list[ChildProcess]) -> None:
         self._children = children
 
+    def stop(self) -> None:
+        """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
+        for child in reversed(self._children):
+            child.stop(DRAIN)
+
     def check(self) -> None:
         """Raises ``SX-DAEMON-DIED``, with its last lines, if one of them has ended by itself."""
         for child in self._children:
@@ -62,6 +67,7 @@ def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> It
     """
     find_java()
     children: list[ChildProcess] = []
+    daemons = Daemons(children)
     commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
     try:
         for name, arguments in commands:
@@ -73,10 +79,9 @@ def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> It
                     env=settings.environment(),
                 )
             )
-        yield Daemons(children)
+        yield daemons
     finally:
-        for child in reversed(children):
-            child.stop(DRAIN)
+        daemons.stop()
 
 
 class StopRequest:

@@ -1,18 +1,20 @@
 """Where the time of a job's batches went, by task and step: what ``run --profile`` shows.
 
-Read from the log of the peer daemon, which tells of each committed batch when debugging.
+Read from the metrics that the peer daemon wrote into a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from peer.batch_metrics import BATCHES, ROWS_IN, STEP_SECONDS
 from sardonyx.cli.tables import number, plain
 from sardonyx.core.errors import SetupError
+from sardonyx.runtime.metrics import read_snapshot
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,39 +37,37 @@ class TaskProfile(msgspec.Struct):
     """By step. Steps of several peers run at once, so these add up to more than the job took."""
 
 
-def profiled(settings: Settings) -> Settings:
-    """The same settings for daemons whose log is read here afterwards."""
-    return settings.model_copy(update={"log": settings.log.model_copy(update={"level": "debug", "format": "json"})})
+def profiled(settings: Settings, file: Path) -> Settings:
+    """The same settings for a peer daemon that is to write its metrics into this file."""
+    return settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"file": file})})
 
 
 def must_be_ours(*, ours: bool) -> None:
-    """Raises SetupError ``SX-PROFILE-ELSEWHERE`` if the peers are none of ours, and their logs lie elsewhere."""
+    """Raises SetupError ``SX-PROFILE-ELSEWHERE`` if the peers run elsewhere, and their metrics are not at hand."""
     if not ours:
         raise SetupError(
             "SX-PROFILE-ELSEWHERE",
-            "only peers that are started here can be profiled",
-            cause="the job would run on the peers of the configured cluster, whose logs lie with them",
-            fix="start some here with --peers N, or set log.level to debug there and look for 'batch committed'",
+            "Only peers that this command starts can be profiled.",
+            cause="The job would run on the peers of the configured cluster, which keep their metrics to themselves.",
+            fix="start peers here with --peers N, or set metrics.file for the peer daemons and read these files",
         )
 
 
-def read_profile(log: Path, job: str) -> list[TaskProfile]:
-    """What the daemon's log tells of a job, tasks in the order of their first batch."""
-    found: dict[str, TaskProfile] = {}
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        for line in _batches(lines, job):
-            profile = found.setdefault(line["task"], TaskProfile(line["task"]))
-            profile.batches += 1
-            profile.rows += line["rows_in"]
-            for step in STEPS:
-                profile.seconds[step] = profile.seconds.get(step, 0.0) + line.get(f"{step}_ms", 0.0) / 1000
+def read_profile(file: Path, job: str) -> list[TaskProfile]:
+    """What a peer daemon's metrics tell of a job; tasks in the order of their first batch."""
+    snapshot = read_snapshot(file)
+    found = {
+        series.labels["task"]: TaskProfile(series.labels["task"], int(series.value), seconds=dict.fromkeys(STEPS, 0.0))
+        for series in snapshot.series(BATCHES.name)
+        if series.labels["job"] == job
+    }
+    for series in snapshot.series(ROWS_IN.name):
+        if series.labels["job"] == job:
+            found[series.labels["task"]].rows = int(series.value)
+    for series in snapshot.series(STEP_SECONDS.name):
+        if series.labels["job"] == job:
+            found[series.labels["task"]].seconds[series.labels["step"]] = series.value
     return list(found.values())
-
-
-def _batches(lines: Iterable[str], job: str) -> Iterable[dict[str, Any]]:
-    for line in lines:
-        if '"batch committed"' in line and f'"{job}"' in line:
-            yield msgspec.json.decode(line)
 
 
 def profile_table(profiles: Sequence[TaskProfile]) -> Table:

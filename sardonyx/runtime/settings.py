@@ -184,6 +184,13 @@ class LogSettings(_Section):
         return value.lower() if isinstance(value, str) else value
 
 
+class MetricsSettings(_Section):
+    """Where metrics go."""
+
+    file: Path | None = None
+    """A file in which a peer daemon writes its metrics as JSON, each second and when it ends. Each daemon needs its own."""
+
+
 class Settings(BaseSettings):
     """All settings. ``Settings()`` reads file and environment; arguments win over both.
 
@@ -200,6 +207,7 @@ class Settings(BaseSettings):
     coordinator: CoordinatorSettings = CoordinatorSettings()
     peer: PeerSettings = PeerSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
     data_dir: Path | None = None
     """Where embedded services keep their data; none: a temporary directory."""
     origins: dict[str, str] = Field(default={}, repr=False, exclude=True)

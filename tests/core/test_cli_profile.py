@@ -1,51 +1,39 @@
-"""What ``run --profile`` reads out of a peer daemon's log."""
+"""What ``run --profile`` reads out of a peer daemon's metrics."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from sardonyx.cli.profile import TaskProfile, must_be_ours, profile_table, profiled, read_profile
+from peer.batch_metrics import count_batch
+from sardonyx.cli.profile import STEPS, TaskProfile, must_be_ours, profile_table, profiled, read_profile
 from sardonyx.core.errors import SetupError
+from sardonyx.runtime.metrics import written_to
 from sardonyx.runtime.settings import load_settings
 
 
-def line(**fields: object) -> str:
-    return json.dumps({"event": "batch committed", "job": "count-1", "level": "debug", **fields})
-
-
 def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
-    """By task, in the order of their first batch, over all peers; other jobs and what else is in the log do not count."""
-    log = tmp_path / "peer.log"
-    said = [
-        "java says something",
-        line(task="read", peer="a-0", rows_in=100, wait_ms=10.0, decode_ms=1.0, function_ms=0.5, write_ms=2.0),
-        line(task="label", peer="a-1", rows_in=50, wait_ms=1.0, function_ms=7.0, encode_ms=1.0, write_ms=2.0),
-        line(task="read", peer="a-2", rows_in=300, wait_ms=30.0, decode_ms=3.0, commit_ms=6.0, publish_ms=4.0),
-        line(task="read", job="other-1", rows_in=7),
-        json.dumps({"event": "sealed", "job": "count-1", "task": "read"}),
-    ]
-    log.write_text("\n".join(said) + "\n")
-    read, label = read_profile(log, "count-1")
+    """By task, in the order of their first batch, over all peers; other jobs do not count."""
+    path = tmp_path / "metrics.json"
+
+    def batch(job: str, task: str, rows_in: int, **seconds: float) -> None:
+        count_batch(job, task, rows_in=rows_in, rows_out=1, skipped=0, dead=0, seconds=seconds)
+
+    with written_to(path):
+        batch("count-1", "read", 100, wait=0.01, decode=0.001, function=0.0005, write=0.002)
+        batch("count-1", "label", 50, wait=0.001, function=0.007, encode=0.001, write=0.002)
+        batch("count-1", "read", 300, wait=0.03, decode=0.003, commit=0.006, publish=0.004)
+        batch("other-1", "read", 7)
+    read, label = read_profile(path, "count-1")
     assert (read.task, read.batches, read.rows) == ("read", 2, 400)
-    assert read.seconds == pytest.approx(
-        {
-            "wait": 0.04,
-            "decode": 0.004,
-            "spark": 0,
-            "function": 0.0005,
-            "encode": 0,
-            "write": 0.002,
-            "commit": 0.006,
-            "publish": 0.004,
-        }
-    )
+    told = {"wait": 0.04, "decode": 0.004, "function": 0.0005, "write": 0.002, "commit": 0.006, "publish": 0.004}
+    assert read.seconds == pytest.approx({**dict.fromkeys(STEPS, 0), **told})
     assert (label.task, label.batches, label.rows) == ("label", 1, 50)
-    assert read_profile(log, "never-ran") == []
+    assert read_profile(path, "never-ran") == []
+    assert read_profile(tmp_path / "none.json", "count-1") == []
 
 
 def test_the_table_shows_microseconds_a_row() -> None:
@@ -60,14 +48,15 @@ def test_the_table_shows_microseconds_a_row() -> None:
 def test_only_own_peers_can_be_profiled() -> None:
     """Others log elsewhere: said at once, with what to do."""
     must_be_ours(ours=True)
-    with pytest.raises(SetupError, match="only peers that are started here") as caught:
+    with pytest.raises(SetupError, match="Only peers that this command starts") as caught:
         must_be_ours(ours=False)
     assert caught.value.code == "SX-PROFILE-ELSEWHERE"
 
 
-def test_daemons_are_told_to_say_it() -> None:
-    """The settings of the run stay as they are; those of its daemons make the log readable."""
+def test_daemons_are_told_where_to_write(tmp_path: Path) -> None:
+    """The settings of the run stay as they are, and the log of its daemons as well."""
     settings = load_settings(log={"level": "error"})
-    told = profiled(settings)
-    assert (told.log.level, told.log.format) == ("debug", "json")
-    assert settings.log.level == "error"
+    told = profiled(settings, tmp_path / "m.json")
+    assert told.metrics.file == tmp_path / "m.json"
+    assert told.environment()["SARDONYX__METRICS__FILE"] == str(tmp_path / "m.json")
+    assert (told.log, settings.metrics.file) == (settings.log, None)
