@@ -133,7 +133,7 @@ class TaskLoop:
             self._handle.pause(_HEARD_SOON)
             self._fail(error, fatal=False)  # says nothing if the job has ended, as it should have
         except (FunctionError, InputError, OutputError) as error:
-            self._fail(error, fatal=error.code != "SX-OUTPUT-FULL")  # there may be room again when the task has rested
+            self._fail(error, fatal=error.code != "SX-OUTPUT-FULL")  # there may be room again after the task's back-off
         except Exception as error:  # (whatever it is, the coordinator must hear of it)
             if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not self._work.is_alive:
                 raise RunnerLost(error.message) from error

@@ -1,6 +1,6 @@
 """One decision in the making: the moves out of which :mod:`coordinator.core.decide` puts a decision together. Pure.
 
-Every change of a state goes through a :class:`Step`. It looks at each node of the tree before its first change, and in the
+Every change of a state goes through a :class:`ChangeSet`. It looks at each node of the tree before its first change, and in the
 end gives as effects exactly what differs: computed from what was touched, never from the whole state.
 """
 
@@ -55,7 +55,7 @@ FORGIVEN = 600.0
 """Seconds after which a failure no longer counts when the next one comes: a job that runs for months will see many."""
 
 
-class Step:
+class ChangeSet:
     """The changes that one event makes.
 
     Args:
@@ -177,7 +177,7 @@ class Step:
         job.status, job.links, job.facts = "running", "made", facts
         self.state.plans[name] = Plan(self.state.plans[name].graph, facts)
         self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
-        self.state.hungry.add(name)
+        self.state.jobs_with_capacity.add(name)
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
         """The job is over: its peers are idle, none of its tasks rests, its topics are to be removed."""
@@ -185,12 +185,12 @@ class Step:
         job = self.job(name)
         job.status, job.ended_at, job.error = status, self.at, error
         for task_name, task in job.tasks.items():
-            self.rest(name, task_name, resting=False)
+            self.set_backing_off(name, task_name, backing_off=False)
             for peer in self.state.on_task(task):
                 if peer in task.peers:  # the leaving of another may have freed it
                     self.leave(peer, "release")
         del self.state.plans[name], self.state.names[job.spec.name]
-        self.state.hungry.discard(name)
+        self.state.jobs_with_capacity.discard(name)
         self._outer.append(DeleteLinks(name))
 
     def links_came_late(self, name: str) -> None:
@@ -259,7 +259,7 @@ class Step:
         task.state = state
         task.counts = counts or task.counts
         if state == "complete":
-            self.rest(job, name, resting=False)
+            self.set_backing_off(job, name, backing_off=False)
         tasks = self.state.jobs[job].tasks
         for bound, stages in self.state.plans[job].graph.bound.items():
             if name in stages:
@@ -268,7 +268,7 @@ class Step:
 
     def task_failed(self, job: str, name: str, error: Failure) -> Task:
         """Count a failure and keep the first. What lies too far back is forgiven: the count begins anew."""
-        self.rest(job, name, resting=False)
+        self.set_backing_off(job, name, backing_off=False)
         task = self._task(job, name)
         if task.failed_at is not None and self.at - task.failed_at > FORGIVEN:
             task.failures, task.error = 0, None
@@ -277,13 +277,13 @@ class Step:
         task.failed_at = self.at
         return task
 
-    def rest(self, job: str, name: str, *, resting: bool) -> None:
+    def set_backing_off(self, job: str, name: str, *, backing_off: bool) -> None:
         """Whether a task is kept back from being offered."""
-        if self.state.jobs[job].tasks[name].resting != resting:
+        if self.state.jobs[job].tasks[name].backing_off != backing_off:
             task = self._task(job, name)
-            self.state.forget_rest(job, name, task)
-            task.resting = resting
-            self.state.note_rest(job, name, task)
+            self.state.forget_backoff(job, name, task)
+            task.backing_off = backing_off
+            self.state.note_backoff(job, name, task)
 
     def waits_for(self, name: str, peers: int) -> None:
         """How many more peers a job needs, and since when it needs any."""
@@ -307,7 +307,7 @@ class Step:
         job = self.state.jobs[job_name]
         self.jobs[job_name] = None
         if job.status == "running":
-            self.state.hungry.add(job_name)
+            self.state.jobs_with_capacity.add(job_name)
         task = job.tasks[name]
         path = node_paths.job_task(job_name, name)
         if path not in self._touched:

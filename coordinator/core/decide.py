@@ -20,7 +20,7 @@ import msgspec
 
 from coordinator.core import scheduling
 from coordinator.core.admission import JOB_ID, refusal
-from coordinator.core.changeset import Step
+from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
 from sardonyx.core.errors import Failure, InternalError
@@ -29,6 +29,7 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     Assignment,
+    BackoffEnded,
     Completed,
     CreateLinks,
     Declined,
@@ -50,7 +51,6 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
-    Rested,
     TaskFailed,
 )
 
@@ -72,14 +72,14 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             fix="please report this with the coordinator's log",
             where={"n": n},
         )
-    step = Step(state, n, event.at)
-    _HANDLERS[type(event)](step, event)
+    changes = ChangeSet(state, n, event.at)
+    _HANDLERS[type(event)](changes, event)
     # Otherwise everybody got what there was after the last event, and that is as it was.
-    if step.jobs or step.free_changed:
-        _offer_work(step)
-        _count_missing(step)
+    if changes.jobs or changes.free_changed:
+        _offer_work(changes)
+        _count_missing(changes)
     state.n = n
-    return step.effects()
+    return changes.effects()
 
 
 def replay(
@@ -95,206 +95,208 @@ def replay(
 # Peers
 
 
-def _born(step: Step, event: PeerBorn) -> None:
+def _born(changes: ChangeSet, event: PeerBorn) -> None:
     """An id is used once: for one that is known, dead or alive, it is a repetition."""
-    if event.peer not in step.state.peers:
-        step.birth(event.peer, daemon=event.daemon, host=event.host, pid=event.pid)
+    if event.peer not in changes.state.peers:
+        changes.birth(event.peer, daemon=event.daemon, host=event.host, pid=event.pid)
 
 
-def _died(step: Step, event: PeerDied) -> None:
-    peer = step.state.peers.get(event.peer)
+def _died(changes: ChangeSet, event: PeerDied) -> None:
+    peer = changes.state.peers.get(event.peer)
     if peer is None:
         return
     peer.pulse_due = False
     if peer.state != "dead":
-        step.leave(event.peer, "die")
+        changes.leave(event.peer, "die")
 
 
-def _left(step: Step, event: Left) -> None:
-    peer = step.state.peers.get(event.peer)
+def _left(changes: ChangeSet, event: Left) -> None:
+    peer = changes.state.peers.get(event.peer)
     if peer is not None and peer.state != "dead":
-        step.leave(event.peer, "die")
+        changes.leave(event.peer, "die")
 
 
-def _evicted(step: Step, event: Evicted) -> None:
+def _evicted(changes: ChangeSet, event: Evicted) -> None:
     """A peer at work is revoked and sees so; an idle one holds nothing that it would have to give back."""
-    peer = step.state.peers.get(event.peer)
+    peer = changes.state.peers.get(event.peer)
     if peer is None:
         return
     if peer.state in ASSIGNED:
-        step.leave(event.peer, "revoke")
+        changes.leave(event.peer, "revoke")
     elif peer.state == "idle":
-        step.leave(event.peer, "die")
-        step.take_pulse(event.peer)
+        changes.leave(event.peer, "die")
+        changes.take_pulse(event.peer)
 
 
-def _grace_ended(step: Step, event: GraceEnded) -> None:
-    peer = step.state.peers.get(event.peer)
+def _grace_ended(changes: ChangeSet, event: GraceEnded) -> None:
+    peer = changes.state.peers.get(event.peer)
     if peer is not None and peer.state == "revoked":
-        step.leave(event.peer, "die")
-        step.take_pulse(event.peer)
+        changes.leave(event.peer, "die")
+        changes.take_pulse(event.peer)
 
 
 # A peer and its task. All of these are about one assignment: if the peer does not hold that very one, they come too late.
 
 
-def _held(step: Step, event: Acked | AckTimedOut | Declined | Exhausted | Completed | TaskFailed) -> Peer | None:
-    peer = step.state.peers.get(event.peer)
+def _held(
+    changes: ChangeSet, event: Acked | AckTimedOut | Declined | Exhausted | Completed | TaskFailed
+) -> Peer | None:
+    peer = changes.state.peers.get(event.peer)
     if peer is None or peer.assignment is None or peer.assignment.id != event.assignment:
         return None
     return peer
 
 
-def _acked(step: Step, event: Acked) -> None:
-    peer = _held(step, event)
+def _acked(changes: ChangeSet, event: Acked) -> None:
+    peer = _held(changes, event)
     if peer is not None and peer.assignment is not None and peer.state == "acking":
-        step.move(event.peer, "ack")
-        step.task_is(peer.assignment.job, peer.assignment.task, "running")
+        changes.move(event.peer, "ack")
+        changes.task_is(peer.assignment.job, peer.assignment.task, "running")
 
 
-def _ack_timed_out(step: Step, event: AckTimedOut) -> None:
-    peer = _held(step, event)
+def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
+    peer = _held(changes, event)
     if peer is not None and peer.state == "acking":
-        step.leave(event.peer, "revoke")
+        changes.leave(event.peer, "revoke")
 
 
-def _declined(step: Step, event: Declined) -> None:
-    peer = _held(step, event)
+def _declined(changes: ChangeSet, event: Declined) -> None:
+    peer = _held(changes, event)
     if peer is not None and peer.assignment is not None and peer.state == "acking":
-        _give_up(step, peer.assignment, event.peer, event.error, fatal=False)
+        _give_up(changes, peer.assignment, event.peer, event.error, fatal=False)
 
 
-def _task_failed(step: Step, event: TaskFailed) -> None:
-    peer = _held(step, event)
+def _task_failed(changes: ChangeSet, event: TaskFailed) -> None:
+    peer = _held(changes, event)
     if peer is not None and peer.assignment is not None:
-        _give_up(step, peer.assignment, event.peer, event.error, fatal=event.fatal)
+        _give_up(changes, peer.assignment, event.peer, event.error, fatal=event.fatal)
 
 
-def _give_up(step: Step, place: Assignment, name: str, error: Failure, *, fatal: bool) -> None:
+def _give_up(changes: ChangeSet, place: Assignment, name: str, error: Failure, *, fatal: bool) -> None:
     """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first. If the
     job goes on, the task rests.
     """
-    task = step.task_failed(place.job, place.task, error)
-    step.leave(name, "release")
+    task = changes.task_failed(place.job, place.task, error)
+    changes.leave(name, "release")
     if fatal:
-        step.end(place.job, "failed", error)
-    elif task.failures > step.state.jobs[place.job].spec.failure_limit:
-        step.end(place.job, "failed", task.error)
+        changes.end(place.job, "failed", error)
+    elif task.failures > changes.state.jobs[place.job].spec.failure_limit:
+        changes.end(place.job, "failed", task.error)
     else:
-        step.rest(place.job, place.task, resting=True)
+        changes.set_backing_off(place.job, place.task, backing_off=True)
 
 
-def _rested(step: Step, event: Rested) -> None:
+def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
     """Only if the task has not failed again since the timer was looked at; then it rests anew."""
-    job = step.state.jobs.get(event.job)
+    job = changes.state.jobs.get(event.job)
     task = job.tasks.get(event.task) if job is not None else None
-    if task is not None and task.resting and task.failures == event.failures:
-        step.rest(event.job, event.task, resting=False)
+    if task is not None and task.backing_off and task.failures == event.failures:
+        changes.set_backing_off(event.job, event.task, backing_off=False)
 
 
-def _exhausted(step: Step, event: Exhausted) -> None:
+def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
     """The last one of a task to find its input drained seals; the others wait, since what they hold may still change."""
-    peer = _held(step, event)
+    peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "active":
         return
-    peers = step.state.peers
-    for other in step.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers:
+    peers = changes.state.peers
+    for other in changes.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers:
         if peers[other].state != "waiting" and other != event.peer:
-            step.move(event.peer, "wait")
+            changes.move(event.peer, "wait")
             return
-    step.move(event.peer, "seal")
+    changes.move(event.peer, "seal")
 
 
-def _completed(step: Step, event: Completed) -> None:
+def _completed(changes: ChangeSet, event: Completed) -> None:
     """The task is complete, unless somebody joined it meanwhile: then that one will find it exhausted and seal again."""
-    peer = _held(step, event)
+    peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "sealing":
         return
     place = peer.assignment
-    job = step.state.jobs[place.job]
-    if any(step.state.peers[other].state in WORKING for other in job.tasks[place.task].peers):
-        step.move(event.peer, "wait")
+    job = changes.state.jobs[place.job]
+    if any(changes.state.peers[other].state in WORKING for other in job.tasks[place.task].peers):
+        changes.move(event.peer, "wait")
         return
-    step.task_is(place.job, place.task, "complete", event.counts)
-    step.leave(event.peer, "release")
-    if all(job.tasks[stage].state == "complete" for stage in step.state.plans[place.job].stages):
-        step.end(place.job, "completed")
+    changes.task_is(place.job, place.task, "complete", event.counts)
+    changes.leave(event.peer, "release")
+    if all(job.tasks[stage].state == "complete" for stage in changes.state.plans[place.job].stages):
+        changes.end(place.job, "completed")
 
 
 # Jobs
 
 
-def _submitted(step: Step, event: JobSubmitted) -> None:
+def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     """A known id is a repetition, even if its job was forgotten; an id that cannot be one leaves no trace, since there is
     nowhere to write it.
     """
-    if event.job in step.state.jobs or event.job in step.state.purged or not JOB_ID.fullmatch(event.job):
+    if event.job in changes.state.jobs or event.job in changes.state.purged or not JOB_ID.fullmatch(event.job):
         return
-    error = refusal(event.job, event.spec, step.state.names.get(event.spec.name))
+    error = refusal(event.job, event.spec, changes.state.names.get(event.spec.name))
     if error is not None:
-        step.refuse(event.job, event.spec, error)
+        changes.refuse(event.job, event.spec, error)
     else:
-        step.admit(event.job, event.spec)
+        changes.admit(event.job, event.spec)
 
 
-def _links_created(step: Step, event: LinksCreated) -> None:
+def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
     """For a job that was ended meanwhile they must go again, or they would stand for ever."""
-    job = step.state.jobs.get(event.job)
+    job = changes.state.jobs.get(event.job)
     if job is None or job.refused:
         return
     if job.status == "planning":
-        step.start(event.job, event.links)
+        changes.start(event.job, event.links)
     elif job.ended and job.links != "made":
-        step.links_came_late(event.job)
+        changes.links_came_late(event.job)
 
 
-def _links_failed(step: Step, event: LinksFailed) -> None:
+def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
     """Some of the topics may stand; the same care as for those that all stand."""
-    job = step.state.jobs.get(event.job)
+    job = changes.state.jobs.get(event.job)
     if job is None or job.refused:
         return
     if job.status == "planning":
-        step.end(event.job, "failed", event.error)
+        changes.end(event.job, "failed", event.error)
         job.links = "made"  # in part; so that the same news again finds nothing to do
     elif job.ended and job.links != "made":
-        step.links_came_late(event.job)
+        changes.links_came_late(event.job)
 
 
-def _links_deleted(step: Step, event: LinksDeleted) -> None:
-    job = step.state.jobs.get(event.job)
+def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
+    job = changes.state.jobs.get(event.job)
     if job is not None and job.ended and not job.refused and job.links != "gone":
-        step.links_gone(event.job, LastCommits(event.counts, event.positions))
+        changes.links_gone(event.job, LastCommits(event.counts, event.positions))
 
 
-def _killed(step: Step, event: JobKilled) -> None:
-    job = step.state.jobs.get(event.job)
+def _killed(changes: ChangeSet, event: JobKilled) -> None:
+    job = changes.state.jobs.get(event.job)
     if job is not None and not job.ended:
-        step.end(event.job, "killed")
+        changes.end(event.job, "killed")
 
 
-def _purged(step: Step, event: JobPurged) -> None:
+def _purged(changes: ChangeSet, event: JobPurged) -> None:
     """A job is forgotten only after it has ended and its topics are gone; until then the coordinator must know whose they are.
 
     One with dead letters that were neither redone nor dropped stays, unless the user gives these up.
     """
-    job = step.state.jobs.get(event.job)
+    job = changes.state.jobs.get(event.job)
     if job is None or not job.ended:
         return
     if not job.purgeable:
         job.purge = True
         job.purge_letters = job.purge_letters or event.dead_letters
     elif event.dead_letters or not job.letters:
-        step.forget(event.job)
+        changes.forget(event.job)
 
 
-def _letters_claimed(step: Step, event: LettersClaimed) -> None:
+def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
     """The total says what all claims of the task come to, so a repetition changes nothing."""
-    job = step.state.jobs.get(event.job)
+    job = changes.state.jobs.get(event.job)
     if job is not None and event.task in job.tasks:
-        step.claim_letters(event.job, event.task, event.letters)
+        changes.claim_letters(event.job, event.task, event.letters)
 
 
-_HANDLERS: dict[type, Callable[[Step, Any], None]] = {
+_HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
     Left: _left,
@@ -304,7 +306,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     AckTimedOut: _ack_timed_out,
     Declined: _declined,
     TaskFailed: _task_failed,
-    Rested: _rested,
+    BackoffEnded: _backoff_ended,
     Exhausted: _exhausted,
     Completed: _completed,
     JobSubmitted: _submitted,
@@ -320,42 +322,42 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
 # After every event that may have changed who gets what
 
 
-def _offer_work(step: Step) -> None:
+def _offer_work(changes: ChangeSet) -> None:
     """Idle peers get work; jobs that could not end otherwise get theirs back from further down."""
     while True:
-        while (offer := scheduling.next_offer(step.state)) is not None:
-            step.offer(offer)
-        jobs = _in_question(step)
+        while (offer := scheduling.next_offer(changes.state)) is not None:
+            changes.offer(offer)
+        jobs = _in_question(changes)
         if not jobs:
             return
-        backs = (scheduling.call_back(step.state, job) for job in scheduling.in_turn(step.state, jobs))
+        backs = (scheduling.preemption(changes.state, job) for job in scheduling.in_turn(changes.state, jobs))
         back = next(filter(None, backs), None)
         if back is None:
             return
         for peer in back.peers:
-            step.leave(peer, "release")
-        step.offer(back.offer)
+            changes.leave(peer, "release")
+        changes.offer(back.offer)
 
 
-def _count_missing(step: Step) -> None:
-    for job in _in_question(step):
-        step.waits_for(job, scheduling.waits_for(step.state, job))
+def _count_missing(changes: ChangeSet) -> None:
+    for job in _in_question(changes):
+        changes.waits_for(job, scheduling.waits_for(changes.state, job))
 
 
-def _in_question(step: Step) -> list[str]:
+def _in_question(changes: ChangeSet) -> list[str]:
     """The running jobs for which the event may have changed what they can get: those it touched, and with the number of
     idle peers all that have room.
     """
-    known, touched = step.state.jobs, step.jobs
-    if step.free_changed:
-        touched = dict.fromkeys([*touched, *sorted(step.state.hungry)])
+    known, touched = changes.state.jobs, changes.jobs
+    if changes.free_changed:
+        touched = dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)])
     return [job for job in touched if known[job].status == "running"] if touched else []
 
 
 # Time
 
 
-LONGEST_REST = 60.0
+MAX_BACKOFF = 60.0
 """Seconds that a task rests at most after a failure."""
 
 
@@ -374,9 +376,9 @@ class Timers(msgspec.Struct, frozen=True):
     """Of more jobs that have ended, and whose topics are gone, the oldest are forgotten. Jobs with dead letters that were
     neither redone nor dropped do not count, and stay."""
 
-    def rest(self, failures: int) -> float:
+    def backoff(self, failures: int) -> float:
         """How long a task rests that has failed so often."""
-        return min(self.failure_backoff * 2.0 ** min(failures - 1, 64), LONGEST_REST)
+        return min(self.failure_backoff * 2.0 ** min(failures - 1, 64), MAX_BACKOFF)
 
 
 def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
@@ -396,7 +398,7 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
         if not _over(now, state.peers[name].since, timers.revoke_grace):
             break
         events.append(GraceEnded(at=now, peer=name))
-    events += _rests_due(state, now, timers)
+    events += _backoffs_due(state, now, timers)
     return events
 
 
@@ -418,14 +420,14 @@ def _over(now: float, since: float, timeout: float) -> bool:
     return not since - timeout < now < since + timeout
 
 
-def _rests_due(state: State, now: float, timers: Timers) -> Iterator[Rested]:
+def _backoffs_due(state: State, now: float, timers: Timers) -> Iterator[BackoffEnded]:
     """In a row that is sorted by time, those are due that lie at its two ends: long ago, or far ahead."""
-    for failures, row in sorted(state.resting.items()):
-        rest = timers.rest(failures)
+    for failures, row in sorted(state.backing_off.items()):
+        rest = timers.backoff(failures)
         past = bisect_right(row, now, key=lambda entry: entry[0] + rest)
         ahead = max(past, bisect_left(row, now, key=lambda entry: entry[0] - rest))
         for _, job, task in row[:past] + row[ahead:]:
-            yield Rested(at=now, job=job, task=task, failures=failures)
+            yield BackoffEnded(at=now, job=job, task=task, failures=failures)
 
 
 def next_due(state: State, timers: Timers) -> float | None:
@@ -439,8 +441,8 @@ def next_due(state: State, timers: Timers) -> float | None:
     ):
         if queue:
             first = min(first, state.peers[next(iter(queue))].since + timeout)
-    for failures, row in state.resting.items():
-        first = min(first, row[0][0] + timers.rest(failures))
+    for failures, row in state.backing_off.items():
+        first = min(first, row[0][0] + timers.backoff(failures))
     return None if first == math.inf else first
 
 

@@ -26,12 +26,12 @@ Code = Literal[
     "failed",
     "killed",
     "completed",
-    "links-going",
-    "links-coming",
-    "nobody-lives",
+    "topics-deleting",
+    "topics-creating",
+    "no-live-peers",
     "peers-missing",
-    "held-for-ever",
-    "task-rests",
+    "starved-by-unbounded-jobs",
+    "task-backing-off",
     "task-short",
     "task-blocked",
     "task-full",
@@ -96,7 +96,7 @@ def explain(state: State, job: str) -> Explanation:
         reasons = list(_ended(found))
     elif found.status == "planning":
         text = "its topics are being made, or looked up in Kafka"
-        reasons = [Reason(code="links-coming", text=text, since=found.submitted_at)]
+        reasons = [Reason(code="topics-creating", text=text, since=found.submitted_at)]
     else:
         reasons = _running(state, job, found)
     return Explanation(job, state.n, reasons, found.status)
@@ -122,7 +122,7 @@ def _ended(job: Job) -> Iterator[Reason]:
         yield Reason(code="completed", text="all its tasks are complete", since=job.ended_at)
     if not job.purgeable:
         then = "; after that it is forgotten" if job.purge else ""
-        yield Reason(code="links-going", text=f"its topics and groups are being removed{then}", since=job.ended_at)
+        yield Reason(code="topics-deleting", text=f"its topics and groups are being removed{then}", since=job.ended_at)
 
 
 # Jobs that run, or should
@@ -130,7 +130,7 @@ def _ended(job: Job) -> Iterator[Reason]:
 
 def _running(state: State, name: str, job: Job) -> list[Reason]:
     plan = state.plans[name]
-    reasons = [*_missing(state, name, job, plan), *_resting(state, job, plan)]
+    reasons = [*_missing(state, name, job, plan), *_backing_off(state, job, plan)]
     reasons += [
         *_short(state, job, plan),
         *_blocked(job, plan),
@@ -154,7 +154,7 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         dead = state.by_state["dead"]
         since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
         yield Reason(
-            code="nobody-lives",
+            code="no-live-peers",
             text="there is no virtual peer at all; is a peer daemon running?",
             since=max(since, job.submitted_at),
             needed=job.waits_for or None,
@@ -180,7 +180,7 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
     if held and all(not state.plans[other].graph.bounded for other in held):
         holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
         yield Reason(
-            code="held-for-ever",
+            code="starved-by-unbounded-jobs",
             text=f"all virtual peers of other jobs are on such as never end by themselves: {holding}",
             since=max(state.peers[peer].since for peer in others),
         )
@@ -190,17 +190,17 @@ def _asking(job: Job, plan: Plan) -> list[str]:
     return [stage for stage in plan.stages if asks(job.tasks[stage])]
 
 
-def _resting(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     limit = job.spec.failure_limit
     for stage in plan.stages:
         task = job.tasks[stage]
-        if task.resting and task.error is not None:
+        if task.backing_off and task.error is not None:
             others = (
                 f"; {_peers(len(task.peers))} on it {plural(len(task.peers), 'goes', 'go')} on" if task.peers else ""
             )
             yield Reason(
-                code="task-rests",
-                text=f"task {stage} rests after failure {task.failures} (the job outlives {limit}), "
+                code="task-backing-off",
+                text=f"task {stage} backs off after failure {task.failures} (the job outlives {limit}), "
                 f"first {_one_line(task.error)}{others}",
                 since=task.failed_at,
                 task=stage,
@@ -241,7 +241,7 @@ def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         return
     for stage, spec in plan.stages.items():
         task, limit = job.tasks[stage], plan.limit[stage]
-        if task.state == "complete" or task.resting or len(task.peers) < limit:
+        if task.state == "complete" or task.backing_off or len(task.peers) < limit:
             continue
         if spec.consumption == "sequential":
             why = "it is sequential"

@@ -26,7 +26,7 @@ class Offer(NamedTuple):
     peers: int
 
 
-class CallBack(NamedTuple):
+class Preemption(NamedTuple):
     """Peers to be freed, so that with those already idle ``offer`` can be made."""
 
     peers: list[str]
@@ -36,14 +36,16 @@ class CallBack(NamedTuple):
 def next_offer(state: State) -> Offer | None:
     """The next offer to the idle peers, or None if no job has work for as few as there are."""
     free = state.free
-    if not free or not state.hungry:
+    if not free or not state.jobs_with_capacity:
         return None
-    for name in in_turn(state, state.hungry):
+    for name in in_turn(state, state.jobs_with_capacity):
         offer = choose(state, name, free)
         if offer is not None:
             return offer
-        if choose(state, name, math.inf) is None and not any(task.resting for task in state.jobs[name].tasks.values()):
-            state.hungry.discard(name)
+        if choose(state, name, math.inf) is None and not any(
+            task.backing_off for task in state.jobs[name].tasks.values()
+        ):
+            state.jobs_with_capacity.discard(name)
     return None
 
 
@@ -66,7 +68,7 @@ def choose(state: State, name: str, free: float) -> Offer | None:
         task = job.tasks[stage]
         staffed = len(task.peers)
         full = staffed >= plan.limit[stage]  # asked first: most are, in a cluster that is at work
-        if full or task.state == "complete" or task.resting or _blocked(job, plan, stage):
+        if full or task.state == "complete" or task.backing_off or _blocked(job, plan, stage):
             continue
         if not staffed:
             needed = needs(job, plan, stage)
@@ -91,7 +93,7 @@ def deserted(task: Task) -> bool:
 
 def asks(task: Task) -> bool:
     """Nobody works on it, and somebody should now."""
-    return deserted(task) and not task.resting
+    return deserted(task) and not task.backing_off
 
 
 def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
@@ -123,10 +125,10 @@ def stalled(job: Job, plan: Plan) -> list[str]:
     ]
     if any(job.tasks[stage].peers for stage in front):
         return []
-    return [stage for stage in front if not job.tasks[stage].resting]
+    return [stage for stage in front if not job.tasks[stage].backing_off]
 
 
-def call_back(state: State, name: str) -> CallBack | None:
+def preemption(state: State, name: str) -> Preemption | None:
     """Whom a bounded job must take from further down its graph, because it could not end otherwise.
 
     This happens when the peers at its front died and nobody is free to follow them. Those furthest down, and of these
@@ -140,7 +142,7 @@ def call_back(state: State, name: str) -> CallBack | None:
         needed = needs(job, plan, stage)
         peers = _who_is_called(state, job, plan, needed - state.free)
         if peers:
-            return CallBack(peers, Offer(name, stage, needed))
+            return Preemption(peers, Offer(name, stage, needed))
     return None
 
 

@@ -77,7 +77,7 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The first failure that counts; the one that fails the job if there are too many."""
     failed_at: float | None = None
     """Wall clock of the last failure, seconds since 1970."""
-    resting: bool = False
+    backing_off: bool = False
     """It failed, and is offered to nobody until its rest is over."""
     claimed: int = 0
     """Dead letters of this task that users have redone or dropped."""
@@ -85,7 +85,9 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """As in :class:`sardonyx.core.events.TaskNote`. Never changed in place."""
 
     def note(self) -> TaskNote:
-        return TaskNote(self.state, self.n, dict(self.peers), self.failures, self.resting, self.counts, self.positions)
+        return TaskNote(
+            self.state, self.n, dict(self.peers), self.failures, self.backing_off, self.counts, self.positions
+        )
 
 
 class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -187,18 +189,18 @@ class State:
     """
 
     __slots__ = (
+        "backing_off",
         "by_state",
         "deployment",
         "expirable",
-        "hungry",
         "jobs",
+        "jobs_with_capacity",
         "n",
         "names",
         "order",
         "peers",
         "plans",
         "purged",
-        "resting",
         "turn",
     )
 
@@ -221,9 +223,9 @@ class State:
         """Of the jobs that have not ended."""
         self.names: dict[str, str] = {}
         """Name -> id of the jobs that have not ended."""
-        self.hungry: set[str] = set()
+        self.jobs_with_capacity: set[str] = set()
         """Running jobs that may have room for another peer; every one that has, or will have after a rest, is in it."""
-        self.resting: dict[int, list[tuple[float, str, str]]] = {}
+        self.backing_off: dict[int, list[tuple[float, str, str]]] = {}
         """How often they failed -> the tasks that rest, as (failed_at, job, task), sorted: all of a row rest equally long."""
         self.expirable: OrderedDict[str, None] = OrderedDict()
         """Jobs that may be forgotten, the one that has been so longest first."""
@@ -244,18 +246,18 @@ class State:
             raise _broken("a peer that is listed on a task has an assignment", peer=peer)
         return found
 
-    def note_rest(self, job: str, name: str, task: Task) -> None:
+    def note_backoff(self, job: str, name: str, task: Task) -> None:
         """Take a task that rests into its row."""
-        if task.resting and task.failed_at is not None:
-            insort(self.resting.setdefault(task.failures, []), (task.failed_at, job, name))
+        if task.backing_off and task.failed_at is not None:
+            insort(self.backing_off.setdefault(task.failures, []), (task.failed_at, job, name))
 
-    def forget_rest(self, job: str, name: str, task: Task) -> None:
+    def forget_backoff(self, job: str, name: str, task: Task) -> None:
         """Take a task that rests out of its row; to be called before anything of its failures is changed."""
-        if task.resting and task.failed_at is not None:
-            row = self.resting[task.failures]
+        if task.backing_off and task.failed_at is not None:
+            row = self.backing_off[task.failures]
             del row[bisect_left(row, (task.failed_at, job, name))]
             if not row:
-                del self.resting[task.failures]
+                del self.backing_off[task.failures]
 
 
 def new_state(deployment: str = "default") -> State:
@@ -316,9 +318,9 @@ def decode_state(data: bytes) -> State:
             state.plans[name] = plan_of(state, name)
             state.names[job.spec.name] = name
         if job.status == "running":
-            state.hungry.add(name)
+            state.jobs_with_capacity.add(name)
         for task_name, task in job.tasks.items():
-            state.note_rest(name, task_name, task)
+            state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(_expirable(state))
     return state
 
@@ -446,7 +448,7 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
     _rule(not states or set(states) != {"waiting"}, "somebody of a task is not waiting", **where)
     _rule((task.failures > 0) == (task.failed_at is not None), "a task that failed knows when", **where)
     _rule((task.failures > 0) == (task.error is not None), "a task that failed knows why", **where)
-    if task.resting:
+    if task.backing_off:
         _rule(task.failures > 0, "a task that rests has failed", **where)
         _rule(task.state != "complete", "a complete task does not rest", **where)
         _rule(state.jobs[job].status == "running", "a task that rests belongs to a running job", **where)
@@ -468,13 +470,18 @@ def _check_kept(state: State) -> None:
     _rule(set(state.plans) == set(alive), "exactly the jobs that have not ended have a plan")
     _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")
     _rule(all(state.names.get(state.jobs[name].spec.name) == name for name in alive), "names lead to their jobs")
-    _rule(all(state.jobs[name].status == "running" for name in state.hungry), "only running jobs are served")
-    resting: dict[int, list[tuple[float, str, str]]] = {}
+    _rule(
+        all(state.jobs[name].status == "running" for name in state.jobs_with_capacity), "only running jobs are served"
+    )
+    backing_off: dict[int, list[tuple[float, str, str]]] = {}
     for name, job in state.jobs.items():
         for task_name, task in job.tasks.items():
-            if task.resting and task.failed_at is not None:
-                resting.setdefault(task.failures, []).append((task.failed_at, name, task_name))
-    _rule(state.resting == {key: sorted(rows) for key, rows in resting.items()}, "tasks that rest stand in their rows")
+            if task.backing_off and task.failed_at is not None:
+                backing_off.setdefault(task.failures, []).append((task.failed_at, name, task_name))
+    _rule(
+        state.backing_off == {key: sorted(rows) for key, rows in backing_off.items()},
+        "tasks that rest stand in their rows",
+    )
     _rule(list(state.expirable) == _expirable(state), "jobs that may be forgotten stand in the order of their end")
     _rule(not state.purged.keys() & state.jobs.keys(), "a job that was forgotten is not known")
     _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last jobs that were forgotten are remembered")

@@ -14,8 +14,8 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, decode_state, new_state
 from coordinator.history.export import EntryLine, Header, Mask, lines_of
 from coordinator.history.replay import Decided, Finding, Replay, Stand, Verdict, Verifier, missing_entry
-from coordinator.history.timeline import Incident, Past
-from coordinator.history.timeline import incidents as told
+from coordinator.history.timeline import Past, TimelineEvent
+from coordinator.history.timeline import timeline_of as told
 from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
@@ -72,9 +72,9 @@ def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterat
             yield step
 
 
-def incidents(zk: ZooKeeperSession, job: str) -> list[Incident]:
+def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:
     """What went wrong with a job, from its submission, or from the oldest entry that is kept, to its end. Reads and replays
-    that stretch of the log; a job that is forgotten, or that nobody has taken in yet, has no incidents.
+    that stretch of the log; a job that is forgotten, or that nobody has taken in yet, has no events.
     """
     while True:
         known = present(zk).jobs.get(job)

@@ -15,13 +15,13 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     Assignment,
+    BackoffEnded,
     Declined,
     Evicted,
     JobNote,
     Left,
     PeerDied,
     PeerNote,
-    Rested,
     TaskFailed,
     TaskNote,
 )
@@ -48,7 +48,7 @@ class Past(NamedTuple):
     leader: str = ""
 
 
-class Incident(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TimelineEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that went wrong while a job ran. Times are seconds since 1970, durations seconds."""
 
     n: int
@@ -64,7 +64,7 @@ class Incident(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Whether the job failed of it."""
     failures: int = 0
     """How often the task has failed by now."""
-    rested: float | None = None
+    backoff: float | None = None
     """How long the task then rested before it was offered again."""
     others: list[str] = []
     """Who was on the task besides, and went on with it."""
@@ -74,7 +74,7 @@ class Incident(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How long it took until somebody had it."""
 
 
-def incidents(job: str, past: Iterable[Past], *, running: bool = False) -> list[Incident]:
+def timeline_of(job: str, past: Iterable[Past], *, running: bool = False) -> list[TimelineEvent]:
     """What went wrong with a job, in order.
 
     Args:
@@ -91,12 +91,12 @@ def incidents(job: str, past: Iterable[Past], *, running: bool = False) -> list[
 
 
 class _Open(NamedTuple):
-    incident: Incident
+    item: TimelineEvent
     slot: int
 
 
 class _Teller:
-    """Goes along the log, and closes each incident when its place is taken again."""
+    """Goes along the log, and closes each item when its place is taken again."""
 
     def __init__(self, job: str, running: bool) -> None:
         self._job = job
@@ -105,16 +105,16 @@ class _Teller:
         """Whether the job has ended: nothing that follows is part of its story."""
         self._places: list[_Open] = []
         """Places that were lost and are not taken again yet."""
-        self._resting: list[Incident] = []
-        self.found: list[Incident] = []
+        self._backing_off: list[TimelineEvent] = []
+        self.found: list[TimelineEvent] = []
 
     def take(self, past: Past) -> None:
         decided = past.decided
         if past.leader and self._running:
             self._add(decided, "coordinator", leader=past.leader)
         self._losses(decided)
-        if isinstance(decided.event, Rested):
-            self._rested(decided.event)
+        if isinstance(decided.event, BackoffEnded):
+            self._backoff_ended(decided.event)
         for change in decided.changes:
             if place_of(change.path).peer and change.after is not None:
                 note = msgspec.json.decode(change.after, type=PeerNote)
@@ -139,7 +139,7 @@ class _Teller:
         task = None if node is None else msgspec.json.decode(node, type=TaskNote)
         others = [] if task is None else sorted(set(task.peers) - _offered(after, decided.n) - {peer})
         status = after.get(job_status(held.job))
-        incident = self._add(
+        item = self._add(
             decided,
             kind,
             task=held.task,
@@ -151,31 +151,31 @@ class _Teller:
         )
         if task is not None and task.state == "complete":
             return
-        if not incident.fatal:
-            self._places.append(_Open(incident, held.slot))
-        if task is not None and task.resting:
-            self._resting.append(incident)
+        if not item.fatal:
+            self._places.append(_Open(item, held.slot))
+        if task is not None and task.backing_off:
+            self._backing_off.append(item)
 
-    def _rested(self, event: Rested) -> None:
+    def _backoff_ended(self, event: BackoffEnded) -> None:
         if event.job == self._job:
-            for incident in [each for each in self._resting if each.task == event.task]:
-                incident.rested = event.at - incident.at
-                self._resting.remove(incident)
+            for item in [each for each in self._backing_off if each.task == event.task]:
+                item.backoff = event.at - item.at
+                self._backing_off.remove(item)
 
     def _taken(self, peer: str, assignment: Assignment, decided: Decided) -> None:
         """A peer begins to work: it has the place of whoever lost that slot before it was offered."""
         for place in list(self._places):
-            incident = place.incident
-            same = (self._job, incident.task, place.slot) == (assignment.job, assignment.task, assignment.slot)
-            if same and assignment.id >= incident.n:
-                incident.by, incident.after = peer, decided.event.at - incident.at
+            item = place.item
+            same = (self._job, item.task, place.slot) == (assignment.job, assignment.task, assignment.slot)
+            if same and assignment.id >= item.n:
+                item.by, item.after = peer, decided.event.at - item.at
                 self._places.remove(place)
 
-    def _add(self, decided: Decided, kind: Kind, **fields: object) -> Incident:
+    def _add(self, decided: Decided, kind: Kind, **fields: object) -> TimelineEvent:
         event: AnyEvent = decided.event
-        incident = Incident(n=decided.n, at=event.at, kind=kind, **fields)  # type: ignore[arg-type]
-        self.found.append(incident)
-        return incident
+        item = TimelineEvent(n=decided.n, at=event.at, kind=kind, **fields)  # type: ignore[arg-type]
+        self.found.append(item)
+        return item
 
 
 def _assignment(note: bytes | None) -> Assignment | None:

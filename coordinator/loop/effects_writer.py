@@ -17,7 +17,7 @@ from coordinator.loop import event_log
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.pipeline import WritePipeline
 from sardonyx.core.events import TreeEffect
-from sardonyx.zookeeper.transactions import TRANSACTION_LIMIT, Merged, Operation, chunked, weight
+from sardonyx.zookeeper.transactions import TRANSACTION_LIMIT, Operation, WriteCoalescer, chunked, weight
 
 if TYPE_CHECKING:
     from coordinator.loop.election import Leadership
@@ -57,7 +57,7 @@ class EffectsWriter:
         self._pipeline = WritePipeline(
             leadership, "effects", CheckpointChain(version), durable=checkpoint, in_flight=limits.in_flight
         )
-        self._gathered = Merged()
+        self._gathered = WriteCoalescer()
         self._last = checkpoint
 
     @property
@@ -90,7 +90,7 @@ class EffectsWriter:
         """Send what was taken in and not sent yet, and the checkpoint with it. Raises as :meth:`add`."""
         if self._last == self._pipeline.submitted and not self._gathered:
             return
-        gathered, self._gathered = self._gathered, Merged()
+        gathered, self._gathered = self._gathered, WriteCoalescer()
         operations: list[Operation] = [*gathered.operations()]
         # Effects of several entries are at most this large together: those gathered before, and a few more.
         fits = gathered.size <= self._limits.transaction + TRANSACTION_LIMIT

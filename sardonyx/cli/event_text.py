@@ -9,6 +9,7 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    BackoffEnded,
     Completed,
     Counts,
     Declined,
@@ -25,7 +26,6 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
-    Rested,
     TaskFailed,
 )
 from sardonyx.core.text import counted
@@ -59,8 +59,8 @@ def _of_a_job(event: AnyEvent) -> str:
             verb = "has" if event.letters == 1 else "have"
             letters = counted(event.letters, "dead letter")
             return f"{letters} of task {event.job}/{event.task} {verb} been redone or dropped so far"
-        case Rested():
-            return f"task {event.job}/{event.task} has rested after {counted(event.failures, 'failure')}"
+        case BackoffEnded():
+            return f"the back-off of task {event.job}/{event.task} is over after {counted(event.failures, 'failure')}"
     return _of_links(event)
 
 

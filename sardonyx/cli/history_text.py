@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from coordinator.history.replay import Change, Decided, concerned_peers, place_of
-from coordinator.history.timeline import Incident
+from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.event_text import failure_words, rows, summary
 from sardonyx.core.events import (
     Assignment,
@@ -111,8 +111,8 @@ def _task(data: bytes | None) -> str:
         words.append(f"peers {', '.join(sorted(note.peers))}")
     if note.failures:
         words.append(f"failures {note.failures}")
-    if note.resting:
-        words.append("rests")
+    if note.backing_off:
+        words.append("backing off")
     return ", ".join(words + ([rows(note.counts)] if note.counts else []))
 
 
@@ -267,29 +267,29 @@ def eviction(decided: Decided) -> Eviction:
 # What went wrong with a job
 
 
-def incident_line(incident: Incident, *, ended: bool) -> str:
-    """An incident and how it went on, in one line. ``ended``: whether the job has ended by now."""
-    if incident.kind == "coordinator":
-        return f"coordinator {incident.leader} took over"
-    words = [f"peer {incident.peer} {_mishap(incident)}"]
-    if incident.fatal:
+def timeline_line(item: TimelineEvent, *, ended: bool) -> str:
+    """A timeline event and how it went on, in one line. ``ended``: whether the job has ended by now."""
+    if item.kind == "coordinator":
+        return f"coordinator {item.leader} took over"
+    words = [f"peer {item.peer} {_mishap(item)}"]
+    if item.fatal:
         words.append("the job failed of it")
-    elif incident.by:
-        again = "resumed" if not incident.others else "taken up again"
-        went_on = f"{_went_on(incident)}, its place " if incident.others else f"task {incident.task} "
-        words.append(f"{went_on}{again} by {incident.by} after {duration(incident.after or 0.0)}{_rest(incident)}")
-    elif incident.others:
-        words.append(_went_on(incident))
+    elif item.by:
+        again = "resumed" if not item.others else "taken up again"
+        went_on = f"{_went_on(item)}, its place " if item.others else f"task {item.task} "
+        words.append(f"{went_on}{again} by {item.by} after {duration(item.after or 0.0)}{_backoff(item)}")
+    elif item.others:
+        words.append(_went_on(item))
     elif ended:
-        words.append(f"nobody took its place on task {incident.task} before the job ended")
+        words.append(f"nobody took its place on task {item.task} before the job ended")
     else:
-        words.append(f"nobody has taken its place on task {incident.task} yet")
+        words.append(f"nobody has taken its place on task {item.task} yet")
     return ", ".join(words)
 
 
-def _mishap(incident: Incident) -> str:
-    error = failure_words(incident.error) if incident.error is not None else ""
-    match incident.kind:
+def _mishap(item: TimelineEvent) -> str:
+    error = failure_words(item.error) if item.error is not None else ""
+    match item.kind:
         case "died":
             return "died"
         case "left":
@@ -297,16 +297,16 @@ def _mishap(incident: Incident) -> str:
         case "evicted":
             return "was taken out by a user"
         case "unanswered":
-            return f"did not answer the offer of task {incident.task}"
+            return f"did not answer the offer of task {item.task}"
         case "declined":
-            return f"could not run task {incident.task} ({error})"
-    count = "" if incident.fatal or not incident.failures else f", failure {incident.failures}"
-    return f"gave task {incident.task} up ({error}{count})"
+            return f"could not run task {item.task} ({error})"
+    count = "" if item.fatal or not item.failures else f", failure {item.failures}"
+    return f"gave task {item.task} up ({error}{count})"
 
 
-def _went_on(incident: Incident) -> str:
-    return f"task {incident.task} went on with {', '.join(incident.others)}"
+def _went_on(item: TimelineEvent) -> str:
+    return f"task {item.task} went on with {', '.join(item.others)}"
 
 
-def _rest(incident: Incident) -> str:
-    return "" if incident.rested is None else f" ({duration(incident.rested)} of them at rest)"
+def _backoff(item: TimelineEvent) -> str:
+    return "" if item.backoff is None else f" ({duration(item.backoff)} of them backing off)"

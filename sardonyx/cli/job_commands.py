@@ -16,7 +16,7 @@ from sardonyx.core.text import counted
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
-    from coordinator.history.timeline import Incident
+    from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client, JobHandle
     from sardonyx.client.views import JobView, Why
     from sardonyx.core.spec import JobSpec
@@ -27,8 +27,8 @@ Spec = Annotated[
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, e.g. "60 s".')]
 
-MOST_INCIDENTS = 20
-"""Incidents that `job show` tells people of."""
+MOST_TIMELINE_EVENTS = 20
+"""Timeline events that `job show` tells people of."""
 LAG_PATIENCE = 10.0
 """Seconds that `job show` waits for Kafka to tell what is unread; twice as long as one task's links are looked at."""
 KILL_PATIENCE = 15.0
@@ -113,16 +113,16 @@ def list_jobs(call: Call) -> None:
 def show(call: Call, job: JobId) -> None:
     """One job: its status, its tasks, their rows, what went wrong and how it went on; `job explain` says what it waits for."""
     from sardonyx.cli.event_text import clock
-    from sardonyx.cli.history_text import incident_line
+    from sardonyx.cli.history_text import timeline_line
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
 
     with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
         view = _with_lag(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short
-        incidents = _incidents(call, handle)
+        events = _timeline(call, handle)
     if call.json:
-        call.put_json({**report.as_data(view), "why": waits, "incidents": incidents})
+        call.put_json({**report.as_data(view), "why": waits, "timeline": events})
         return
     call.console.print(job_headline(view))
     if waits:
@@ -130,12 +130,12 @@ def show(call: Call, job: JobId) -> None:
     call.console.print(tasks_table(view.tasks))
     for line in lag_legend(task.lag for task in view.tasks if task.lag):
         call.put(line)
-    if incidents:
+    if events:
         call.put("what happened")
-    if len(incidents) > MOST_INCIDENTS:
-        call.put(f"  the last {MOST_INCIDENTS} of {len(incidents):,}; --json gives all")
-    for incident in incidents[-MOST_INCIDENTS:]:
-        call.put(f"  {clock(incident.at)}  {incident_line(incident, ended=view.ended)}")
+    if len(events) > MOST_TIMELINE_EVENTS:
+        call.put(f"  the last {MOST_TIMELINE_EVENTS} of {len(events):,}; --json gives all")
+    for item in events[-MOST_TIMELINE_EVENTS:]:
+        call.put(f"  {clock(item.at)}  {timeline_line(item, ended=view.ended)}")
     if view.error is not None:
         call.put("")
         call.put(report.error_text(JobFailed.from_failure(view.error)))
@@ -163,10 +163,10 @@ def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
     return view
 
 
-def _incidents(call: Call, handle: JobHandle) -> list[Incident]:
+def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
     """What went wrong with a job; none, and a word about it, where the log cannot be read."""
     try:
-        return handle.incidents()
+        return handle.timeline()
     except SardonyxError as error:
         call.say(f"what happened to it cannot be told: {error.code}: {error.message}")
         return []

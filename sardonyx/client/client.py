@@ -247,7 +247,7 @@ class Client:
         submitted = job in self.submitted()
         explanation = explain(reader.present(self.zk), job)  # after the above: a request travels from there to here
         outside = []
-        ended = explanation.status in ENDED and all(reason.code != "links-going" for reason in explanation.reasons)
+        ended = explanation.status in ENDED and all(reason.code != "topics-deleting" for reason in explanation.reasons)
         gone = explanation.status is None and not submitted
         if not ended and not gone and not self.led():
             text = "no coordinator leads this deployment; start one with `sardonyx coordinator`"

@@ -18,7 +18,7 @@ from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
-    from coordinator.history.timeline import Incident
+    from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
     from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -198,14 +198,14 @@ class JobHandle:
         """Why the job does not run, or that it does; see :meth:`sardonyx.client.client.Client.explain`."""
         return self._client.explain(self.id, look=look)
 
-    def incidents(self) -> list[Incident]:
+    def timeline(self) -> list[TimelineEvent]:
         """What went wrong with the job up to now, in order, and how it went on: from the coordinator's log.
 
         Reads that log from the job's submission on, which takes a moment for a job that runs for months.
         """
         from coordinator.history import reader
 
-        return reader.incidents(self._zk, self.id)
+        return reader.timeline(self._zk, self.id)
 
     def waiting(self, view: JobView) -> str | None:
         """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""

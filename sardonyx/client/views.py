@@ -140,7 +140,7 @@ class Outside(msgspec.Struct, frozen=True):
 
 
 HOLDING: frozenset[Code] = frozenset(
-    {"links-coming", "nobody-lives", "peers-missing", "held-for-ever", "task-rests", "unanswered"}
+    {"topics-creating", "no-live-peers", "peers-missing", "starved-by-unbounded-jobs", "task-backing-off", "unanswered"}
 )
 """Reasons for which a job stands, as a whole or in part. That some of its tasks wait for their turn is how jobs run."""
 

@@ -166,8 +166,8 @@ class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
     fatal: bool = False
 
 
-class Rested(Event, frozen=True, kw_only=True, tag="rested"):
-    """A task has rested long enough since it failed. ``failures``: its count of failures when that was found."""
+class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
+    """The back-off of a failed task is over. ``failures``: its count of failures when the timer ran out."""
 
     job: str
     task: str
@@ -233,7 +233,7 @@ AnyEvent = (
     | Exhausted
     | Completed
     | TaskFailed
-    | Rested
+    | BackoffEnded
     | JobSubmitted
     | JobKilled
     | JobPurged
@@ -329,8 +329,8 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     peers: dict[str, int] = {}
     """Peers on the task -> slot."""
     failures: int = 0
-    resting: bool = False
-    """It failed a while ago, and is offered to nobody yet."""
+    backing_off: bool = False
+    """It has failed and waits for its back-off to end: no further peer gets it until then."""
     counts: Counts | None = None
     """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
     positions: dict[str, list[int]] = {}

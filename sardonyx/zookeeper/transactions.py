@@ -69,7 +69,7 @@ def chunked(groups: Iterable[Sequence[Operation]], limit: int = TRANSACTION_LIMI
         yield chunk
 
 
-class Merged:
+class WriteCoalescer:
     """The effects of several events as one operation for each path: what counts is what stands there in the end."""
 
     def __init__(self) -> None:

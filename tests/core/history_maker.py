@@ -21,6 +21,7 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    BackoffEnded,
     Completed,
     Counts,
     CreateLinks,
@@ -42,7 +43,6 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
-    Rested,
     TaskFailed,
 )
 from sardonyx.core.graph import graph_of
@@ -98,9 +98,11 @@ class History:
         for job in state.plans:
             if state.jobs[job].status == "running":
                 assert scheduling.choose(state, job, state.free) is None or not state.free, "somebody idles beside work"
-                assert scheduling.call_back(state, job) is None, f"{job} is stuck"
+                assert scheduling.preemption(state, job) is None, f"{job} is stuck"
                 assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
-                assert job in state.hungry or scheduling.choose(state, job, 10**6) is None, f"{job} is left out"
+                assert job in state.jobs_with_capacity or scheduling.choose(state, job, 10**6) is None, (
+                    f"{job} is left out"
+                )
         return effects
 
     def _out_of_order(self, event: AnyEvent) -> None:
@@ -180,7 +182,7 @@ class History:
         if self.world.state.jobs and self.rng.random() < 0.2:
             name = self.rng.choice([*self.world.state.jobs])
             task = f"t{self.rng.randrange(5)}"
-            return Rested(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
+            return BackoffEnded(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
         if self.rng.random() < 0.1:
             name = self.rng.choice([*self.world.state.jobs, *self.world.state.purged, "nobody-knows"])
             effect = self.rng.choice([CreateLinks, DeleteLinks])(name)
@@ -350,9 +352,9 @@ class History:
             tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
             if all(tasks[before].state == "complete" for before in plan.upstream[place.task]):
                 return Exhausted(at=world.now, peer=name, assignment=place.id)
-        resting = next_due(world.state, TIMERS)  # nobody is acking or revoked: what runs is the rest of tasks
-        if resting is not None:
-            world.now = max(world.now, resting)
+        backing_off = next_due(world.state, TIMERS)  # nobody is acking or revoked: what runs is the rest of tasks
+        if backing_off is not None:
+            world.now = max(world.now, backing_off)
             return self.timers_after(0)[0]
         unended = [name for name, job in world.state.jobs.items() if not job.ended]
         assert not unended, f"nobody has anything to do, but {unended} have not ended: {world.picture()}"

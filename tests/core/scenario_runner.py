@@ -21,6 +21,7 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    BackoffEnded,
     Completed,
     Counts,
     Create,
@@ -40,7 +41,6 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
-    Rested,
     Set,
     TaskFailed,
     kind_of,
@@ -111,7 +111,7 @@ class World:
             waits = f" (waits for {job.waits_for})" if job.waits_for else ""
             error = f" ({job.error.code})" if job.error else ""
             tasks = ", ".join(
-                " ".join([task_name, task.state, *["resting"] * task.resting, *self.state.on_task(task)])
+                " ".join([task_name, task.state, *["(backing off)"] * task.backing_off, *self.state.on_task(task)])
                 for task_name, task in job.tasks.items()
             )
             jobs.append(f"{name} {job.status}{waits}{error}: {tasks or 'no tasks'}")
@@ -283,8 +283,8 @@ _SENTENCES: list[tuple[str, Any]] = [
     (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
     (rf"{_J} is purged", lambda w, j: [JobPurged(at=w.now, job=j)]),
     (
-        rf"{_J} has rested at (\w+) since failure (\d+)",
-        lambda w, j, t, k: [Rested(at=w.now, job=j, task=t, failures=int(k))],
+        rf"{_J} ends its back-off at (\w+) since failure (\d+)",
+        lambda w, j, t, k: [BackoffEnded(at=w.now, job=j, task=t, failures=int(k))],
     ),
     (r"(\d+) ended jobs? (?:is|are) kept", _keep),
     (r"(\d+) s pass", _pass),

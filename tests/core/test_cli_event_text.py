@@ -63,7 +63,7 @@ EVENTS = [
         events.LettersClaimed(job="j-1", task="t", letters=3),
         "3 dead letters of task j-1/t have been redone or dropped so far",
     ),
-    (events.Rested(job="j-1", task="t", failures=2), "task j-1/t has rested after 2 failures"),
+    (events.BackoffEnded(job="j-1", task="t", failures=2), "the back-off of task j-1/t is over after 2 failures"),
     (events.Evicted(peer="p"), "a user takes peer p out"),
 ]
 

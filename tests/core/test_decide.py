@@ -12,6 +12,7 @@ from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, en
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AckTimedOut,
+    BackoffEnded,
     CreateLinks,
     DeleteLinks,
     DeletePulse,
@@ -21,7 +22,6 @@ from sardonyx.core.events import (
     JobSubmitted,
     PeerBorn,
     PeerDied,
-    Rested,
 )
 from sardonyx.core.spec import JobSpec, TaskSpec
 
@@ -131,11 +131,11 @@ def test_a_rest_ends_when_it_is_over() -> None:
         until = next_due(world.state, Timers())
         assert until == world.now + rest
         world.now = until
-        over = Rested(at=until, job="copy", task="read", failures=failures)
+        over = BackoffEnded(at=until, job="copy", task="read", failures=failures)
         assert due(world.state, until, Timers()) == [over]
         world.deliver(over)
-    assert Timers(failure_backoff=0.25).rest(2) == 0.5
-    assert Timers().rest(10_000) == 60.0
+    assert Timers(failure_backoff=0.25).backoff(2) == 0.5
+    assert Timers().backoff(10_000) == 60.0
 
 
 def test_what_is_announced_is_due_then(rng: random.Random) -> None:
@@ -165,13 +165,18 @@ def test_each_task_rests_as_long_as_it_failed_often() -> None:
         world.say(f"P{job} is born")
     for world.now, job in ((100.0, "one"), (101.0, "two"), (101.5, "one"), (90.0, "three")):
         if job == "one" and world.now > 101:
-            world.say("one has rested at write since failure 1")
+            world.say("one ends its back-off at write since failure 1")
         world.say(f"P{job} declines: no module")
 
     def rested(now: float) -> list[tuple[str, int]]:
-        return [(event.job, event.failures) for event in due(world.state, now, Timers()) if isinstance(event, Rested)]
+        return [
+            (event.job, event.failures) for event in due(world.state, now, Timers()) if isinstance(event, BackoffEnded)
+        ]
 
-    assert world.state.resting == {1: [(90.0, "three", "write"), (101.0, "two", "write")], 2: [(101.5, "one", "write")]}
+    assert world.state.backing_off == {
+        1: [(90.0, "three", "write"), (101.0, "two", "write")],
+        2: [(101.5, "one", "write")],
+    }
     assert next_due(world.state, Timers()) == 91.0
     assert rested(90.5) == [("two", 1), ("one", 2)]
     assert rested(101.1) == [("three", 1)]

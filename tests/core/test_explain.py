@@ -36,7 +36,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [COPY, MADE, "P1 is born", "3 s pass", "P1 fails for good: ZeroDivisionError"],
         [
             "failed since 3: it failed: SX-TEST: ZeroDivisionError (SX-TEST)",
-            "links-going since 3: its topics and groups are being removed",
+            "topics-deleting since 3: its topics and groups are being removed",
         ],
     ),
     (
@@ -44,7 +44,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [COPY, MADE, "4 s pass", "copy is killed", "copy is purged"],
         [
             "killed since 4: a user ended it",
-            "links-going since 4: its topics and groups are being removed; after that it is forgotten",
+            "topics-deleting since 4: its topics and groups are being removed; after that it is forgotten",
         ],
     ),
     (
@@ -64,18 +64,18 @@ CASES: list[tuple[str, list[str], list[str]]] = [
     (
         "planning",
         ["2 s pass", COPY, "7 s pass"],
-        ["links-coming since 2: its topics are being made, or looked up in Kafka"],
+        ["topics-creating since 2: its topics are being made, or looked up in Kafka"],
     ),
     (
         "nobody has ever lived",
         ["3 s pass", COPY, "1 s pass", MADE],
-        ["nobody-lives since 3 needed 1 free 0: there is no virtual peer at all; is a peer daemon running?"],
+        ["no-live-peers since 3 needed 1 free 0: there is no virtual peer at all; is a peer daemon running?"],
     ),
     (
         "all are revoked or dead",
         [COPY, MADE, "P1, P2 are born", "6 s pass", "P2 dies", "2 s pass", "P1 is evicted"],
         [
-            "nobody-lives since 6 needed 1 free 0: there is no virtual peer at all; is a peer daemon running? [P1 revoked 8]"
+            "no-live-peers since 6 needed 1 free 0: there is no virtual peer at all; is a peer daemon running? [P1 revoked 8]"
         ],
     ),
     (
@@ -142,7 +142,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "[P1 active live/write 0, P2 active live/write 1]"
             ),
             (
-                "held-for-ever since 1: all virtual peers of other jobs are on such as never end by themselves: "
+                "starved-by-unbounded-jobs since 1: all virtual peers of other jobs are on such as never end by themselves: "
                 "live (2 virtual peers)"
             ),
         ],
@@ -152,7 +152,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [COPY, MADE, "P1, P2 are born", "P2 acks", "5 s pass", "P1 declines: no module"],
         [
             (
-                "task-rests at write since 5 failure 1 limit 3: task write rests after failure 1 (the job outlives 3), first "
+                "task-backing-off at write since 5 failure 1 limit 3: "
+                "task write backs off after failure 1 (the job outlives 3), first "
                 "SX-TEST: no module; 1 virtual peer on it goes on (SX-TEST) [P2 active copy/write 0]"
             ),
             "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
@@ -163,7 +164,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> write", MADE, "P1 is born", "P1 declines: no module"],
         [
             (
-                "task-rests at read since 0 failure 1 limit 3: task read rests after failure 1 (the job outlives 3), first "
+                "task-backing-off at read since 0 failure 1 limit 3: "
+                "task read backs off after failure 1 (the job outlives 3), first "
                 "SX-TEST: no module (SX-TEST)"
             ),
             "task-blocked at write: task write is not offered while nobody works on read in front of it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from sardonyx.core.events import Create, Delete, Set, TreeEffect
-from sardonyx.zookeeper.transactions import Merged, chunked, weight
+from sardonyx.zookeeper.transactions import WriteCoalescer, chunked, weight
 
 
 class Nodes:
@@ -46,7 +46,7 @@ def test_merged_effects_give_the_same_tree(rng: random.Random) -> None:
         nodes = Nodes({})
         for _ in range(rng.randrange(20)):
             nodes.apply(random_effect(nodes.nodes, rng))
-        together, merged = Nodes(nodes.nodes), Merged()
+        together, merged = Nodes(nodes.nodes), WriteCoalescer()
         for _ in range(rng.randrange(30)):
             effect = random_effect(nodes.nodes, rng)
             nodes.apply(effect)
@@ -61,7 +61,7 @@ def test_merged_effects_give_the_same_tree(rng: random.Random) -> None:
 
 def test_what_comes_and_goes_is_not_written() -> None:
     """A node that is made and removed within the same stretch never reaches ZooKeeper."""
-    merged = Merged()
+    merged = WriteCoalescer()
     merged.add([Create("/a"), Set("/a", b"1"), Delete("/a"), Set("/b", b"1"), Set("/b", b"2")])
     assert merged.operations() == [Set("/b", b"2")]
 

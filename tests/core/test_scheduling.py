@@ -68,7 +68,7 @@ def test_another_branch_goes_on() -> None:
     assert scheduling.waits_for(world.state, "work") == 0
 
 
-def test_several_are_called_back_at_once() -> None:
+def test_several_are_preempted_at_once() -> None:
     """If the front needs two and one is idle, one is called back; with nobody to call back, the job waits and says so."""
     world = running(
         "read -> write; read begins with 2; write takes at most 1",
@@ -86,7 +86,7 @@ def test_several_are_called_back_at_once() -> None:
     assert world.state.jobs["work"].waits_for == 0
 
 
-def test_a_sealing_peer_is_not_called_back() -> None:
+def test_a_sealing_peer_is_not_preempted() -> None:
     """It is about to be free by itself, and what it has done would be lost."""
     world = running("a -> b, c -> d; 1 partition", "P1, P2, P3 are born", "P1 acks", "P2 acks", "P3 acks")
     places = {name: peer.assignment.task for name, peer in world.state.peers.items() if peer.assignment}
@@ -95,7 +95,7 @@ def test_a_sealing_peer_is_not_called_back() -> None:
     world.say("P1 dies")
     world.say("P3 dies")
     assert world.state.peers["P2"].state == "sealing"
-    assert scheduling.call_back(world.state, "work") is None
+    assert scheduling.preemption(world.state, "work") is None
     world.say("P2 completes")
     assert world.state.assignment("P2").task == "a"
 

@@ -161,14 +161,14 @@ def _queue_out_of_order(state: State) -> None:
 
 
 def _rest_without_failure(state: State) -> None:
-    state.jobs["work"].tasks["write"].resting = True
+    state.jobs["work"].tasks["write"].backing_off = True
 
 
 def _rest_when_ended(state: State) -> None:
     job = state.jobs["copy"]
     job.status, job.ended_at = "killed", 1.0
     del state.plans["copy"], state.names["copy"]
-    state.hungry.discard("copy")
+    state.jobs_with_capacity.discard("copy")
 
 
 def _rest_when_complete(state: State) -> None:
@@ -176,7 +176,7 @@ def _rest_when_complete(state: State) -> None:
 
 
 def _rest_in_no_row(state: State) -> None:
-    state.resting.clear()
+    state.backing_off.clear()
 
 
 def _ended_in_no_row(state: State) -> None:

@@ -34,6 +34,7 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    BackoffEnded,
     Completed,
     Counts,
     CreateLinks,
@@ -53,7 +54,6 @@ from sardonyx.core.events import (
     PeerBorn,
     PeerDied,
     PeerState,
-    Rested,
     TaskFailed,
     decode_event,
     encode_event,
@@ -278,7 +278,7 @@ class Coordination(RuleBasedStateMachine):
     @rule(job=jobs, task=st.sampled_from(["a", "b", "c"]), failures=st.integers(1, 3))
     def rested(self, job: str, task: str, failures: int) -> None:
         """A timer of any failure, also of one that has come since, or never."""
-        self.deliver(Rested(at=self.now, job=job, task=task, failures=failures))
+        self.deliver(BackoffEnded(at=self.now, job=job, task=task, failures=failures))
 
     @rule()
     def another_leads(self) -> None:
@@ -296,7 +296,7 @@ class Coordination(RuleBasedStateMachine):
             assert found.reasons
             assert len(as_lines(found, self.now)) > len(found.reasons)
             if job in state.jobs and state.jobs[job].waits_for:
-                assert found.reasons[0].code in {"nobody-lives", "peers-missing"}
+                assert found.reasons[0].code in {"no-live-peers", "peers-missing"}
 
     def teardown(self) -> None:
         """If nothing went wrong, the end must be good as well. What goes wrong is told with the log that led to it."""
@@ -341,7 +341,7 @@ TestCoordination.pytestmark = [pytest.mark.timeout(900)]  # a failure is being s
 def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
     """Whoever has a task is heard, whichever assignment it speaks of."""
 
-    def held(made: changeset.Step, event: Acked) -> Peer | None:
+    def held(made: changeset.ChangeSet, event: Acked) -> Peer | None:
         peer = made.state.peers.get(event.peer)
         return peer if peer is not None and peer.assignment else None
 
@@ -353,7 +353,7 @@ def _purged_jobs_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(core._HANDLERS, Rested, lambda made, event: None)
+    patch.setitem(core._HANDLERS, BackoffEnded, lambda made, event: None)
 
 
 @pytest.mark.parametrize("broken", [_late_is_in_time, _purged_jobs_come_back, _tasks_never_wake])

@@ -11,13 +11,14 @@ from history_maker import History
 
 from coordinator.core.state import new_state
 from coordinator.history.replay import Replay
-from coordinator.history.timeline import Incident, Past, incidents
-from sardonyx.cli.history_text import incident_line
+from coordinator.history.timeline import Past, TimelineEvent, timeline_of
+from sardonyx.cli.history_text import timeline_line
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    BackoffEnded,
     Completed,
     Declined,
     Evicted,
@@ -29,7 +30,6 @@ from sardonyx.core.events import (
     LinksCreated,
     PeerBorn,
     PeerDied,
-    Rested,
     TaskFailed,
 )
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -55,21 +55,21 @@ BEGIN: list[AnyEvent] = [
 ]
 
 
-def told(*events: AnyEvent, leaders: Mapping[int, str] | None = None) -> list[Incident]:
+def told(*events: AnyEvent, leaders: Mapping[int, str] | None = None) -> list[TimelineEvent]:
     past = Replay(new_state("test")).steps(enumerate(events, 1))
-    return incidents("j-1", [Past(decided, (leaders or {}).get(decided.n, "")) for decided in past])
+    return timeline_of("j-1", [Past(decided, (leaders or {}).get(decided.n, "")) for decided in past])
 
 
 def lines(*events: AnyEvent, ended: bool = False, leaders: Mapping[int, str] | None = None) -> list[str]:
-    return [incident_line(incident, ended=ended) for incident in told(*events, leaders=leaders)]
+    return [timeline_line(item, ended=ended) for item in told(*events, leaders=leaders)]
 
 
 def test_a_peer_died_and_another_resumed_its_task() -> None:
     """Who, which task, and how long it was without anybody: from the news of the death to the word that it is taken."""
     events = [*BEGIN, PeerDied(at=20.0, peer="a"), PeerBorn(at=20.5, peer="b"), Acked(at=21.2, peer="b", assignment=6)]
-    (incident,) = told(*events)
-    assert (incident.n, incident.at, incident.kind, incident.task, incident.by) == (5, 20.0, "died", "read", "b")
-    assert incident.after == pytest.approx(1.2)
+    (item,) = told(*events)
+    assert (item.n, item.at, item.kind, item.task, item.by) == (5, 20.0, "died", "read", "b")
+    assert item.after == pytest.approx(1.2)
     assert lines(*events) == ["peer a died, task read resumed by b after 1.2 s"]
 
 
@@ -103,8 +103,8 @@ def test_how_else_a_peer_comes_off_its_task() -> None:
         "peer a did not answer the offer of task read, task read resumed by b after 1.0 s"
     ]
     declined = [*begin, spare, Declined(at=15.0, peer="a", assignment=3, error=ERROR)]
-    (incident,) = told(*declined)
-    assert incident.error == ERROR
+    (item,) = told(*declined)
+    assert item.error == ERROR
     assert lines(*declined) == [
         "peer a could not run task read (SX-TEST: something broke), nobody has taken its place on task read yet"
     ]
@@ -115,16 +115,16 @@ def test_failures_with_their_rest() -> None:
     events = [
         *BEGIN,
         TaskFailed(at=14.0, peer="a", assignment=3, error=ERROR),
-        Rested(at=14.5, job="j-1", task="read", failures=1),  # entry 6 offers it again
+        BackoffEnded(at=14.5, job="j-1", task="read", failures=1),  # entry 6 offers it again
         Acked(at=14.7, peer="a", assignment=6),
     ]
-    (incident,) = told(*events)
-    assert (incident.failures, incident.rested) == (1, pytest.approx(0.5))
+    (item,) = told(*events)
+    assert (item.failures, item.backoff) == (1, pytest.approx(0.5))
     (line,) = lines(*events)
     assert line.startswith(
         "peer a gave task read up (SX-TEST: something broke, failure 1), task read resumed by a after"
     )
-    assert line.endswith("after 0.7 s (0.5 s of them at rest)")
+    assert line.endswith("after 0.7 s (0.5 s of them backing off)")
     events.append(TaskFailed(at=15.0, peer="a", assignment=6, error=ERROR, fatal=True))
     assert lines(*events)[1] == "peer a gave task read up (SX-TEST: something broke), the job failed of it"
 
@@ -150,8 +150,8 @@ def test_coordinators_that_took_over_a_job_whose_submission_is_not_kept() -> Non
     for number, event in enumerate(BEGIN, 1):
         replay.step(number, event)
     past = [Past(replay.step(5, PeerBorn(at=14.0, peer="b")), "h:2")]
-    assert [incident.leader for incident in incidents("j-1", past, running=True)] == ["h:2"]
-    assert incidents("j-1", past) == []
+    assert [item.leader for item in timeline_of("j-1", past, running=True)] == ["h:2"]
+    assert timeline_of("j-1", past) == []
 
 
 def test_answers_that_came_too_late_are_no_incident() -> None:
@@ -162,13 +162,13 @@ def test_answers_that_came_too_late_are_no_incident() -> None:
 
 @pytest.mark.parametrize("number", range(10))
 def test_there_are_words_for_every_incident(number: int, seed: int) -> None:
-    """Over random histories, every job's story can be told, and no incident lies outside of the job's life."""
+    """Over random histories, every job's story can be told, and no item lies outside of the job's life."""
     history = History(random.Random(f"{seed}/incidents/{number}"))
     history.unkind(200)
     past = [Past(decided) for decided in Replay(new_state("test")).steps(history.world.log)]
     for each in [step.decided.event for step in past]:
         if isinstance(each, JobSubmitted):
-            for incident in incidents(each.job, past):
-                assert incident_line(incident, ended=True)
-                assert incident.after is None or incident.by
-                assert incident.peer != "" or incident.kind == "coordinator"
+            for item in timeline_of(each.job, past):
+                assert timeline_line(item, ended=True)
+                assert item.after is None or item.by
+                assert item.peer != "" or item.kind == "coordinator"

@@ -28,6 +28,7 @@ from coordinator.core import decide as core
 from coordinator.core.state import State, new_state, project
 from sardonyx.core.events import (
     AnyEvent,
+    BackoffEnded,
     Exhausted,
     JobKilled,
     JobPurged,
@@ -37,7 +38,6 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
-    Rested,
     encode_event,
 )
 from sardonyx.core.spec import JobSpec
@@ -134,7 +134,7 @@ def disturbed(name: str) -> Entries:
 def changed(event: AnyEvent, other: AnyEvent, number: int) -> AnyEvent:
     """The event, if it can be, about another's job or another assignment."""
     job = getattr(other, "job", "")
-    if isinstance(event, JobKilled | JobPurged | LinksFailed | LinksDeleted | Rested) and job:
+    if isinstance(event, JobKilled | JobPurged | LinksFailed | LinksDeleted | BackoffEnded) and job:
         return msgspec.structs.replace(event, job=job)
     return msgspec.structs.replace(event, assignment=number) if hasattr(event, "assignment") else event
 
@@ -179,7 +179,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def _seals_at_once(patch: pytest.MonkeyPatch) -> None:
-    def handler(made: changeset.Step, event: Exhausted) -> None:
+    def handler(made: changeset.ChangeSet, event: Exhausted) -> None:
         peer = made.state.peers.get(event.peer)
         if peer is not None and peer.state == "active" and made.state.assignment(event.peer).id == event.assignment:
             made.move(event.peer, "seal")
@@ -192,16 +192,16 @@ def _slots_go_upward(patch: pytest.MonkeyPatch) -> None:
 
 
 def _waiting_ones_are_left(patch: pytest.MonkeyPatch) -> None:
-    right = changeset.Step.leave
+    right = changeset.ChangeSet.leave
 
-    def leave(made: changeset.Step, name: str, trigger: Any) -> None:
+    def leave(made: changeset.ChangeSet, name: str, trigger: Any) -> None:
         peer = made.state.peers[name]
         with pytest.MonkeyPatch.context() as inner:
             if peer.state == "active":
                 inner.setattr(State, "on_task", lambda state, task: [])
             right(made, name, trigger)
 
-    patch.setattr(changeset.Step, "leave", leave)
+    patch.setattr(changeset.ChangeSet, "leave", leave)
 
 
 def _jobs_take_no_turns(patch: pytest.MonkeyPatch) -> None:
@@ -214,8 +214,8 @@ def _jobs_take_no_turns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduling, "next_offer", next_offer)
 
 
-def _nobody_is_called_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduling, "call_back", lambda state, name: None)
+def _nobody_is_preempted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduling, "preemption", lambda state, name: None)
 
 
 def _nothing_is_blocked(patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def _nothing_is_blocked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(core._HANDLERS, Rested, lambda made, event: None)
+    patch.setitem(core._HANDLERS, BackoffEnded, lambda made, event: None)
 
 
 BREAKS: list[Break] = [
@@ -231,7 +231,7 @@ BREAKS: list[Break] = [
     _slots_go_upward,
     _waiting_ones_are_left,
     _jobs_take_no_turns,
-    _nobody_is_called_back,
+    _nobody_is_preempted,
     _nothing_is_blocked,
     _tasks_never_wake,
 ]

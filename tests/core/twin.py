@@ -27,7 +27,7 @@ NEW_TASK: Json = {
     "failures": 0,
     "failed_at": None,
     "error": None,
-    "resting": False,
+    "backing_off": False,
     "counts": None,
     "claimed": 0,
     "positions": {},
@@ -42,7 +42,7 @@ UNSAID: Json = {
     "links": "none",
     "letters": 0,
 }
-UNSAID |= {"peers": {}, "failures": 0, "resting": False, "counts": None, "positions": {}}
+UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
 
 
@@ -65,7 +65,7 @@ class Twin:
         """Event ``n`` happens. Gives what is to be done outside the tree: (what, peer or job)."""
         self.n, self.at, self.outer = n, event.get("at", 0.0), []
         getattr(self, "on_" + event["kind"].replace("-", "_"))(event)
-        while self.offer_something() or self.call_somebody_back():
+        while self.offer_something() or self.preempt_somebody():
             pass
         for job in self.jobs.values():
             self.say_what_is_missing(job)
@@ -178,7 +178,7 @@ class Twin:
         for name, task in job["tasks"].items():
             for peer in self.on_task(job, name):
                 self.put(peer, "idle")
-            task["resting"] = False
+            task["backing_off"] = False
         self.outer.append(("DeleteLinks", job["id"]))
 
     # What peers say of their assignments
@@ -205,7 +205,7 @@ class Twin:
         if any(self.state(p) in ("acking", "active") for p in self.others(peer)):
             self.peers[peer]["state"] = "waiting"
             return
-        task.update(state="complete", resting=False, counts=event.get("counts", {}))
+        task.update(state="complete", backing_off=False, counts=event.get("counts", {}))
         for each in [peer, *self.others(peer)]:
             self.put(each, "idle")
         if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
@@ -230,12 +230,12 @@ class Twin:
         elif task["failures"] > job["spec"].get("failure_limit", 3):
             self.end(job, "failed", task["error"])
         else:
-            task["resting"] = True
+            task["backing_off"] = True
 
-    def on_rested(self, event: Json) -> None:
+    def on_backoff_ended(self, event: Json) -> None:
         task = self.jobs.get(event["job"], {"tasks": {}})["tasks"].get(event["task"])
-        if task is not None and task["resting"] and task["failures"] == event["failures"]:
-            task["resting"] = False
+        if task is not None and task["backing_off"] and task["failures"] == event["failures"]:
+            task["backing_off"] = False
 
     # Peers and their places
 
@@ -318,7 +318,7 @@ class Twin:
     def may_be_offered(self, job: Json, name: str) -> bool:
         task = job["tasks"][name]
         blocked = any(self.deserted(job, before) for before in in_front_of(job, name))
-        return task["state"] != "complete" and not task["resting"] and not blocked
+        return task["state"] != "complete" and not task["backing_off"] and not blocked
 
     def deserted(self, job: Json, name: str) -> bool:
         return job["tasks"][name]["state"] != "complete" and not self.on_task(job, name)
@@ -336,15 +336,15 @@ class Twin:
     def nobody_at_the_front(self, job: Json) -> bool:
         return not any(self.on_task(job, name) for name in self.front(job))
 
-    def call_somebody_back(self) -> bool:
+    def preempt_somebody(self) -> bool:
         for job in self.jobs_in_turn():
-            awake = [name for name in self.front(job) if not job["tasks"][name]["resting"]]
+            awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
             stalled = bounded(job["spec"]) and self.nobody_at_the_front(job)
-            if stalled and any(self.call_back_for(job, name) for name in awake):
+            if stalled and any(self.preempt_for(job, name) for name in awake):
                 return True
         return False
 
-    def call_back_for(self, job: Json, name: str) -> bool:
+    def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
         before = copy.deepcopy((self.peers, self.free, self.at_work))
         for place in reversed(job["stages"]):
@@ -360,7 +360,7 @@ class Twin:
     def say_what_is_missing(self, job: Json) -> None:
         missing = 0
         if job["status"] == "running":
-            awake = [name for name in job["stages"] if not job["tasks"][name]["resting"]]
+            awake = [name for name in job["stages"] if not job["tasks"][name]["backing_off"]]
             available = len(self.free)
             if not bounded(job["spec"]):
                 wanting = [name for name in awake if self.deserted(job, name)]
@@ -410,7 +410,7 @@ class Twin:
             state = states[0] if len(set(states)) == 1 else "running"
         peers = {peer: self.peers[peer]["assignment"]["slot"] for peer in self.on_task(job, name)}
         return {"state": state, "peers": peers} | {
-            field: task[field] for field in ("failures", "resting", "counts", "positions")
+            field: task[field] for field in ("failures", "backing_off", "counts", "positions")
         }
 
 

@@ -327,7 +327,7 @@ def test_why_a_job_does_not_run(settings: Settings, zk: ZooKeeperSession, sardon
         until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
         alone = json.loads(sardonyx("job", "explain", "one", "--json").stdout)
         assert (alone["status"], alone["outside"]) == ("running", [])
-        assert alone["reasons"][0]["code"] == "nobody-lives"
+        assert alone["reasons"][0]["code"] == "no-live-peers"
         assert "no virtual peer" in sardonyx("job", "show", "one").stdout
         with peers(settings, "peer-a"):
             completed(zk, "one-aaaaaa")

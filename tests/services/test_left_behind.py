@@ -13,7 +13,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sardonyx import Interrupted, Job, JobFailed, files, generator, kafka
-from sardonyx.cli.history_text import incident_line
+from sardonyx.cli.history_text import timeline_line
 from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.core import node_paths
 from sardonyx.testing import Cluster, kill_at
@@ -117,14 +117,14 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
 
 def _story_is_told(cluster: Cluster, job: str) -> None:
     """By the client and by the command: each peer that died at work, who took its place, and how long that took."""
-    incidents = cluster.client.job(job).incidents()
-    resumed = [incident for incident in incidents if incident.kind == "died" and incident.by]
-    assert resumed, incidents
-    assert all(incident.after is not None and incident.after > 0 for incident in resumed)
+    events = cluster.client.job(job).timeline()
+    resumed = [item for item in events if item.kind == "died" and item.by]
+    assert resumed, events
+    assert all(item.after is not None and item.after > 0 for item in resumed)
     text = called("job", "show", job, env=cluster.settings.environment()).stdout
-    assert all(incident_line(incident, ended=True) in text for incident in incidents), text
+    assert all(timeline_line(item, ended=True) in text for item in events), text
     data = json.loads(called("job", "show", job, "--json", env=cluster.settings.environment()).stdout)
-    assert [each["kind"] for each in data["incidents"]] == [incident.kind for incident in incidents]
+    assert [each["kind"] for each in data["timeline"]] == [item.kind for item in events]
 
 
 def _topics(cluster: Cluster, admin: AdminClient) -> set[str]:

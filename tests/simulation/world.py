@@ -410,7 +410,7 @@ class instrumented:  # noqa: N801 - reads as a word
         for job in state.plans:
             if state.jobs[job].status == "running":
                 assert not state.free or scheduling.choose(state, job, state.free) is None, "somebody idles beside work"
-                assert scheduling.call_back(state, job) is None, f"{job} is stuck"
+                assert scheduling.preemption(state, job) is None, f"{job} is stuck"
         self._world.oracle.decisions += 1
         return effects
 
