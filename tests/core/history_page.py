@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "histories.md"
 _INTRODUCTION = """\
 # The ten histories
 
-Ten situations decide whether a bounded job ends, and ends only when all of its records are done: peers that join, die and come
-back at awkward moments. Each is a scenario file in `tests/scenarios`, and the tests play it through the pure core
+Ten situations decide whether a bounded job ends, and ends only when all of its records are processed: peers that join,
+die and come back at awkward moments. Each is a scenario file in `tests/scenarios`, and the tests play it through the pure core
 of the coordinator. Some have a second file with another order of events. The diagrams are drawn from these files.
 
 In a diagram, `P1` and `P2` are virtual peers. An arrow from a peer is an event. An arrow to a peer is the new value of its state
@@ -42,7 +43,7 @@ def _section(path: Path) -> str:
     lines = [
         f"## History {int(number)}: {title.replace('_', ' ')}",
         "",
-        about,
+        textwrap.fill(about, 120),
         "",
         "```mermaid",
         *_diagram(text),
