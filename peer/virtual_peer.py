@@ -1,18 +1,20 @@
-"""One virtual peer: it watches one node, its own state, and makes reality match it.
+"""One virtual peer: it watches its own state node and makes reality match it.
 
-There are no messages to a peer, so none can be missed. Whatever happened while it looked away (a suspended connection, a
-coordinator that changed), it reads its node again and acts on what stands there now.
+A peer receives no messages, so it cannot miss one. Whatever happened while ZooKeeper was away or the coordinator changed, the
+peer reads its node again and acts on what it finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from peer.assignment import WORKING, AssignmentHandle, RunnerLost
+from peer.peer_machine import PeerMachine
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
 from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote
@@ -25,40 +27,52 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 log = structlog.get_logger()
 
 _LOOK_ANYWAY = 5.0
-"""Seconds after which the state node is read without having been told to: a net under the watches, not the way."""
+"""Seconds after which the peer reads its state node without a watch event. A safety net: normally the watch tells it."""
 
 _LET_GO = 10.0
-"""Seconds that a task loop gets to notice that its handle is gone, before a new one is begun beside it. Its slot's next
-holder fences it in any case."""
-
-
-class _Reborn(Exception):
-    """Its id is used up: the peer was revoked or taken for dead."""
+"""Seconds that a task loop has to notice a revoked assignment, before the peer goes on without waiting for it. The next holder of
+the slot fences it in any case."""
 
 
 class TaskRunner(Protocol):
-    """What a virtual peer can do with a task. Called from its own thread."""
+    """How a virtual peer runs a task. Called from the peer's own thread, :meth:`work` from the task's."""
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Any:
-        """Get everything ready, before the task is taken; whatever it raises declines the task, but for RunnerLost."""
+        """Get everything ready before the peer accepts the task. Any error but RunnerLost makes the peer decline it."""
 
     def work(self, prepared: Any, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
-        """Work, in a thread of its own, until the handle is gone or drained. Reports to the coordinator; raises
-        RunnerLost, and nothing else.
+        """Work, in a thread of its own, until the assignment is revoked or drained. Report to the coordinator.
+
+        Raises:
+            RunnerLost: and nothing else.
         """
 
 
+@dataclass
+class _TaskInHand:
+    """A task from its preparation to its end."""
+
+    assignment: Assignment
+    prepared: Any
+    """What the runner made of it."""
+    handle: AssignmentHandle
+    worker: Worker | None = None
+    """The thread of its loop."""
+
+
 class VirtualPeer:
-    """One place to run a task. Lives on a thread of its own, and as many lives as it takes, each under a new id.
+    """One place to run a task. It has a thread of its own, and takes a new id whenever the last one is used up.
+
+    Its states are those of :mod:`peer.peer_machine`.
 
     Args:
         settings: timers.
-        zk: the daemon's ZooKeeper session; when it ends, so does this virtual peer.
+        zk: the daemon's ZooKeeper session. When it ends, so does this virtual peer.
         runner: how tasks are run.
-        name: unique in the deployment and this session; the ids of its lives derive from it.
-        about: what the pulse says: daemon, host, pid.
-        broke: called, on this peer's thread or its task's, if it cannot go on in this session though it stands: the daemon must
-            end the session, or the pulse would tell of a peer that is none.
+        name: unique in the deployment and this session; the peer's ids derive from it.
+        about: the content of the pulse: daemon, host, pid.
+        broke: called, on the peer's thread or the task's, if the peer cannot go on although the session stands. The daemon must
+            then end the session: otherwise the pulse would announce a peer that does no work.
     """
 
     def __init__(
@@ -78,191 +92,219 @@ class VirtualPeer:
         self._about = about
         self._broke = broke
         self._wake = self._runtime.signal()
-        self._leaving = False
-        self._lost = False
-        self._known = False
+        self._thread: Worker | None = None
+        # Set by other threads; the peer's own thread acts on them at its next turn.
+        self._leave_asked = False
+        self._session_over = False
+        # Set by the peer's own thread only.
         self._id = name
-        self._ready: tuple[Assignment, Any] | None = None
-        self._acked = False
-        self._handle: AssignmentHandle | None = None
-        self._loop: Worker | None = None
-        self._life: Worker | None = None
+        self._identities = 0
+        self._machine = PeerMachine(self._end_task)
+        self._task: _TaskInHand | None = None
 
     def start(self) -> None:
-        self._life = self._runtime.spawn(f"peer-{self._name}", self._run)
+        self._thread = self._runtime.spawn(f"peer-{self._name}", self._run)
 
     def join(self) -> None:
-        """Wait until it has ended, as :meth:`leave` and :meth:`lose` make it."""
-        if self._life is not None:
-            self._life.join()
+        """Wait until it has ended, which :meth:`leave` and :meth:`lose` bring about."""
+        if self._thread is not None:
+            self._thread.join()
 
     def leave(self) -> None:
         """Finish the batch in hand, say goodbye, and end. Returns at once; :meth:`join` waits until it is done."""
-        self._leaving = True
-        handle = self._handle  # looked at once: the peer's own thread may let go of it at any time
-        if handle is not None:
-            handle.drain()
+        self._leave_asked = True
+        task = self._task  # read once: the peer's own thread may set it to None at any time
+        if task is not None:
+            task.handle.drain()
         self._wake.set()
 
     def lose(self) -> None:
         """The session has ended: stop without committing anything more."""
-        self._lost = True
-        handle = self._handle
-        if handle is not None:
-            handle.revoke()
+        self._session_over = True
+        task = self._task
+        if task is not None:
+            task.handle.revoke()
         self._wake.set()
 
     def look(self) -> None:
         """Read the state node again soon. For the connection's listener: watches do not outlive a suspension."""
         self._wake.set()
 
-    # --- lives ---------------------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        life = 0
-        while not self._leaving and not self._lost:
-            self._known = False
-            self._id = self._name if life == 0 else f"{self._name}.{life}"
-            life += 1
-            structlog.contextvars.bind_contextvars(peer=self._id)
-            try:
-                self._live()
-            except _Reborn as reason:
-                log.warning("comes back under a new id", reason=str(reason))
-            except SessionLost:
-                self._lost = True
-            except Exception as error:
-                log.error("cannot go on in this session", exc_info=error)
-                self._lost = True
-                self._broke()
-            finally:
-                self._stop_task()
+        structlog.contextvars.bind_contextvars(peer=self._id)
+        try:
+            while self._machine.state != "closed":
+                self._turn()
+        except SessionLost:
+            self._machine.fire("stop")
+        except Exception as error:
+            log.error("peer_session_abandoned", exc_info=error)
+            self._machine.fire("stop")
+            self._broke()
+        finally:
+            self._end_task()
 
-    def _live(self) -> None:
-        """One life. While ZooKeeper is away it goes on waiting: the session may outlive that, and the pulse with it."""
-        pulse = node_paths.pulse(self._id)
-        registered = False
-        while not self._lost:
-            self._wake.clear()
-            try:
-                if not registered:
-                    registered = self._zk.create(pulse, msgspec.json.encode(self._about), ephemeral=True)
-                    if not registered:
-                        raise _Reborn("somebody of its name lives")
-                    log.info("registered")
-                if self._leaving:
-                    self._goodbye()
-                    return
-                self._look(pulse)
-            except _Reborn:
-                self._stop_task()
-                if registered:
-                    self._zk.delete(pulse)
-                raise
-            except ZooKeeperAway as away:
-                if self._leaving:
-                    return
-                log.warning("waits for ZooKeeper", reason=away.message)
+    def _turn(self) -> None:
+        """Read the state node and follow it; then wait for a reason to read it again.
+
+        While ZooKeeper is away the peer goes on waiting: the session may outlive that, and the pulse with it.
+        """
+        self._wake.clear()
+        if self._session_over:
+            self._machine.fire("stop")
+            return
+        try:
+            if self._machine.state == "registering":
+                self._register()
+            if self._leave_asked:
+                self._goodbye()
+                return
+            self._look()
+        except ZooKeeperAway as away:
+            if self._leave_asked:
+                self._machine.fire("stop")
+                return
+            log.warning("zookeeper_unreachable", error=away.message)
+        if self._machine.state == "revoked":
+            self._withdraw()
+        else:
             self._wake.wait(_LOOK_ANYWAY)
 
-    def _look(self, pulse: str) -> None:
-        """Read the state node and follow it. Without one we wait to be noticed, unless our pulse was taken away."""
+    def _register(self) -> None:
+        """Create the pulse, under the next id if somebody has this one."""
+        while not self._zk.create(node_paths.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True):
+            log.warning("peer_id_taken")
+            self._next_identity()
+        self._machine.fire("register")
+        log.info("peer_registered")
+
+    def _withdraw(self) -> None:
+        """The id is used up: remove its pulse, so that the coordinator can give the task away, and begin under a new id."""
+        self._zk.delete(node_paths.pulse(self._id))
+        if self._leave_asked:
+            self._machine.fire("stop")
+            return
+        self._machine.fire("rejoin")
+        self._next_identity()
+
+    def _next_identity(self) -> None:
+        self._identities += 1
+        self._id = f"{self._name}.{self._identities}"
+        structlog.contextvars.bind_contextvars(peer=self._id)
+
+    def _look(self) -> None:
+        """Read the state node and follow it. Without one the peer waits to be noticed, unless its pulse was removed."""
         data = self._zk.read(node_paths.peer_state(self._id), watch=self._signal)
         if data is not None:
-            self._known = True
+            if self._machine.state == "unnoticed":
+                self._machine.fire("notice")
             self._follow(msgspec.json.decode(data, type=PeerNote))
-        elif self._known or self._zk.read(pulse) is None:
-            raise _Reborn("the coordinator took it for dead")
+        elif self._machine.state != "unnoticed" or self._zk.read(node_paths.pulse(self._id)) is None:
+            self._revoke("the coordinator took it for dead")
 
     def _signal(self, _event: object) -> None:
         self._wake.set()
 
     def _goodbye(self) -> None:
-        """The batch in hand is finished first; then the coordinator hears of it, then the pulse goes."""
-        if self._handle is not None:
-            self._handle.drain()
-        if self._loop is not None:
-            self._loop.join(self._settings.peer.transaction_timeout)
-        self._stop_task()
+        """Finish the batch in hand, then tell the coordinator, then remove the pulse. In this order: the coordinator gives the
+        task away as soon as it hears of it.
+        """
+        self._machine.fire("leave")
+        if self._task is not None:
+            self._task.handle.drain()
+            if self._task.worker is not None:
+                self._task.worker.join(self._settings.peer.transaction_timeout)
+            self._end_task()
         self._zk.request(Left(peer=self._id))
         self._zk.delete(node_paths.pulse(self._id))
-        log.info("left")
+        self._machine.fire("close")
+        log.info("peer_left")
 
     # --- following the state node --------------------------------------------------------------------------------
 
     def _follow(self, note: PeerNote) -> None:
-        """Make reality match what the node says. Every line from here on carries the number of the decision."""
+        """Make reality match what the node says. Every log line from here on carries the number of the decision."""
         structlog.contextvars.bind_contextvars(n=note.n)
         if note.state == "revoked":
-            raise _Reborn("its task was taken away")
-        current = self._handle.assignment if self._handle is not None else None
-        if current is not None and current != note.assignment:
-            self._stop_task()
-        if note.assignment is None:
-            self._ready = None
-        elif note.state == "acking":
-            self._answer(note.assignment)
-        elif note.state in WORKING:
-            self._work_on(note, note.assignment)
-
-    def _answer(self, assignment: Assignment) -> None:
-        """Get everything ready, then take the task; or decline it with the reason. Either way once per offer."""
-        if self._ready is not None and self._ready[0] == assignment:
-            if not self._acked:  # got ready, but ZooKeeper was away when it said so
-                self._take(assignment)
+            self._revoke("its task was taken away")
             return
+        if self._task is not None and self._task.assignment != note.assignment:
+            self._machine.fire("release")
+        if note.assignment is None:
+            return
+        if note.state == "acking":
+            if self._task is None:
+                self._prepare(note.assignment)
+            if self._machine.state == "prepared":  # also if ZooKeeper was away when it was to be said
+                self._accept(note.assignment)
+        elif note.state in WORKING:
+            if self._task is None:
+                self._revoke("its node grants a task that it never accepted")
+                return
+            self._task.handle.update(note.state)
+            if self._machine.state != "working":
+                self._work_on(self._task)
+
+    def _prepare(self, assignment: Assignment) -> None:
+        """Get everything ready for the task that is offered, or decline it with the reason."""
         bound = {"job": assignment.job, "task": assignment.task}
         failpoint("offered")
         try:
-            self._ready = assignment, self._runner.prepare(self._zk, self._id, assignment)
+            prepared = self._runner.prepare(self._zk, self._id, assignment)
         except (SessionLost, ZooKeeperAway, RunnerLost):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
             failure = failure_of(error, where={**bound, "peer": self._id})
-            log.error("declines the task", code=failure.code, error=failure.message, **bound)
+            log.error("task_declined", code=failure.code, error=failure.message, **bound)
             self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
             return
-        self._acked = False
-        self._take(assignment)
+        handle = AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime)
+        self._task = _TaskInHand(assignment, prepared, handle)
+        self._machine.fire("prepare")
 
-    def _take(self, assignment: Assignment) -> None:
+    def _accept(self, assignment: Assignment) -> None:
         self._zk.request(Acked(peer=self._id, assignment=assignment.id))
-        self._acked = True
-        log.info("takes the task", job=assignment.job, task=assignment.task, slot=assignment.slot)
+        self._machine.fire("accept")
+        log.info("task_accepted", job=assignment.job, task=assignment.task, slot=assignment.slot)
 
-    def _work_on(self, note: PeerNote, assignment: Assignment) -> None:
-        if self._handle is None:
-            if self._ready is None or self._ready[0] != assignment:
-                raise _Reborn("its node grants a task that it never took")
-            prepared, handle = self._ready[1], AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime)
-            handle.update(note.state)
-            context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
+    def _work_on(self, task: _TaskInHand) -> None:
+        """Start the task's loop in a thread of its own."""
+        assignment = task.assignment
+        context = {"peer": self._id, "job": assignment.job, "task": assignment.task, "n": assignment.id}
+        task.worker = self._runtime.spawn(f"task-{self._id}-{assignment.task}", lambda: self._run_task(task, context))
+        self._machine.fire("work")
 
-            def run() -> None:
-                ended = lost = False
-                with structlog.contextvars.bound_contextvars(**context):
-                    try:
-                        self._runner.work(prepared, handle, self._zk)
-                        ended = True
-                    except RunnerLost as error:
-                        lost = True
-                        log.error("cannot go on in this session", reason=str(error))
-                    except Exception as error:
-                        log.error("cannot go on in this session", exc_info=error)
-                    finally:  # whatever it was, even what is no exception: without its thread the task would be ours for ever
-                        if lost or not (ended or handle.revoked):
-                            self._broke()
+    def _run_task(self, task: _TaskInHand, context: dict[str, Any]) -> None:
+        """The thread of a task. Any end but an orderly one ends the session: the task would be this peer's for ever."""
+        with structlog.contextvars.bound_contextvars(**context):
+            try:
+                self._runner.work(task.prepared, task.handle, self._zk)
+            except RunnerLost as error:
+                log.error("task_runner_lost", error=str(error))
+                self._broke()
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    log.error("peer_session_abandoned", exc_info=error)
+                if not task.handle.revoked:
+                    self._broke()
+                if not isinstance(error, Exception):
+                    raise
 
-            self._handle = handle
-            self._loop = self._runtime.spawn(f"task-{self._id}-{assignment.task}", run)
-        else:
-            self._handle.update(note.state)
+    def _revoke(self, reason: str) -> None:
+        """The id is used up. The task ends before the pulse is removed, see :meth:`_withdraw`."""
+        log.warning("peer_id_revoked", reason=reason)
+        self._machine.fire("revoke")
 
-    def _stop_task(self) -> None:
-        if self._handle is not None:
-            self._handle.revoke()
-        if self._loop is not None:
-            self._loop.join(_LET_GO)
-            if self._loop.is_alive():
-                log.warning("the task's last batch does not end; going on without it")
-        self._handle = self._loop = self._ready = None
+    def _end_task(self) -> None:
+        """End the task in hand, if there is one: its loop commits nothing more."""
+        task = self._task
+        if task is None:
+            return
+        task.handle.revoke()
+        if task.worker is not None:
+            task.worker.join(_LET_GO)
+            if task.worker.is_alive():
+                log.warning("task_stop_timed_out", seconds=_LET_GO)
+        self._task = None

@@ -402,7 +402,7 @@ def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
     amid: list[float] = []
     for line in sorted(lines, key=_at):
         who, job, task = str(line.get("peer")), line.get("job"), line["task"]
-        if line.get("event") == "takes the task":
+        if line.get("event") == "task_accepted":
             slot = job, task, line["slot"]
             if died.get(holders.get(slot, ""), math.inf) < _at(line):
                 taken[who, job, task] = _at(line)

@@ -89,12 +89,12 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
         )
         with capture_logs(processors=[merge_contextvars]) as lines:
             daemon = Daemon(through)
-            until(lambda: sum(line["event"] == "registered" for line in lines) == PEERS, what="both to be registered")
+            until(lambda: sum(line["event"] == "peer_registered" for line in lines) == PEERS, what="both to be registered")
             before = registered(look)
             (zk,) = daemon.trees
             zk.patience = 1.0
             proxy.refuse()
-            gave_up = [{"peer": peer, "event": "waits for ZooKeeper"} for peer in before]
+            gave_up = [{"peer": peer, "event": "zookeeper_unreachable"} for peer in before]
             until(
                 lambda: all(any(line.items() >= wanted.items() for line in lines) for wanted in gave_up),
                 what="every peer to have waited longer than a call does",

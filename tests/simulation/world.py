@@ -374,7 +374,7 @@ def settings_of(plan: Plan) -> Settings:
 class instrumented:  # noqa: N801 - reads as a word
     """Within it every decision is held against the rules, and the product's own cries for help are heard."""
 
-    CRIES = ("leadership_broke", "cannot go on in this session")
+    CRIES = ("leadership_broke", "peer_session_abandoned")
 
     def __init__(self, world: World) -> None:
         self._world = world
