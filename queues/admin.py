@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic, OffsetSpec
 
 from queues import committed
+from queues.connectivity import kafka_unreachable
 from queues.transaction import CLIENT_LOG
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
@@ -256,10 +257,11 @@ def topics(settings: Settings) -> dict[str, list[int]]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
+    began = time.monotonic()
     try:
         known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
     except KafkaException as error:
-        raise _unreachable(settings, str(error)) from error
+        raise kafka_unreachable(settings, began, str(error)) from error
     return {topic: list(about.partitions) for topic, about in known.items()}
 
 
@@ -269,11 +271,12 @@ def ends(settings: Settings, topic: str) -> tuple[int, int]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
+    began = time.monotonic()
     ask = functools.partial(_list_offsets, _admin(settings), settings, topic, 1, OffsetSpec.latest())
     try:
         return ask(IsolationLevel.READ_COMMITTED)[0], ask(IsolationLevel.READ_UNCOMMITTED)[0]
     except KafkaException as error:
-        raise _unreachable(settings, str(error)) from error
+        raise kafka_unreachable(settings, began, str(error)) from error
 
 
 def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partition, int]:
@@ -284,10 +287,11 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
     """
     if not places:
         return {}
+    began = time.monotonic()
     try:
         return _offsets_of(_admin(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
-        raise _failed(settings, "tell where topics end", error.args[0]) from error
+        raise _failed(settings, began, "tell where topics end", error.args[0]) from error
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
@@ -320,7 +324,8 @@ def read_messages(settings: Settings, topic: str, start: int, end: int) -> Itera
         logger=CLIENT_LOG,
     )
     reached = start
-    deadline = time.monotonic() + _CALL + settings.peer.transaction_timeout
+    began = time.monotonic()
+    deadline = began + _CALL + settings.peer.transaction_timeout
     try:
         consumer.assign([TopicPartition(topic, 0, start)])
         while reached < end:
@@ -332,9 +337,9 @@ def read_messages(settings: Settings, topic: str, start: int, end: int) -> Itera
             elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 reached = message.offset()
             if time.monotonic() > deadline:
-                raise _unreachable(settings, f"topic {topic} stopped at offset {reached} of {end}")
+                raise kafka_unreachable(settings, began, f"topic {topic} stopped at offset {reached} of {end}")
     except KafkaException as error:
-        raise _unreachable(settings, str(error)) from error
+        raise kafka_unreachable(settings, began, str(error)) from error
     finally:
         consumer.close()
 
@@ -362,12 +367,13 @@ def _wanted_partitions(link: Link, spec: JobSpec) -> int:
 
 def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
     """Partition counts by topic, once every broker knows the topics that were just made."""
-    deadline = time.monotonic() + _CALL
+    began = time.monotonic()
+    deadline = began + _CALL
     while True:
         try:
             known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
         except KafkaException as error:
-            raise _unreachable(settings, str(error)) from error
+            raise kafka_unreachable(settings, began, str(error)) from error
         missing = sorted(expected - set(known))
         if missing:
             raise InputError(
@@ -380,7 +386,7 @@ def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expect
         if made <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
             return {topic: len(known[topic].partitions) for topic in made | expected}
         if time.monotonic() > deadline:
-            raise _unreachable(settings, f"topics without a leader: {', '.join(sorted(made - set(known)))}")
+            raise kafka_unreachable(settings, began, f"topics without a leader: {', '.join(sorted(made - set(known)))}")
         time.sleep(0.05)
 
 
@@ -438,11 +444,12 @@ def _list_offsets(
 def _offsets_of(
     admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
-    deadline = time.monotonic() + _CALL
+    began = time.monotonic()
+    deadline = began + _CALL
     while True:
         asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
         try:
-            return {Partition(p.topic, p.partition): _within(settings, f).offset for p, f in asked.items()}
+            return {Partition(p.topic, p.partition): _within(settings, began, f).offset for p, f in asked.items()}
         except KafkaException as error:
             if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
                 raise
@@ -478,12 +485,13 @@ def positions(
         {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False, "isolation.level": isolation},
         logger=CLIENT_LOG,
     )
+    began = time.monotonic()
     try:
         found = committed.ask(consumer, places, _CALL, _CALL)
     finally:
         consumer.close()
     if isinstance(found, KafkaError):
-        raise _failed(settings, f"tell the positions of group {group}", found)
+        raise _failed(settings, began, f"tell the positions of group {group}", found)
     return dict(found)
 
 
@@ -497,12 +505,13 @@ def groups(settings: Settings) -> set[str]:
 
 
 def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
+    began = time.monotonic()
     try:
-        listed = _within(settings, _admin(settings).list_consumer_groups(request_timeout=_CALL))
+        listed = _within(settings, began, _admin(settings).list_consumer_groups(request_timeout=_CALL))
     except KafkaException as error:
-        raise _unreachable(settings, str(error)) from error
+        raise kafka_unreachable(settings, began, str(error)) from error
     if listed.errors:
-        raise _unreachable(settings, str(listed.errors[0]))
+        raise kafka_unreachable(settings, began, str(listed.errors[0]))
     return {group.group_id: group.state for group in listed.valid}
 
 
@@ -513,11 +522,11 @@ def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription
     return answer
 
 
-def _within(settings: Settings, future: Any) -> Any:
+def _within(settings: Settings, began: float, future: Any) -> Any:
     try:
         return future.result(timeout=_CALL)
     except TimeoutError as error:
-        raise _unreachable(settings, "no answer") from error
+        raise kafka_unreachable(settings, began, "no answer") from error
 
 
 def _error_of(future: Any) -> KafkaError | None:
@@ -533,9 +542,9 @@ def _still_there(error: KafkaError) -> bool:
     return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)
 
 
-def _failed(settings: Settings, what: str, error: KafkaError) -> SetupError:
+def _failed(settings: Settings, began: float, what: str, error: KafkaError) -> SetupError:
     if error.name() in _NO_ANSWER | committed.ELSEWHERE:
-        return _unreachable(settings, f"it was to {what}: {error}")
+        return kafka_unreachable(settings, began, f"it was to {what}: {error}")
     return _refused(settings, what, error)
 
 
@@ -545,13 +554,4 @@ def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupEr
         f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
         cause=str(error),
         fix="look at the broker's log and at the rights of this client",
-    )
-
-
-def _unreachable(settings: Settings, cause: str) -> SetupError:
-    return SetupError(
-        "SX-KAFKA-UNREACHABLE",
-        f"Kafka at {settings.kafka.bootstrap_servers} did not answer within {_CALL:.0f} s",
-        cause=cause,
-        fix="check that the brokers run and that kafka.bootstrap_servers names them",
     )

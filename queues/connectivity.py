@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, libversion
 from confluent_kafka.admin import AdminClient
 
 from sardonyx.core.errors import SetupError
+from sardonyx.runtime.addresses import why_unreachable
 from sardonyx.runtime.logging import Collected
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.connectivity import reach_zookeeper
@@ -39,7 +40,6 @@ def reach_kafka(settings: Settings) -> int:
             does not take one of its settings.
     """
     started = time.monotonic()
-    servers = settings.kafka.bootstrap_servers
     heard = Collected(_DECORATION)
     try:
         return kafka_brokers(settings.kafka.client(), timeout=settings.kafka.connect_timeout, logger=heard.logger)
@@ -52,15 +52,31 @@ def reach_kafka(settings: Settings) -> int:
                 cause="keys below kafka. with a dot of their own go to librdkafka as they are",
                 fix="see librdkafka's list of configuration properties for names and values",
             ) from error
-        raise SetupError(
-            "SX-KAFKA-UNREACHABLE",
-            f"Kafka at {servers} did not answer, waited {time.monotonic() - started:.1f} s",
-            cause=heard.most() or reason.str(),
-            fix="is it running, is this its address, and does it advertise one that works from here? "
-            f"(kafka.bootstrap_servers, from {settings.origins.get('kafka.bootstrap_servers', 'default')}; "
-            "time allowed: kafka.connect_timeout)",
-            where={"kafka": servers},
-        ) from error
+        raise kafka_unreachable(settings, started, heard.most() or reason.str()) from error
+
+
+def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:
+    """The error ``SX-KAFKA-UNREACHABLE``. Asks the network why, which takes a second at most for each of three addresses.
+
+    Args:
+        settings: where Kafka is.
+        began: when the wait began, by ``time.monotonic``.
+        cause: what the client said.
+    """
+    waited = time.monotonic() - began
+    servers = settings.kafka.bootstrap_servers or ""
+    origin = settings.origins.get("kafka.bootstrap_servers", "default")
+    why = why_unreachable("Kafka", servers, "kafka.bootstrap_servers", waited, origin)
+    fix = why.fix
+    if why.reason == "silent":
+        fix += " Check also that it advertises an address that works from here. kafka.connect_timeout sets the time allowed."
+    return SetupError(
+        "SX-KAFKA-UNREACHABLE",
+        why.message,
+        cause=cause if why.reason == "silent" else why.cause,
+        fix=fix,
+        where={"kafka": servers},
+    )
 
 
 def kafka_brokers(client: Mapping[str, Any], *, timeout: float, logger: logging.Logger | None = None) -> int:

@@ -9,9 +9,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.security import CREATOR_ALL_ACL
 
-from sardonyx.core.errors import SetupError
 from sardonyx.runtime.logging import Collected
 from sardonyx.runtime.settings import Settings, ZookeeperSettings
+from sardonyx.zookeeper.errors import unreachable
 
 
 def client_arguments(settings: ZookeeperSettings) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def reach_zookeeper(settings: Settings) -> str:
     try:
         client.start(timeout=settings.zookeeper.connect_timeout)
     except Exception as error:
-        raise zookeeper_unreachable(settings, time.monotonic() - started, heard.most() or str(error)) from error
+        raise unreachable(settings, time.monotonic() - started, heard.most() or str(error)) from error
     else:
         try:
             said: str = client.command(b"srvr")
@@ -44,16 +44,3 @@ def reach_zookeeper(settings: Settings) -> str:
     finally:
         client.stop()
         client.close()
-
-
-def zookeeper_unreachable(settings: Settings, waited: float, cause: str = "") -> SetupError:
-    """The error ``SX-ZOOKEEPER-UNREACHABLE`` for whoever tried to connect with these settings."""
-    hosts = settings.zookeeper.hosts
-    return SetupError(
-        "SX-ZOOKEEPER-UNREACHABLE",
-        f"ZooKeeper at {hosts} did not answer, waited {waited:.1f} s",
-        cause=cause or "no session could be opened",
-        fix="is it running, and is this its address? (zookeeper.hosts, from "
-        f"{settings.origins.get('zookeeper.hosts', 'default')}; time allowed: zookeeper.connect_timeout)",
-        where={"zookeeper": hosts},
-    )

@@ -9,6 +9,21 @@ from __future__ import annotations
 from kazoo.exceptions import AuthFailedError, NoAuthError, SessionExpiredError
 
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
+from sardonyx.runtime.addresses import why_unreachable
+from sardonyx.runtime.settings import Settings
+
+
+class NotConnected(SetupError):
+    """No session within the time allowed. Nobody has asked the network yet why, see :func:`unreachable`."""
+
+    def __init__(self, hosts: str, timeout: float) -> None:
+        super().__init__(
+            "SX-ZOOKEEPER-UNREACHABLE",
+            f"ZooKeeper at {hosts} cannot be reached.",
+            cause=f"There was no connection within {timeout:g} s.",
+            fix="Check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part.",
+            where={"zookeeper": hosts},
+        )
 
 
 class Deposed(SardonyxError):
@@ -88,13 +103,19 @@ def away(hosts: str, patience: float) -> ZooKeeperAway:
     )
 
 
-def unreachable(hosts: str, timeout: float) -> SetupError:
-    """No connection at all within ``timeout`` seconds."""
+def unreachable(settings: Settings, waited: float, cause: str = "") -> SetupError:
+    """No session could be opened in ``waited`` seconds. Asks the network why; ``cause``: what the client said."""
+    hosts = settings.zookeeper.hosts or ""
+    origin = settings.origins.get("zookeeper.hosts", "default")
+    why = why_unreachable("ZooKeeper", hosts, "zookeeper.hosts", waited, origin)
+    fix = why.fix
+    if why.reason == "silent":
+        fix += " zookeeper.connect_timeout sets the time allowed."
     return SetupError(
         "SX-ZOOKEEPER-UNREACHABLE",
-        f"ZooKeeper cannot be reached at {hosts}",
-        cause=f"no connection within {timeout:g} s",
-        fix="check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part",
+        why.message,
+        cause=(cause if why.reason == "silent" else "") or why.cause,
+        fix=fix,
         where={"zookeeper": hosts},
     )
 

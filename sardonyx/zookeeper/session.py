@@ -14,6 +14,7 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -125,7 +126,11 @@ class ZooKeeperSession:
             raise errors.no_address(str(hosts), error) from error
         zk = cls(client, settings, survive_expiry=survive_expiry)
         client.tell_timeout(zk._negotiated)
-        return zk.open(waits, listener, make_top=make_top)
+        began = time.monotonic()
+        try:
+            return zk.open(waits, listener, make_top=make_top)
+        except errors.NotConnected as error:
+            raise errors.unreachable(settings, time.monotonic() - began) from error
 
     def open(
         self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True
@@ -136,7 +141,7 @@ class ZooKeeperSession:
         self.client.start_async()
         try:
             if not self.wait_connected(timeout):
-                raise errors.unreachable(self.hosts, timeout)
+                raise errors.NotConnected(self.hosts, timeout)
             if make_top:
                 self._make_top()
         except BaseException:

@@ -89,7 +89,9 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
         )
         with capture_logs(processors=[merge_contextvars]) as lines:
             daemon = Daemon(through)
-            until(lambda: sum(line["event"] == "peer_registered" for line in lines) == PEERS, what="both to be registered")
+            until(
+                lambda: sum(line["event"] == "peer_registered" for line in lines) == PEERS, what="both to be registered"
+            )
             before = registered(look)
             (zk,) = daemon.trees
             zk.patience = 1.0

@@ -301,7 +301,7 @@ def test_an_address_where_nobody_answers(settings: Settings) -> None:
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:9") as caught:
         ZooKeeperSession.connect(nowhere)
     assert caught.value.code == "SX-ZOOKEEPER-UNREACHABLE"
-    assert "0.3 s" in caught.value.cause
+    assert "0.3 s" in caught.value.message
 
 
 def test_an_address_that_is_none(settings: Settings) -> None:

@@ -1,0 +1,83 @@
+"""A service that cannot be reached: an unknown name, a refused connection and silence are three messages."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queues import admin
+from queues.connectivity import reach_kafka
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.connectivity import reach_zookeeper
+from sardonyx.zookeeper.session import ZooKeeperSession
+
+WAIT = 0.4
+"""Seconds that the clients wait."""
+
+
+@pytest.fixture
+def addresses() -> Iterator[dict[str, str]]:
+    """An address of each kind, without a network: an impossible name, a closed port, and a socket that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as closed:
+        ports = silent.getsockname()[1], closed.getsockname()[1]
+        closed.close()
+        yield {
+            "unresolvable": "kafka.invalid:9092",
+            "refused": f"127.0.0.1:{ports[1]}",
+            "silent": f"127.0.0.1:{ports[0]}",
+        }
+
+
+WORDS = {
+    "unresolvable": "the host name is unknown",
+    "refused": "the connection was refused",
+    "silent": "did not answer",
+}
+FIXES = {"unresolvable": "Correct the host name in", "refused": "Start ", "silent": "Check that "}
+
+
+def settings_of(address: str) -> Settings:
+    return load_settings(
+        zookeeper={"hosts": address, "connect_timeout": WAIT, "session_timeout": "1500 ms"},
+        kafka={"bootstrap_servers": address, "connect_timeout": WAIT},
+    )
+
+
+CALLS: dict[str, Callable[[Settings], object]] = {
+    "kafka": reach_kafka,
+    "kafka-topics": admin.topics,
+    "zookeeper": reach_zookeeper,
+    "zookeeper-session": ZooKeeperSession.connect,
+}
+
+
+@pytest.mark.parametrize("reason", WORDS)
+@pytest.mark.parametrize("call", CALLS)
+def test_three_reasons_are_three_messages(call: str, reason: str, addresses: dict[str, str]) -> None:
+    """The message names the address, the reason and the time that was really waited; the fix belongs to the reason."""
+    began = time.monotonic()
+    with pytest.raises(SetupError) as caught:
+        CALLS[call](settings_of(addresses[reason]))
+    took = time.monotonic() - began
+    error = caught.value
+    assert error.code == f"SX-{call.partition('-')[0].upper()}-UNREACHABLE"
+    assert addresses[reason] in error.message
+    assert WORDS[reason] in error.message
+    assert error.fix.startswith(FIXES[reason])
+    waited = re.search(r"waited (\d+\.\d) s", error.message)
+    assert waited is not None
+    assert WAIT - 0.1 <= float(waited[1]) <= took + 0.1
+
+
+def test_the_address_that_came_furthest_is_told(addresses: dict[str, str]) -> None:
+    """One broker of several that is there and silent matters more than another whose name is mistyped."""
+    both = ",".join([addresses["unresolvable"], addresses["refused"]])
+    with pytest.raises(SetupError, match="refused"):
+        reach_kafka(settings_of(both))
+    with pytest.raises(SetupError, match="did not answer"):
+        reach_kafka(settings_of(f"{both},{addresses['silent']}"))
