@@ -16,11 +16,13 @@ from sardonyx.runtime.settings import Settings
 class NotConnected(SetupError):
     """No session within the time allowed. Nobody has asked the network yet why, see :func:`unreachable`."""
 
-    def __init__(self, hosts: str, timeout: float) -> None:
+    def __init__(self, hosts: str, waited: float) -> None:
+        self.waited = waited
+        """Seconds."""
         super().__init__(
             "SX-ZOOKEEPER-UNREACHABLE",
             f"ZooKeeper at {hosts} cannot be reached.",
-            cause=f"There was no connection within {timeout:g} s.",
+            cause=f"There was no connection within {waited:.1f} s.",
             fix="Check the address and that ZooKeeper runs; `sardonyx doctor` looks at each part.",
             where={"zookeeper": hosts},
         )

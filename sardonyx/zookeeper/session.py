@@ -14,7 +14,6 @@ All paths are relative to the deployment's root. A tree may be used by many thre
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -126,11 +125,10 @@ class ZooKeeperSession:
             raise errors.no_address(str(hosts), error) from error
         zk = cls(client, settings, survive_expiry=survive_expiry)
         client.tell_timeout(zk._negotiated)
-        began = time.monotonic()
         try:
             return zk.open(waits, listener, make_top=make_top)
         except errors.NotConnected as error:
-            raise errors.unreachable(settings, time.monotonic() - began) from error
+            raise errors.unreachable(settings, error.waited) from error
 
     def open(
         self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True
@@ -138,10 +136,11 @@ class ZooKeeperSession:
         """Begin the session, as :meth:`connect` does. Raises its errors, and then leaves nothing open."""
         if listener is not None:
             self.client.add_listener(listener)
+        began = self.runtime.now()
         self.client.start_async()
         try:
             if not self.wait_connected(timeout):
-                raise errors.NotConnected(self.hosts, timeout)
+                raise errors.NotConnected(self.hosts, self.runtime.now() - began)
             if make_top:
                 self._make_top()
         except BaseException:
