@@ -30,7 +30,7 @@ from sardonyx.zookeeper.errors import SessionLost
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from peer.task_runner import Work
+    from peer.prepared_task import PreparedTask
     from spark_tasks.session import SparkSession
 
 log = structlog.get_logger()
@@ -88,15 +88,15 @@ class SparkTaskRunner:
         except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
             log.debug("Spark's workers could not be got ready", reason=str(error))
 
-    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Work:
-        from peer.task_runner import prepare
+    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
+        from peer.prepared_task import prepare
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):
             raise RunnerLost("Spark has ended")
         return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache)
 
-    def work(self, prepared: Work, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+    def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop
 
         TaskLoop(prepared, handle, zk).run()

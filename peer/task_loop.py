@@ -34,9 +34,9 @@ import structlog
 from peer.assignment import AssignmentHandle, AssignmentRevoked, RunnerLost
 from peer.batch_metrics import count_batch
 from peer.positioned_sink import PositionedSink
+from peer.prepared_task import PreparedTask, Result, StepTimer
 from peer.retry_policy import RetryPolicy
 from peer.sinks import sentinel_message
-from peer.task_runner import Result, StepClock, Work
 from queues.admin import read_all
 from queues.batch import Batch
 from queues.committed import NotLetIn, ReaderLost
@@ -89,7 +89,7 @@ class TaskLoop:
         zk: where votes and requests go.
     """
 
-    def __init__(self, work: Work, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
+    def __init__(self, work: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         self._work = work
         self._handle = handle
         self._zk = zk
@@ -101,7 +101,7 @@ class TaskLoop:
         self._asked_at = 0.0
         self._retries = RetryPolicy(work.stage.name, work.assignment.job)
         self._started = time.monotonic()
-        self._clock = StepClock()
+        self._clock = StepTimer()
         self._aside = BackgroundThread(f"batch-{work.peer}", work.begin)
         self._store = next((sink for sink in work.sinks if isinstance(sink, PositionedSink)), None)
         self._reader: Reader

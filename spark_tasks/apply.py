@@ -45,7 +45,7 @@ SEARCHES = 4
 """Spark jobs at a time in the search for the rows that a DataFrame function raises for. Most of such a job's time is
 planning, of which Spark does several at a time."""
 
-MOST_APART = 10_000
+MOST_CULPRITS = 10_000
 """Rows of one batch that a DataFrame function may raise for: each costs about a dozen Spark jobs to find, and where it is a
 UDF that raises, also new worker processes. One that raises for everything shall not be tried for hours."""
 
@@ -96,7 +96,7 @@ class TaskFunction:
         spark: the session, which may be shared by many.
         task: as in the job's spec; without ``fn`` batches pass unchanged.
         code: the job's code bundle, if it has one.
-        apart: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
+        isolate: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
         fused: tasks behind it, whose functions are applied to what it gives; either all are of DataFrames, or none.
 
     Raises:
@@ -109,23 +109,23 @@ class TaskFunction:
         task: TaskSpec,
         code: CodeBundle | None,
         *,
-        apart: bool | None = None,
+        isolate: bool | None = None,
         fused: Sequence[TaskSpec] = (),
     ) -> None:
         self._spark = spark
         self._task = task
         self._cores: int = spark.sparkContext.defaultParallelism
         self._known: dict[str, pa.DataType] = {}
-        self._apart = task.on_error.then != "fail" if apart is None else apart
+        self._isolate = task.on_error.then != "fail" if isolate is None else isolate
         self._abandoned = threading.Event()
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
-        self._steps = [_step(each, code) for each in (task, *fused) if each.fn is not None]
-        if not self._steps:
+        self._functions = [_fused_function(each, code) for each in (task, *fused) if each.fn is not None]
+        if not self._functions:
             return
-        self._takes = self._steps[0].plan.takes
-        self._named = _named([step.plan for step in self._steps])
+        self._takes = self._functions[0].plan.takes
+        self._named = _named([step.plan for step in self._functions])
         if code is not None:
             code.ship(spark)
 
@@ -137,13 +137,13 @@ class TaskFunction:
         """
         if self._task.fn is None:
             return
-        plan, fn = self._steps[0]
+        plan, fn = self._functions[0]
         params = {**self._task.params, **more}
         _check_params(self._task, fn, params, whole=True)
         if self._takes == "dataframe":
             self._objects = dict(more)
         else:
-            self._steps[0] = _Step(msgspec.structs.replace(plan, params=_plain(self._task, params)), fn)
+            self._functions[0] = FusedFunction(msgspec.structs.replace(plan, params=_plain(self._task, params)), fn)
 
     def abandon(self) -> None:
         """End a wait between two attempts, from any thread; :meth:`apply` raises :class:`Abandoned`."""
@@ -160,7 +160,7 @@ class TaskFunction:
             SetupError: ``SX-SPARK-LOST``, it is not the function's fault; the batch may be tried again.
             Abandoned: see :meth:`abandon`.
         """
-        if not self._steps:
+        if not self._functions:
             return Applied(table)
         self._worked = 0.0
         if self._takes == "dataframe":
@@ -186,7 +186,7 @@ class TaskFunction:
             SardonyxError: what the connector's ``read`` raised.
             FunctionError, SetupError, Abandoned: as :meth:`apply`.
         """
-        if not self._steps or self._takes == "dataframe" or self._task.group_by or not self._reads_there:
+        if not self._functions or self._takes == "dataframe" or self._task.group_by or not self._reads_there:
             return None
         shares = shared_out(connector, splits, self._cores)
         if shares is None:
@@ -230,7 +230,7 @@ class TaskFunction:
         return attempt > self._task.on_error.retries
 
     def _run(self, work: Any, items: Sequence[Any]) -> list[Any]:
-        plans = [step.plan for step in self._steps]
+        plans = [step.plan for step in self._functions]
         return on_workers(self._spark, f"task {self._task.name}", partial(work, plans), items, self._took)
 
     def _took(self, seconds: float) -> None:
@@ -239,7 +239,7 @@ class TaskFunction:
     @property
     def _by_record(self) -> bool:
         """Whether single records that raised can be run again by themselves."""
-        return self._takes == "record" and len(self._steps) == 1
+        return self._takes == "record" and len(self._functions) == 1
 
     def _in_slices(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         return self._records_again(slices) if self._by_record else self._slices_again(slices)
@@ -247,12 +247,12 @@ class TaskFunction:
     def _slices_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""
         retries = bool(self._task.on_error.retries)
-        done = slices.run(isolate=self._apart and not retries, keep=retries)
+        done = slices.run(isolate=self._isolate and not retries, keep=retries)
         for attempt, left in self._again(lambda: [n for n, each in enumerate(done) if each.fault]):
             if attempt == 1:  # that was the run of all
                 continue
-            apart = self._apart and self._last(attempt)
-            again = self._run(run, [Slice(slices.rows(n), apart, attempt - 1) for n in left])
+            isolate = self._isolate and self._last(attempt)
+            again = self._run(run, [Slice(slices.rows(n), isolate, attempt - 1) for n in left])
             for n, each in zip(left, again, strict=True):
                 done[n] = each
         _refuse(done)
@@ -266,7 +266,7 @@ class TaskFunction:
 
     def _records_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         """For functions of one record: only the records that raised are run again, and what they give stands in its place."""
-        done = slices.run(isolate=self._apart or bool(self._task.on_error.retries), keep=False)
+        done = slices.run(isolate=self._isolate or bool(self._task.on_error.retries), keep=False)
         _refuse(done)
         starts = slices.starts()
         found = [(start, each) for start, part in zip(starts, done, strict=True) for each in part.bad]
@@ -282,7 +282,7 @@ class TaskFunction:
             given.update(zip(left, self._run(run_each, [item])[0], strict=True))
         still = [n for n in given if given[n].bad]
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in still]
-        if bad and not self._apart:
+        if bad and not self._isolate:
             raise _error_of(bad[0])
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
@@ -299,9 +299,9 @@ class TaskFunction:
                 fault = error
                 raised += 1
         assert fault is not None  # noqa: S101 (for the type checker: there is at least one attempt)
-        if not self._apart:
+        if not self._isolate:
             raise fault.error from fault.__cause__
-        many = _Many(MOST_APART)
+        limit = FailureLimit(MOST_CULPRITS)
 
         def part(start: int, stop: int) -> pa.Table:
             if self._abandoned.is_set():
@@ -310,7 +310,7 @@ class TaskFunction:
                 return self._dataframe(table.slice(start, stop - start))
             except DataFault as error:
                 if stop - start == 1:
-                    many.count(error)
+                    limit.count(error)
                 raise
 
         found = search(table.num_rows, part, raised=raised, thread=InheritableThread, threads=SEARCHES)
@@ -324,12 +324,12 @@ class TaskFunction:
         return [table.slice(start, end - start) for start, end in itertools.pairwise(edges)]
 
     def _dataframe(self, table: pa.Table) -> pa.Table:
-        plan = self._steps[0].plan
+        plan = self._functions[0].plan
         result: Any = to_spark(self._spark, plan.task, plan.fn, self._cut(table))
         objects = self._objects
         try:
             self._spark.sparkContext.setJobDescription(f"task {self._task.name}")
-            for plan, fn in self._steps:
+            for plan, fn in self._functions:
                 result = fn(result, **plan.params, **objects)
                 objects = {}
                 if not isinstance(result, DataFrame):
@@ -364,19 +364,19 @@ class TaskFunction:
         return table
 
 
-class _Step(NamedTuple):
+class FusedFunction(NamedTuple):
     """A function of the micro-batch."""
 
     plan: Plan
     fn: Callable[..., Any]
 
 
-def _step(task: TaskSpec, code: CodeBundle | None) -> _Step:
+def _fused_function(task: TaskSpec, code: CodeBundle | None) -> FusedFunction:
     name = str(task.fn)
     fn = code.load(name) if code is not None else import_function(name)
     _check_params(task, fn, task.params, whole=task.lifecycle is None)
     bundle = None if code is None else code.package
-    return _Step(Plan(task=task.name, fn=name, bundle=bundle, takes=takes(fn), params=task.params), fn)
+    return FusedFunction(Plan(task=task.name, fn=name, bundle=bundle, takes=takes(fn), params=task.params), fn)
 
 
 def _named(plans: Sequence[Plan]) -> Plan:
@@ -386,7 +386,7 @@ def _named(plans: Sequence[Plan]) -> Plan:
     return msgspec.structs.replace(first, task=task, fn=", ".join([first.fn, *(p.fn.partition(":")[2] for p in rest)]))
 
 
-class _Many:
+class FailureLimit:
     """Counts rows that stand alone and raise, and makes an end of it where they are too many."""
 
     def __init__(self, most: int) -> None:

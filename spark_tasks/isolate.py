@@ -40,7 +40,7 @@ class DataFault(Exception):
         return self._tell()
 
 
-class Alone(NamedTuple):
+class Culprit(NamedTuple):
     """A row that raises when it stands alone."""
 
     row: int
@@ -55,7 +55,7 @@ class Found(Generic[Result]):
 
     results: list[Result] = field(default_factory=list)
     """Of all runs that succeeded, in the order of their rows."""
-    bad: list[Alone] = field(default_factory=list)
+    bad: list[Culprit] = field(default_factory=list)
     """In the order of the rows."""
     runs: int = 0
 
@@ -67,7 +67,7 @@ class _Part(NamedTuple):
     """Runs so far that its rows were in and that raised."""
     sure: bool
     """Whether it must hold a bad row, since all beside it are fine."""
-    beside: tuple[tuple[int, int], ...] = ()
+    following: tuple[tuple[int, int], ...] = ()
     """Parts to be looked at after it; all those before it are fine."""
 
 
@@ -115,7 +115,7 @@ class _Search(Generic[Result]):
         self._changed = threading.Condition()
         self._settled = 0
         self.results: dict[int, Result] = {}
-        self.bad: list[Alone] = []
+        self.bad: list[Culprit] = []
         self.runs = 0
         self.failed: BaseException | None = None
 
@@ -156,20 +156,20 @@ class _Search(Generic[Result]):
             self.runs += 1
             self._settled += rows
             self.results[part.start] = result
-            if part.beside:
-                (start, stop), *rest = part.beside
-                self._waiting.append(_Part(start, stop, part.raised, sure=not rest, beside=tuple(rest)))
+            if part.following:
+                (start, stop), *rest = part.following
+                self._waiting.append(_Part(start, stop, part.raised, sure=not rest, following=tuple(rest)))
                 self._changed.notify()
 
     def _raised(self, part: _Part, fault: DataFault) -> None:
         self.runs += 1
-        for start, stop in reversed(part.beside):
+        for start, stop in reversed(part.following):
             self._waiting.append(_Part(start, stop, part.raised, sure=False))
         if part.stop - part.start > 1:
             self._cut(part, part.raised + 1)
         else:
             self._settled += 1
-            self.bad.append(Alone(part.start, fault, part.raised + 1))
+            self.bad.append(Culprit(part.start, fault, part.raised + 1))
         self._changed.notify_all()
 
     def _cut(self, part: _Part, raised: int) -> None:
@@ -178,5 +178,5 @@ class _Search(Generic[Result]):
         pieces = min(max(2, expected), MOST_PIECES, rows)
         edges = [part.start + rows * n // pieces for n in range(pieces + 1)]
         (start, stop), *rest = itertools.pairwise(edges)
-        self._waiting.append(_Part(start, stop, raised, sure=False, beside=tuple(rest)))
+        self._waiting.append(_Part(start, stop, raised, sure=False, following=tuple(rest)))
         self._changed.notify()

@@ -34,7 +34,7 @@ _ALIGNED = 64
 """What Arrow wants buffers to begin at."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class MemfdRef(msgspec.Struct, frozen=True):
     """Where another process of this machine finds a memory."""
 
     path: str
@@ -42,7 +42,7 @@ class Place(msgspec.Struct, frozen=True):
     inode: int
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class OutOfBandPickle(msgspec.Struct, frozen=True):
     """A packed value."""
 
     head: bytes
@@ -74,17 +74,17 @@ class Memory:
         with _or_unreachable():
             self._fd = os.memfd_create("sardonyx")
         about = os.fstat(self._fd)
-        self.place = Place(f"/proc/{os.getpid()}/fd/{self._fd}", about.st_dev, about.st_ino)
+        self.ref = MemfdRef(f"/proc/{os.getpid()}/fd/{self._fd}", about.st_dev, about.st_ino)
 
-    def pack(self, value: Any) -> Parcel:
+    def pack(self, value: Any) -> OutOfBandPickle:
         """A value with its large buffers in here."""
         with _or_unreachable():
             return _pack(value, self._fd)
 
-    def unpack(self, parcel: Parcel) -> Any:
+    def unpack(self, packed: OutOfBandPickle) -> Any:
         """What a worker packed into this memory; it stays mapped as long as anything of the value is alive."""
         with _or_unreachable():
-            return _unpack(parcel, self._fd)
+            return _unpack(packed, self._fd)
 
     def close(self) -> None:
         """What is mapped stays; nobody finds it at its place any more."""
@@ -97,26 +97,26 @@ def possible(context: SparkContext) -> bool:
     return hasattr(os, "memfd_create") and (master == "local" or master.startswith("local["))
 
 
-def pack(value: Any, room: Place | None = None) -> Parcel:
-    """A value with its large buffers in ``room``; with all within, if there is none or it cannot be opened."""
-    if room is not None:
-        with contextlib.suppress(Unreachable), _or_unreachable(), _opened(room, os.O_WRONLY) as fd:
+def pack(value: Any, output: MemfdRef | None = None) -> OutOfBandPickle:
+    """A value with its large buffers in ``output``; with all within, if there is none or it cannot be opened."""
+    if output is not None:
+        with contextlib.suppress(Unreachable), _or_unreachable(), _opened(output, os.O_WRONLY) as fd:
             return _pack(value, fd)
-    return Parcel(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    return OutOfBandPickle(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
-def unpack(parcel: Parcel, place: Place | None = None) -> Any:
+def unpack(packed: OutOfBandPickle, ref: MemfdRef | None = None) -> Any:
     """The value; its memory stays mapped as long as anything of it is alive.
 
     Raises:
         Unreachable: there is no such memory.
     """
-    if not parcel.sizes:
-        return pickle.loads(parcel.head)  # noqa: S301
-    if place is None:
+    if not packed.sizes:
+        return pickle.loads(packed.head)  # noqa: S301
+    if ref is None:
         raise Unreachable("nowhere")
-    with _or_unreachable(), _opened(place, os.O_RDONLY) as fd:
-        return _unpack(parcel, fd)
+    with _or_unreachable(), _opened(ref, os.O_RDONLY) as fd:
+        return _unpack(packed, fd)
 
 
 @contextlib.contextmanager
@@ -128,18 +128,18 @@ def _or_unreachable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(place: Place, flags: int) -> Iterator[int]:
-    fd = os.open(place.path, flags | os.O_CLOEXEC)
+def _opened(ref: MemfdRef, flags: int) -> Iterator[int]:
+    fd = os.open(ref.path, flags | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != (place.device, place.inode):
+        if (found.st_dev, found.st_ino) != (ref.device, ref.inode):
             raise Unreachable("another file")
         yield fd
     finally:
         os.close(fd)
 
 
-def _pack(value: Any, fd: int) -> Parcel:
+def _pack(value: Any, fd: int) -> OutOfBandPickle:
     large: list[memoryview] = []
 
     def stays_within(buffer: pickle.PickleBuffer) -> bool:
@@ -155,18 +155,18 @@ def _pack(value: Any, fd: int) -> Parcel:
         written = 0
         while written < raw.nbytes:
             written += os.pwrite(fd, raw[written:], start + written)
-    return Parcel(head, sizes)
+    return OutOfBandPickle(head, sizes)
 
 
-def _unpack(parcel: Parcel, fd: int) -> Any:
-    if not parcel.sizes:
-        return pickle.loads(parcel.head)  # noqa: S301 (as all that comes from Spark's workers)
-    starts = _starts(parcel.sizes)
+def _unpack(packed: OutOfBandPickle, fd: int) -> Any:
+    if not packed.sizes:
+        return pickle.loads(packed.head)  # noqa: S301 (as all that comes from Spark's workers)
+    starts = _starts(packed.sizes)
     populate = getattr(mmap, "MAP_POPULATE", 0)
-    length = starts[-1] + parcel.sizes[-1]
+    length = starts[-1] + packed.sizes[-1]
     whole = memoryview(mmap.mmap(fd, length, mmap.MAP_SHARED | populate, mmap.PROT_READ))
-    buffers = [whole[start : start + size] for start, size in zip(starts, parcel.sizes, strict=True)]
-    return pickle.loads(parcel.head, buffers=buffers)  # noqa: S301
+    buffers = [whole[start : start + size] for start, size in zip(starts, packed.sizes, strict=True)]
+    return pickle.loads(packed.head, buffers=buffers)  # noqa: S301
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.runtime.functions import Takes, import_function
 from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
-from spark_tasks.isolate import Alone, DataFault, search
+from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
 from spark_tasks.records import Record, UnfitColumn, to_records, to_table
 from spark_tasks.worker_pool import from_buffer, to_buffer
@@ -44,7 +44,7 @@ class Slice(msgspec.Struct, frozen=True):
 
     data: pa.Buffer
     """An Arrow IPC stream."""
-    apart: bool
+    isolate: bool
     """Whether to find the rows that the function raises for. If not, the first error is all that comes back."""
     raised: int = 0
     """How often these rows were run before, and raised."""
@@ -69,7 +69,7 @@ class Share(msgspec.Struct, frozen=True):
     datas: list[dict[str, Any]]
     """For the connector's ``read``, in order."""
     isolate: bool
-    """As :attr:`Slice.apart`."""
+    """As :attr:`Slice.isolate`."""
     keep: bool
     """Whether the rows are to come back if the functions raise, for another attempt."""
 
@@ -101,7 +101,7 @@ def run(plans: Sequence[Plan], given: Slice) -> Done:
     Raises:
         FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    return _run(plans, from_buffer(given.data), given.apart, given.raised)
+    return _run(plans, from_buffer(given.data), given.isolate, given.raised)
 
 
 def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> ReadAndDone:
@@ -125,16 +125,16 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
     return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, kept)
 
 
-def _run(plans: Sequence[Plan], table: pa.Table, apart: bool, raised: int) -> Done:
+def _run(plans: Sequence[Plan], table: pa.Table, isolate: bool, raised: int) -> Done:
     last = plans[-1]
     if len(plans) == 1 and last.takes == "record":
-        return _records(last, _call(last), table, apart, raised)
+        return _records(last, _call(last), table, isolate, raised)
     apply = functools.partial(_through, [functools.partial(_TABLES[plan.takes], plan, _call(plan)) for plan in plans])
     try:
         return Done(to_buffer(apply(table)))
     except DataFault as fault:
-        if not apart:
-            return Done(fault=bad_of(Alone(0, fault, raised + 1)))
+        if not isolate:
+            return Done(fault=bad_of(Culprit(0, fault, raised + 1)))
     found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=raised + 1)
     return Done(to_buffer(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
 
@@ -151,12 +151,12 @@ def run_each(plans: Sequence[Plan], given: Slice) -> list[Done]:
     """Apply a function that takes records to each record by itself. Raises as :func:`run`."""
     (plan,) = plans
     call, table = _call(plan), from_buffer(given.data)
-    return [_records(plan, call, table.slice(n, 1), given.apart, given.raised) for n in range(table.num_rows)]
+    return [_records(plan, call, table.slice(n, 1), given.isolate, given.raised) for n in range(table.num_rows)]
 
 
-def bad_of(alone: Alone) -> Bad:
+def bad_of(culprit: Culprit) -> Bad:
     """A row that was found, as it travels."""
-    index, fault, attempts = alone
+    index, fault, attempts = culprit
     return Bad(index, error_class(fault.error), attempts, fault.error.to_failure())
 
 
@@ -255,7 +255,7 @@ def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(table.columns, schema=plain) if table.num_columns else table
 
 
-def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, apart: bool, raised: int) -> Done:
+def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: bool, raised: int) -> Done:
     results: list[Record] = []
     bad: list[Bad] = []
     places: list[int] = []
@@ -270,7 +270,7 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, apart: bool,
             problem = _problem(plan, error, table, index)
             bad.append(Bad(index, error_class(problem), raised + 1, problem.to_failure()))
             places.append(len(results))
-            if not apart:
+            if not isolate:
                 return Done(fault=bad[0])
     return Done(to_buffer(_table(plan, results, table)), bad, places)
 

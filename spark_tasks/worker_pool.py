@@ -72,14 +72,14 @@ def on_workers(
     context = spark.sparkContext
     try:
         context.setJobDescription(what)
-        if len(items) <= _AT_ONCE and spark not in _apart and shared_memory.possible(context):
+        if len(items) <= _AT_ONCE and spark not in _unshared and shared_memory.possible(context):
             try:
-                return _beside(context, work, items, took)
+                return _by_shared_memory(context, work, items, took)
             except shared_memory.Unreachable as reason:
                 log.warning("no memory to share with Spark's workers; rows go through its JVM", reason=str(reason))
                 if reason.lasting:
-                    _apart.add(spark)
-        return _through(context, work, items, took)
+                    _unshared.add(spark)
+        return _by_jvm(context, work, items, took)
     except SardonyxError:
         raise
     except Exception as error:
@@ -92,26 +92,26 @@ def on_workers(
 _AT_ONCE = 32
 """Most items with memory of their own, each of which takes file descriptors; more items are small ones."""
 
-_apart: weakref.WeakSet[Any] = weakref.WeakSet()
+_unshared: weakref.WeakSet[Any] = weakref.WeakSet()
 """Sessions whose workers were found not to reach this process's memory."""
 
 
-def _beside(
+def _by_shared_memory(
     context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
 ) -> list[Result]:
     """Large buffers go through shared memory, two for each item: what it is, and what comes of it."""
     with contextlib.ExitStack() as held:
-        lies, rooms = (
+        inputs, outputs = (
             [held.enter_context(contextlib.closing(shared_memory.Memory())) for _ in items] for _ in range(2)
         )
         sent = [
-            _Sent(memory.pack(item), memory.place, room.place)
-            for item, memory, room in zip(items, lies, rooms, strict=True)
+            _Sent(memory.pack(item), memory.ref, output.ref)
+            for item, memory, output in zip(items, inputs, outputs, strict=True)
         ]
-        return [room.unpack(got) for room, got in zip(rooms, _run(context, work, sent, took), strict=True)]
+        return [output.unpack(got) for output, got in zip(outputs, _run(context, work, sent, took), strict=True)]
 
 
-def _through(
+def _by_jvm(
     context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
 ) -> list[Result]:
     """All goes through the JVM, wherever the workers are."""
@@ -123,7 +123,7 @@ def _through(
 
 def _run(
     context: Any, work: Callable[[Item], Result], sent: Sequence[_Sent], took: Callable[[float], None]
-) -> list[shared_memory.Parcel]:
+) -> list[shared_memory.OutOfBandPickle]:
     outcomes = context.parallelize(sent, len(sent)).map(_Guarded(work)).collect()
     for outcome in outcomes:
         if outcome.unreachable is not None:
@@ -138,17 +138,17 @@ def _run(
 class _Sent(msgspec.Struct, frozen=True):
     """An item on its way to a worker."""
 
-    item: shared_memory.Parcel
-    lies: shared_memory.Place | None = None
+    item: shared_memory.OutOfBandPickle
+    input: shared_memory.MemfdRef | None = None
     """Where its large buffers are."""
-    room: shared_memory.Place | None = None
+    output: shared_memory.MemfdRef | None = None
     """Where those of the result may be put."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
     """What a worker gives back: a value, or the class and the data of an error."""
 
-    value: shared_memory.Parcel | None = None
+    value: shared_memory.OutOfBandPickle | None = None
     seconds: float = 0.0
     """That it took to come to the value."""
     kind: str = ""
@@ -167,17 +167,17 @@ class _Guarded(Generic[Item, Result]):
         from pyspark import TaskContext
 
         try:
-            item = shared_memory.unpack(sent.item, sent.lies)
+            item = shared_memory.unpack(sent.item, sent.input)
         except shared_memory.Unreachable as reason:
             return _Outcome(unreachable=(str(reason), reason.lasting))
         try:
-            # Where Spark tries again, the attempt before may still write: the room is for the first only.
+            # Where Spark tries again, the attempt before may still write: the output is for the first only.
             context = TaskContext.get()
             again = context is not None and context.attemptNumber() > 0
             began = time.perf_counter()
             result = self._work(item)
             seconds = time.perf_counter() - began
-            return _Outcome(shared_memory.pack(result, None if again else sent.room), seconds)
+            return _Outcome(shared_memory.pack(result, None if again else sent.output), seconds)
         except Exception as error:  # noqa: BLE001 (it is raised again on the other side)
             return _Outcome(kind=type(error).__name__, failure=failure_of(error))
 

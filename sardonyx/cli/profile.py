@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
 
 STEPS = ("wait", "decode", "spark", "function", "encode", "write", "commit", "publish")
-"""Of a batch, as :class:`peer.task_runner.StepClock` names them: until there are enough rows; messages into rows; the way to
+"""Of a batch, as :class:`peer.prepared_task.StepTimer` names them: until there are enough rows; messages into rows; the way to
 Spark's workers and back; the function there, on the one where it takes longest; rows into messages; messages and positions
 into the transaction; its commit, with all that is still on its way to the brokers; files made visible."""
 

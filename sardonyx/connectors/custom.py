@@ -24,28 +24,28 @@ _INPUT = ("splits", "read")
 _OUTPUT = ("stage", "publish", "seal")
 
 
-def own_input(reference: str, options: Mapping[str, Any], load: Load) -> OwnInput:
+def custom_input(reference: str, options: Mapping[str, Any], load: Load) -> CustomInput:
     """A user's input, made.
 
     Raises:
         FunctionError: ``SX-CONNECTOR-CLASS``, it lacks what an input has; ``SX-CONNECTOR-RAISED``; ``SX-FN-IMPORT``.
     """
-    return OwnInput(reference, _made(reference, options, load, _INPUT))
+    return CustomInput(reference, _made(reference, options, load, _INPUT))
 
 
-def own_output(
+def custom_output(
     reference: str, options: Mapping[str, Any], load: Load, *, job: str, task: str
-) -> OwnOutput | PositionedOutput:
+) -> CustomOutput | PositionedOutput:
     """A user's output, made. One that keeps positions itself is given as it is.
 
     Raises:
-        FunctionError: as :func:`own_input`.
+        FunctionError: as :func:`custom_input`.
     """
     kind = load(reference)
     positioned = hasattr(kind, "begin") and hasattr(kind, "positions")
     made = _made(reference, {**options, "job": job, "task": task}, load, () if positioned else _OUTPUT)
     if not positioned:
-        return OwnOutput(reference, made)
+        return CustomOutput(reference, made)
     if not isinstance(made, PositionedOutput):
         raise _not_one(reference, "it has begin and positions, but not commit, abandon, seal and reach as well")
     return made
@@ -60,7 +60,7 @@ def _made(reference: str, options: Mapping[str, Any], load: Load, methods: Seque
         return kind(**options)
 
 
-class OwnInput:
+class CustomInput:
     """A user's input as Sardonyx calls it. Travels to Spark workers with the user's object in it."""
 
     def __init__(self, reference: str, inner: SplitInput) -> None:
@@ -88,7 +88,7 @@ class OwnInput:
             return found if isinstance(found, pa.Table) else pa.Table.from_pylist(list(found))
 
 
-class OwnOutput:
+class CustomOutput:
     """A user's output as Sardonyx calls it."""
 
     def __init__(self, reference: str, inner: Output) -> None:

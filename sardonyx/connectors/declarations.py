@@ -20,7 +20,7 @@ import msgspec
 from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, together
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
-from sardonyx.core.spec import is_own
+from sardonyx.core.spec import is_custom
 from sardonyx.core.text import near, nearest
 from sardonyx.runtime.arguments import match_arguments
 
@@ -249,7 +249,7 @@ def _plain(value: Any) -> Any:
 
 def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
     """Everything that is wrong with a connector as it stands at one end of a job; the caller adds where."""
-    if is_own(connector):  # what it takes, only its class knows
+    if is_custom(connector):  # what it takes, only its class knows
         return []
     if connector not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]

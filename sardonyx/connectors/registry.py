@@ -11,7 +11,7 @@ from typing import Any
 from sardonyx.connectors.base import Output, PositionedOutput, SplitInput, TopicFormat
 from sardonyx.connectors.blackhole import Blackhole
 from sardonyx.connectors.console import Console
-from sardonyx.connectors.custom import Load, own_input, own_output
+from sardonyx.connectors.custom import Load, custom_input, custom_output
 from sardonyx.connectors.files.input import FilesInput
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.generator import Generator
@@ -19,9 +19,9 @@ from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.sql.input import SqlInput
 from sardonyx.connectors.sql.output import SqlOutput
 from sardonyx.connectors.topics.formats import JsonFormat, RawFormat
-from sardonyx.connectors.topics.registered import AvroFormat, ProtobufFormat
+from sardonyx.connectors.topics.registry_formats import AvroFormat, ProtobufFormat
 from sardonyx.core.errors import InternalError
-from sardonyx.core.spec import TaskSpec, is_own
+from sardonyx.core.spec import TaskSpec, is_custom
 from sardonyx.runtime.functions import import_function
 
 __all__ = ["output", "split_input", "topic_format"]
@@ -45,8 +45,8 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
             return Generator(task.options)
         case "sql":
             return SqlInput(task.options)
-        case str(own) if is_own(own):
-            return own_input(own, task.options, load)
+        case str(reference) if is_custom(reference):
+            return custom_input(reference, task.options, load)
         case other:
             raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not read in pieces")
 
@@ -75,8 +75,8 @@ def output(
             return Blackhole()
         case "console":
             return Console(task.options, task.name)
-        case str(own) if is_own(own):
-            return own_output(own, task.options, load, job=job, task=task.name)
+        case str(reference) if is_custom(reference):
+            return custom_output(reference, task.options, load, job=job, task=task.name)
         case other:
             raise InternalError(
                 "SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not written in pieces"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_own
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
@@ -199,7 +199,7 @@ class _Layout:
         dead = [self._own(name, "dead")] if self._tasks[name].on_error.then == "dead_letter" else []
         if last.type != "output":
             return [self._between(last.name, target) for target in self._outs[last.name]] + dead
-        if last.connector == "files" or is_own(last.connector):
+        if last.connector == "files" or is_custom(last.connector):
             return [self._own(name, "parts"), *dead]
         if last.connector == "kafka":
             topic = str(last.options["topic"])

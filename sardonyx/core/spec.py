@@ -129,6 +129,6 @@ def decode_spec(data: bytes) -> JobSpec:
     return msgspec.json.decode(data, type=JobSpec)
 
 
-def is_own(connector: str | None) -> bool:
+def is_custom(connector: str | None) -> bool:
     """Whether a connector is a class of the user's, named as ``module:Class``."""
     return connector is not None and ":" in connector

@@ -15,7 +15,7 @@ from typing import Any
 from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
-from sardonyx.core.spec import JobSpec, Route, TaskSpec, group_function, is_own
+from sardonyx.core.spec import JobSpec, Route, TaskSpec, group_function, is_custom
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
 
@@ -143,7 +143,7 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     wrong = None if task.lifecycle is None else fns.check_reference(task.lifecycle)
     if wrong is not None:
         yield located(task.name, wrong)
-    wrong = fns.check_reference(task.connector) if task.connector and is_own(task.connector) else None
+    wrong = fns.check_reference(task.connector) if task.connector and is_custom(task.connector) else None
     if wrong is not None:
         yield located(task.name, wrong)
 
@@ -196,7 +196,7 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
     for task in spec.catalog:
         yield from look(task.name, group_function(task), fns.takes_rows)
         yield from look(task.name, task.lifecycle, _check_lifecycle)
-        yield from look(task.name, task.connector if is_own(task.connector) else None, _check_class)
+        yield from look(task.name, task.connector if is_custom(task.connector) else None, _check_class)
         yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))
     for link, route in spec.routes.items():
         yield from look(link.partition(".")[2], route.where, fns.takes_rows)

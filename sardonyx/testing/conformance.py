@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, PositionsMoved, Split, SplitInput
-from sardonyx.connectors.custom import OwnInput
+from sardonyx.connectors.custom import CustomInput
 from sardonyx.core.positions import Partition, Position
 
 Rows = list[dict[str, Any]]
@@ -118,7 +118,7 @@ class InputSuite:
         return (
             made
             if type(made).__module__.startswith("sardonyx.connectors.registry.")
-            else OwnInput(type(made).__name__, made)
+            else CustomInput(type(made).__name__, made)
         )
 
     def _splits(self) -> list[Split]:

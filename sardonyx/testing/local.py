@@ -1,6 +1,6 @@
 """A job run in this process on rows: no ZooKeeper, no Kafka, one Spark session for all runs.
 
-Every task goes through what a peer makes of it on a cluster (:class:`peer.task_runner.Work`): the same functions on the same
+Every task runs as a peer of a cluster runs it (:class:`peer.prepared_task.PreparedTask`): the same functions on the same
 Spark, the same blocks on the links, the same formats on users' topics. What stands in for the cluster is small: a link is a
 list of messages in the order of their writing, and one peer works off one task after the other, in the order of the graph.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from peer.task_runner import Result, StepClock, Work, assemble
+from peer.prepared_task import PreparedTask, Result, StepTimer, assemble
 from queues.batch import Batch, Message
 from queues.messages import ROWS_HEADER, Outgoing, Records
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
@@ -117,7 +117,7 @@ class _Run:
     def _run_stage(self, stage: Stage) -> None:
         assignment = Assignment(id=1, job=self._spec.name, task=stage.name, slot=0)
         work = assemble(self._settings, self._spark, "test-0", assignment, self._graph, self._facts, self._code)
-        clock = StepClock()
+        clock = StepTimer()
         result = TaskResult()
         self._results |= {task.name: result for task in (stage.task, *stage.fused)}
         for link in stage.ingress:
@@ -131,7 +131,7 @@ class _Run:
                 if work.hooks is not None:
                     work.hooks.after_batch(done.table.num_rows)
 
-    def _fill(self, link: Link, work: Work) -> list[_Written]:
+    def _fill(self, link: Link, work: PreparedTask) -> list[_Written]:
         """What stands on a link before the job begins: records of a user's topic, or the pieces of a bounded input."""
         if link.kind == "input":
             records = messages_of(link.source, link.options, self._given[link.source])
@@ -159,7 +159,7 @@ class _Run:
                 _put(batches[-1], link, offset, written, count)
         return batches
 
-    def _write(self, work: Work, result: Result) -> None:
+    def _write(self, work: PreparedTask, result: Result) -> None:
         """The results onto the links, as the transaction of a batch would have them."""
         for sink in work.sinks:
             for message in sink.messages(result.table, result.failed):
@@ -173,7 +173,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _lifecycle(work: Work) -> Iterator[None]:
+def _lifecycle(work: PreparedTask) -> Iterator[None]:
     """Start the task's hooks, and stop them for sure, as a peer does around its task."""
     if work.hooks is None:
         yield

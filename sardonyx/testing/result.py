@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from peer.task_runner import Result
+from peer.prepared_task import Result
 from queues import block, dead_letters
 from queues.batch import Message
 from queues.messages import Outgoing

@@ -37,7 +37,7 @@ def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: shared_
     parcel = memory.pack([to_buffer(LARGE), to_buffer(SMALL), "text", to_buffer(LARGE)])
     assert len(parcel.sizes) == 2
     assert len(parcel.head) < 5_000
-    first, second, text, third = shared_memory.unpack(parcel, memory.place)
+    first, second, text, third = shared_memory.unpack(parcel, memory.ref)
     assert [from_buffer(each) for each in (first, second, third)] == [LARGE, SMALL, LARGE]
     assert text == "text"
     assert first.address % 64 == third.address % 64 == 0, "Arrow would copy it"
@@ -45,7 +45,7 @@ def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: shared_
 
 def test_results_are_put_where_there_is_room_for_them(memory: shared_memory.Memory) -> None:
     """The peer makes the room; whoever works only fills it."""
-    parcel = shared_memory.pack(to_buffer(LARGE), memory.place)
+    parcel = shared_memory.pack(to_buffer(LARGE), memory.ref)
     assert parcel.sizes
     assert from_buffer(memory.unpack(parcel)) == LARGE
 
@@ -53,7 +53,7 @@ def test_results_are_put_where_there_is_room_for_them(memory: shared_memory.Memo
 def test_what_was_taken_stays_when_the_memory_is_closed() -> None:
     """A batch's rows are used for long after the call that brought them."""
     memory = shared_memory.Memory()
-    table = from_buffer(shared_memory.unpack(memory.pack(to_buffer(LARGE)), memory.place))
+    table = from_buffer(shared_memory.unpack(memory.pack(to_buffer(LARGE)), memory.ref))
     memory.close()
     assert table == LARGE
 
@@ -61,17 +61,17 @@ def test_what_was_taken_stays_when_the_memory_is_closed() -> None:
 def test_who_comes_too_late_finds_nothing_not_another_file() -> None:
     """A worker whose batch was given up must not read or write what now stands under the same number."""
     first = shared_memory.Memory()
-    parcel, place = first.pack(to_buffer(LARGE)), first.place
+    parcel, place = first.pack(to_buffer(LARGE)), first.ref
     first.close()
     with pytest.raises(shared_memory.Unreachable):
         shared_memory.unpack(parcel, place)
     second = shared_memory.Memory()
-    late = msgspec.structs.replace(place, path=second.place.path)
+    late = msgspec.structs.replace(place, path=second.ref.path)
     with pytest.raises(shared_memory.Unreachable):
         shared_memory.unpack(parcel, late)
     result = shared_memory.pack(to_buffer(LARGE), late)
     assert not result.sizes
-    assert Path(second.place.path).stat().st_size == 0
+    assert Path(second.ref.path).stat().st_size == 0
     assert from_buffer(shared_memory.unpack(result)) == LARGE
     second.close()
 
@@ -116,14 +116,14 @@ def test_parcels_are_plain_data(memory: shared_memory.Memory) -> None:
     """They are pickled by Spark, with whatever protocol it likes."""
     parcel = memory.pack(to_buffer(LARGE))
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        assert pickle.loads(pickle.dumps((parcel, memory.place), protocol)) == (parcel, memory.place)  # noqa: S301
+        assert pickle.loads(pickle.dumps((parcel, memory.ref), protocol)) == (parcel, memory.ref)  # noqa: S301
 
 
 def test_a_second_attempt_keeps_out_of_the_room_of_the_first(
     memory: shared_memory.Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Spark tries again, the first may still be writing what nobody waits for any more."""
-    sent = worker_pool._Sent(shared_memory.pack([to_buffer(LARGE)]), None, memory.place)
+    sent = worker_pool._Sent(shared_memory.pack([to_buffer(LARGE)]), None, memory.ref)
     for attempt, sizes in ((0, 1), (1, 0)):
         context = types.SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)
         told = types.SimpleNamespace(TaskContext=types.SimpleNamespace(get=lambda context=context: context))

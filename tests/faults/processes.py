@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import peer.prepared_task
 import peer.task_loop
-import peer.task_runner
 import spark_tasks.apply
 import spark_tasks.read_splits
 from coordinator.daemon import Coordinator

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-import peer.task_runner
+import peer.prepared_task
 from coordinator.daemon import Coordinator
 from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop.side_effects import SideEffects
@@ -266,7 +266,7 @@ class LightRunner:
 
     def prepare(self, zk: ZooKeeperSession, peer_id: str, assignment: Assignment) -> LightWork:
         self.wait(zk, "answer")
-        spec = decode_spec(peer.task_runner._must(zk, node_paths.job_spec(assignment.job)))
+        spec = decode_spec(peer.prepared_task._must(zk, node_paths.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, zk, peer_id, assignment, stage)
 
@@ -283,7 +283,7 @@ class LightRunner:
 
 @dataclass
 class LightWork:
-    """What stands for :class:`peer.task_runner.Work`: a task all of whose input is read already."""
+    """What stands for :class:`peer.prepared_task.PreparedTask`: a task all of whose input is read already."""
 
     runner: LightRunner
     zk: ZooKeeperSession

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sardonyx.core.errors import SetupError
-from spark_tasks.apply import MOST_APART
+from spark_tasks.apply import MOST_CULPRITS
 from tests.services.functions import Runner, ids
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
@@ -63,8 +63,8 @@ def test_a_dataframe_function_that_raises_for_everything_is_not_halved_for_hours
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past a number of skipped records in one batch, each of which costs Spark jobs, the job fails and says why."""
-    monkeypatch.setattr("spark_tasks.apply.MOST_APART", 2)
-    assert MOST_APART > 2
+    monkeypatch.setattr("spark_tasks.apply.MOST_CULPRITS", 2)
+    assert MOST_CULPRITS > 2
     error = run.fails("df_python", ids(6), skip=True)
     assert error.code == "SX-FN-RAISED"
     assert "more than 2 records" in error.cause

@@ -193,12 +193,12 @@ def test_where_memory_cannot_be_shared_batches_go_through_spark(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that forbids it loses speed, and nothing else; it is said once."""
-    monkeypatch.setattr(worker_pool, "_apart", weakref.WeakSet())
+    monkeypatch.setattr(worker_pool, "_unshared", weakref.WeakSet())
     init = shared_memory.Memory.__init__
 
     def hidden(self: shared_memory.Memory) -> None:
         init(self)
-        self.place = shared_memory.Place("/proc/0/fd/0", 0, 0)
+        self.ref = shared_memory.MemfdRef("/proc/0/fd/0", 0, 0)
 
     monkeypatch.setattr(shared_memory.Memory, "__init__", hidden)
     with capture_logs() as logged:

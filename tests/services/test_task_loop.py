@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from peer import task_loop
 from peer.assignment import AssignmentHandle, AssignmentRevoked
+from peer.prepared_task import prepare
 from peer.task_loop import TaskLoop
-from peer.task_runner import prepare
 from queues import admin, block
 from queues.messages import DUE_HEADER
 from queues.reader import Reader

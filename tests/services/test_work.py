@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from peer.prepared_task import PreparedTask, StepTimer, assemble
 from peer.task_loop import TaskLoop
-from peer.task_runner import StepClock, Work, assemble
 from queues import dead_letters
 from queues.batch import Batch
 from queues.dead_letters import Letter, Origin
@@ -55,7 +55,7 @@ class Message(NamedTuple):
         return 5
 
 
-def work_of(options: dict[str, Any]) -> Work:
+def work_of(options: dict[str, Any]) -> PreparedTask:
     """That of an input task with a lifecycle, which leaves bad records out."""
     job = Job("j")
     rows = job.input("read", kafka("t", schema="n long"), on_error="skip", lifecycle=f"{__name__}:Noted")
@@ -79,7 +79,7 @@ def test_hooks_come_in_pairs_where_no_record_can_be_read() -> None:
     assert work.hooks is not None
     work.hooks.start()
     messages: Any = {"read.topic": [Message(b"no JSON"), Message(b"{")]}
-    result = work.apply(Batch(messages=messages), StepClock())
+    result = work.apply(Batch(messages=messages), StepTimer())
     assert (result.rows_in, result.skipped, result.table.num_rows) == (2, 2, 0)
     assert CALLS == [("before", 2)]
 
@@ -90,7 +90,7 @@ def test_a_letter_without_its_record_cannot_be_redone() -> None:
     letter = Letter("clean", "raw", "E", 1, Failure("SX-C", "m"), Origin("t", 0, 7))
     packed = [dead_letters.packed(letter, record, None) for record in (b"x" * 1_000_000, b'{"n": 1}')]
     messages: Any = {"read.topic": [Message(each.value, tuple(each.headers)) for each in packed]}
-    result = work.apply(Batch(messages=messages), StepClock())
+    result = work.apply(Batch(messages=messages), StepTimer())
     assert result.table.equals(pa.table({"n": [1]}))
     assert result.first_error is not None
     assert (result.skipped, result.first_error.code) == (1, "SX-LETTER-LARGE")
@@ -123,7 +123,7 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
 
 def test_the_way_to_sparks_workers_is_a_step_of_its_own() -> None:
     """The function's step is what it took there, if that is known; nothing is counted twice."""
-    clock = StepClock()
+    clock = StepTimer()
     clock.start()
     with clock("function"):
         pass

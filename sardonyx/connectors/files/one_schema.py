@@ -45,7 +45,7 @@ def unified(paths: Sequence[Path]) -> tuple[pa.Schema, list[Path]]:
         try:
             schema = pa.unify_schemas([schema, batch], promote_options="permissive")
         except pa.ArrowException as error:
-            raise _apart(schema, batch, path, str(error)) from None
+            raise _incompatible(schema, batch, path, str(error)) from None
         found.append((path, _shape(written)))
     schema = pa.schema([pa.field(field.name, _typed(field.type)) for field in schema])
     wanted = _shape(schema)
@@ -69,7 +69,7 @@ def fitted(path: Path, schema: pa.Schema) -> pa.Table:
             for field in schema
         ]
     except pa.ArrowException as error:
-        raise _apart(schema, table.schema, path, str(error)) from None
+        raise _incompatible(schema, table.schema, path, str(error)) from None
     return pa.table(columns, schema=schema)
 
 
@@ -93,7 +93,7 @@ def _shape(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     return [(field.name, field.type) for field in schema]
 
 
-def _apart(one: pa.Schema, other: pa.Schema, path: Path, reason: str) -> OutputError:
+def _incompatible(one: pa.Schema, other: pa.Schema, path: Path, reason: str) -> OutputError:
     column = next(
         (name for name in other.names if name in one.names and one.field(name).type != other.field(name).type), ""
     )

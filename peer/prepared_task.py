@@ -27,7 +27,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import Assignment, LinkFacts, LinksNote
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
-from sardonyx.core.spec import decode_spec, is_own
+from sardonyx.core.spec import decode_spec, is_custom
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -73,7 +73,7 @@ class _Done:
     failed: list[Failed]
 
 
-class StepClock:
+class StepTimer:
     """How long each step of the batch in hand takes, for its line in the log."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class StepClock:
 
 
 @dataclass
-class Work:
+class PreparedTask:
     """A task as one virtual peer runs it. Made by :func:`prepare`."""
 
     settings: Settings
@@ -127,7 +127,7 @@ class Work:
     sinks: list[Sink]
     source: SplitInput | None
     """The connector of an input task that reads splits."""
-    apart: bool = False
+    isolate: bool = False
     """Whether records that fail are found one by one; otherwise the first of them ends the job."""
     hooks: Hooks | None = None
     """The task's lifecycle."""
@@ -162,7 +162,7 @@ class Work:
     def _spark_group(self) -> str:
         return f"{self.peer}/{self.assignment.id}"
 
-    def apply(self, batch: Batch, clock: StepClock) -> Result:
+    def apply(self, batch: Batch, clock: StepTimer) -> Result:
         """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.
 
         Raises:
@@ -173,7 +173,7 @@ class Work:
         ways = sort_out(self.stage, self.sinks, done.failed)
         return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
 
-    def _read_and_apply(self, batch: Batch, clock: StepClock) -> _Done | None:
+    def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
         """Splits, read by the workers that apply the function. None: see :meth:`TaskFunction.read_and_apply`."""
         if self.source is None or (
             self.hooks is not None and self.hooks.hears_of_batches
@@ -193,7 +193,7 @@ class Work:
         provenance.add(messages, read.rows)
         return _Done(_table(applied, read.schema), sum(read.rows), unfit(applied, provenance))
 
-    def _decode_and_apply(self, batch: Batch, clock: StepClock) -> _Done:
+    def _decode_and_apply(self, batch: Batch, clock: StepTimer) -> _Done:
         with clock("decode"):
             rows = self._rows(batch)
         rows_in = rows.table.num_rows + len(rows.unread)
@@ -237,7 +237,7 @@ class Work:
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
-        if failed and not self.apart:
+        if failed and not self.isolate:
             raise error_of(failed[0])
         return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed)
 
@@ -309,7 +309,7 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
 
 def prepare(
     settings: Settings, zk: ZooKeeperSession, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
-) -> Work:
+) -> PreparedTask:
     """Fetch the job and its code, and get everything ready that can fail for a reason of the job's own.
 
     Raises:
@@ -330,7 +330,7 @@ def assemble(
     graph: Graph,
     facts: dict[str, LinkFacts],
     code: CodeBundle | None,
-) -> Work:
+) -> PreparedTask:
     """A task ready to run, from all that is known of its job; also without a cluster (:mod:`sardonyx.testing`).
 
     Raises:
@@ -338,20 +338,20 @@ def assemble(
     """
     stage = graph.stage(assignment.task)
     splits = any(link.kind == "splits" for link in stage.ingress)
-    apart = stage.task.on_error.then != "fail" or takes_failed(stage)
+    isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
     load = import_function if code is None else code.load
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
-    return Work(
+    return PreparedTask(
         settings=settings,
         peer=peer,
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=TaskFunction(spark, stage.task, code, apart=apart, fused=stage.fused),
+        function=TaskFunction(spark, stage.task, code, isolate=isolate, fused=stage.fused),
         spark=spark,
         sinks=list(_sinks(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
-        apart=apart,
+        isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
     )
 
@@ -385,7 +385,7 @@ def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> Split
     """The connector that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
     if code is None:
         return registry.split_input(stage.task)
-    if is_own(stage.task.connector):
+    if is_custom(stage.task.connector):
         code.ship(spark)
     return registry.split_input(stage.task, code.load)
 
