@@ -33,6 +33,7 @@ from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, next_offsets, total
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.text import near
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
@@ -378,7 +379,7 @@ def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expect
         if missing:
             raise InputError(
                 "SX-KAFKA-TOPIC-MISSING",
-                f"the input topic {missing[0]!r} does not exist",
+                f"the input topic {missing[0]!r} does not exist{near(missing[0], known)}",
                 cause=f"Kafka at {settings.kafka.bootstrap_servers} has no topic of that name",
                 fix="create it and fill it first, or correct its name in the job",
                 where={"topic": missing[0]},

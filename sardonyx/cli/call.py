@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, wraps
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sardonyx.client.client import Client
+    from sardonyx.core.errors import Failure
     from sardonyx.runtime.settings import Settings
 
 P = ParamSpec("P")
@@ -127,6 +128,11 @@ class Call:
     def say(self, line: str) -> None:
         """A remark, on stderr."""
         typer.echo(line, err=True)
+
+    def warn(self, warnings: Iterable[Failure]) -> None:
+        """Show what is probably not meant, on stderr."""
+        for warning in warnings:
+            self.say(f"warning: {SardonyxError.from_failure(warning)}")
 
     def tell(self, error: SardonyxError, about: Mapping[str, Any] | None = None) -> None:
         """Show an error: as text on stderr, and with ``--json`` also as an object on stdout, with ``about`` added to it."""

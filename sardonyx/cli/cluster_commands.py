@@ -126,6 +126,7 @@ def run(
     if profile:
         must_be_ours(ours=peers is not None or not _configured(settings))
     loaded = load(spec)  # before anything is started: most runs of a new job end here
+    call.warn(loaded.warnings)
     with stop_request() as stop, contextlib.ExitStack() as stack:
         embedded_here = not _configured(settings)
         if embedded_here:

@@ -57,6 +57,7 @@ def check(call: Call, spec: Spec) -> None:
     from sardonyx.job.load import load
 
     loaded = load(spec)
+    call.warn(loaded.warnings)
     graph = graph_of(loaded.spec, "default", loaded.spec.name)
     if call.json:
         call.put_json(
@@ -66,6 +67,7 @@ def check(call: Call, spec: Spec) -> None:
                 "bounded": graph.bounded,
                 "tasks": graph.order,
                 "links": [link.name for link in graph.links],
+                "warnings": loaded.warnings,
                 "spec": msgspec.Raw(encode_spec(loaded.spec)),  # equal jobs, equal bytes, however they are written
             }
         )
@@ -73,7 +75,8 @@ def check(call: Call, spec: Spec) -> None:
     call.put(headline(loaded.spec, graph))
     for line in draw(loaded.spec, graph):
         call.put(f"  {line}")
-    call.put("nothing is wrong with it")
+    warned = counted(len(loaded.warnings), "warning")
+    call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
 
 
 def submit(call: Call, spec: Spec) -> None:
@@ -81,6 +84,7 @@ def submit(call: Call, spec: Spec) -> None:
     from sardonyx.job.load import load
 
     loaded = load(spec)  # a mistake in the job is told without waiting for a cluster
+    call.warn(loaded.warnings)
     with call.client() as client:
         handle = client.submit(loaded)
         if not call.json:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback as tracebacks
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -69,6 +69,18 @@ class SardonyxError(Exception):
             lines.append(f"  fix:   {self.fix}")
         return "\n".join(lines)
 
+    @classmethod
+    def from_failure(cls, failure: Failure) -> Self:
+        """The error that a failure is the wire form of."""
+        return cls(
+            failure.code,
+            failure.message,
+            cause=failure.cause,
+            fix=failure.fix,
+            traceback=failure.traceback,
+            where=failure.where,
+        )
+
     def to_failure(self) -> Failure:
         """This error as plain data, for ZooKeeper and for ``--json``."""
         return Failure(self.code, self.message, self.cause, self.fix, self.traceback, self.where)
@@ -125,17 +137,6 @@ class FunctionError(SardonyxError):
 
 class JobFailed(SardonyxError):
     """A job ended as failed; carries the code and the first traceback of what failed it."""
-
-    @classmethod
-    def from_failure(cls, failure: Failure) -> JobFailed:
-        return cls(
-            failure.code,
-            failure.message,
-            cause=failure.cause,
-            fix=failure.fix,
-            traceback=failure.traceback,
-            where=failure.where,
-        )
 
 
 class Interrupted(SardonyxError):

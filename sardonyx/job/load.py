@@ -1,6 +1,6 @@
 """From what a user names on the command line, or hands to the client, to a valid job with its code.
 
-A spec is ``file.py``, ``file.py:name``, ``module:name``, a YAML or TOML file, or ``-`` (YAML on standard input). All of
+A spec is ``file.py``, ``file.py:name``, ``module:name``, a YAML, TOML or JSON file, or ``-`` (YAML on standard input). All of
 them go through the same reader and the same validation.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import tomllib
 from collections.abc import Callable, Hashable, Iterator
@@ -20,17 +21,24 @@ import msgspec
 import yaml
 
 from sardonyx.connectors.check_paths import check_places
-from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
+from sardonyx.core.errors import Failure, JobInvalid, SardonyxError, SpecUnreadable
 from sardonyx.core.spec import JobSpec
-from sardonyx.core.text import near
+from sardonyx.core.text import listed, near, plural
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.job import bundle
 from sardonyx.job.builder import Job
-from sardonyx.job.parse import read
+from sardonyx.job.parse import read, unread_workflow
 from sardonyx.job.validate import problems_of
+from sardonyx.job.warn import warnings_of
 
-_YAML = (".yaml", ".yml")
-_SPECS = "file.py, file.py:name, module:name, a .yaml or .toml file, or - for YAML on standard input"
+_SPECS = "file.py, file.py:name, module:name, a .yaml, .toml or .json file, or - for YAML on standard input"
+
+_PACKAGES = frozenset({"sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks"})
+"""Our own top-level packages. A file of one of these names beside a job would hide ours, or be hidden by it."""
+_OUR_ROOT = Path(__file__).parents[2]
+"""The folder that they are in."""
+_TAKEN = frozenset({*sys.stdlib_module_names, *_PACKAGES, "conftest"})
+"""Names that a spec cannot have, because another module is imported under them."""
 
 
 class LoadedJob(NamedTuple):
@@ -42,14 +50,16 @@ class LoadedJob(NamedTuple):
     """The zip of the job's own modules; None if its functions are all in installed packages."""
     base_dir: Path
     """What relative paths were relative to."""
+    warnings: tuple[Failure, ...] = ()
+    """What is probably not meant, though the job can run."""
 
 
 def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
     """The job that ``argument`` names, validated.
 
     Args:
-        argument: a SPEC as on the command line, or a job as for :func:`load_job`.
-        places: whether to look at the files and directories it names, too.
+        argument: a spec as on the command line, or a job as for :func:`load_job`.
+        places: whether to look at the files and directories that it names, too.
 
     Raises:
         SpecUnreadable: ``SX-SPEC-MISSING``, ``SX-SPEC-NO-JOB``, ``SX-SPEC-RAISED``, ``SX-SPEC-SYNTAX``, ``SX-SPEC-NAME``.
@@ -62,15 +72,19 @@ def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
         return _finish(_yaml(sys.stdin.read(), "standard input"), base=here, root=here, places=places)
     target, name = _split(argument)
     path = Path(target).absolute()
-    if path.suffix in (*_YAML, ".toml"):
-        data = (_toml if path.suffix == ".toml" else _yaml)(_text(path), str(path))
+    if path.suffix in _READERS:
+        data = _READERS[path.suffix](_text(path), str(path))
         return _finish(data, base=path.parent, root=path.parent, places=places)
     if path.suffix == ".py":
         _text(path)
-        return _from_module(lambda: _import_file(path), name, base=path.parent, root=path.parent, places=places)
-    if all(part.isidentifier() for part in target.split(".")):
+        return _from_module(lambda: _import_file(path), name, file=path, root=path.parent, places=places)
+    is_module = all(part.isidentifier() for part in target.split("."))
+    if path.is_file() or (path.is_dir() and not is_module):
+        raise _no_spec(path)
+    if is_module:
         return _from_named_module(target, name, places=places)
-    raise SpecUnreadable("SX-SPEC-MISSING", f"{argument!r} names no job", fix=f"a spec is {_SPECS}")
+    fix = f"correct the name; a spec is {_SPECS}"
+    raise SpecUnreadable("SX-SPEC-MISSING", f"there is no file and no module {argument!r}", fix=fix)
 
 
 def load_job(job: Job, *, places: bool = True) -> LoadedJob:
@@ -98,10 +112,16 @@ def _finish(written: object, *, base: Path, root: Path, places: bool) -> LoadedJ
         places: whether to look at the files and directories that the job names.
     """
     from_python = written if isinstance(written, Job) else None
+    _refuse_namesakes(root)
     spec, found = read(written if from_python is None else from_python.data(), base)
     problems = [*([] if from_python is None else from_python.problems), *found]
+    if from_python is None and not isinstance(written, dict):  # some other file: there is no job to look at
+        raise JobInvalid(problems)
     with importable(root):
-        problems += problems_of(spec, functions={} if from_python is None else from_python.functions)
+        found = problems_of(spec, functions={} if from_python is None else from_python.functions)
+    if unread_workflow(problems):  # a task that an unreadable edge would have linked is not also without a link
+        found = [each for each in found if each.code not in ("SX-JOB-NO-WAY-IN", "SX-JOB-NO-WAY-OUT")]
+    problems += found
     code: bundle.Bundle | None = None
     try:
         code = _bundle(spec, root)
@@ -110,20 +130,20 @@ def _finish(written: object, *, base: Path, root: Path, places: bool) -> LoadedJ
     if places:
         unread = ("SX-JOB-CONNECTOR", "SX-JOB-SCHEMA", "SX-JOB-FIELD")
         leave = {problem.where.get("task", "") for problem in problems if problem.code in unread}
-        try:  # of tasks whose connectors are as they must be
+        try:  # only of tasks whose connectors are valid
             check_places(spec, leave=leave)
         except JobInvalid as error:
             problems += error.problems
     if problems:
         raise JobInvalid(problems)
-    if code is None:
-        return LoadedJob(spec, None, base)
-    return LoadedJob(msgspec.structs.replace(spec, code=code.sha256), code.data, base)
+    if code is not None:
+        spec = msgspec.structs.replace(spec, code=code.sha256)
+    return LoadedJob(spec, None if code is None else code.data, base, tuple(warnings_of(spec, root)))
 
 
 def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
     """The zip of the modules in ``root``, if something that the job names is in one of them."""
-    if {"site-packages", "dist-packages"} & set(root.parts):
+    if _in_site_packages(root):
         return None
     own = bundle.top_level(root)
     needed = [reference.partition(":")[0] for reference in spec.references()]
@@ -134,8 +154,8 @@ def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
                 [
                     SardonyxError(
                         "SX-JOB-CODE-NO-PACKAGE",
-                        f"module {module!r} would not travel with the job: folder {top!r} is no package",
-                        cause="of the folders beside a spec only packages are taken along",
+                        f"module {module!r} would not travel with the job: folder {top!r} is not a package",
+                        cause="of the folders beside a spec, only packages go into the job's code",
                         fix=f"put an empty __init__.py into {root / top} (and into the folders between)",
                         where={"path": root / top},
                     )
@@ -146,7 +166,12 @@ def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
 
 @contextmanager
 def importable(root: Path) -> Iterator[None]:
-    """Within it, modules in ``root`` are imported before others of the same name."""
+    """Within it, modules in ``root`` are imported before others of the same name.
+
+    Raises:
+        SpecUnreadable: ``SX-SPEC-NAME``, one of them has the name of a package of ours.
+    """
+    _refuse_namesakes(root)
     entry = str(root)
     sys.path.insert(0, entry)
     importlib.invalidate_caches()
@@ -158,8 +183,30 @@ def importable(root: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
+def _refuse_namesakes(root: Path) -> None:
+    """A ``queues.py`` beside a job would be imported in place of our package ``queues``, or never at all.
+
+    Raises:
+        SpecUnreadable: ``SX-SPEC-NAME``, with every such file.
+    """
+    if not root.is_dir() or root.resolve() == _OUR_ROOT or _in_site_packages(root):
+        return
+    taken = sorted(_PACKAGES & bundle.top_level(root))
+    if not taken:
+        return
+    files = [f"{name}.py" if (root / f"{name}.py").is_file() else f"{name}/" for name in taken]
+    raise SpecUnreadable(
+        "SX-SPEC-NAME",
+        f"{listed(files)} beside a job cannot have {plural(len(files), 'this name', 'these names')}",
+        cause=f"Sardonyx itself has {plural(len(taken), 'a package', 'packages')} called {listed(taken)}, "
+        "and Python imports only one module of a name",
+        fix=f"rename {root / files[0]}, for example to my_{files[0]}",
+        where={"path": root / files[0]},
+    )
+
+
 def _forget_namesakes(root: Path) -> None:
-    """Two jobs may each have a ``helpers.py``: another job's, already imported, must not stand for this one's."""
+    """Two jobs may each have a ``helpers.py``: the one of another job, already imported, must not be taken for this one's."""
     if not root.is_dir():
         return
     own = bundle.top_level(root)
@@ -167,13 +214,13 @@ def _forget_namesakes(root: Path) -> None:
         file = getattr(module, "__file__", None)
         if name.partition(".")[0] not in own or file is None or name == "__main__":
             continue
-        parts = Path(file).parts
         elsewhere = not Path(file).is_relative_to(root)
-        if elsewhere and not {"site-packages", "dist-packages"} & set(parts) and name.partition(".")[0] not in _KEPT:
+        if elsewhere and not _in_site_packages(Path(file)) and name.partition(".")[0] not in _TAKEN:
             del sys.modules[name]
 
 
-_KEPT = {*sys.stdlib_module_names, "sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks", "conftest"}
+def _in_site_packages(path: Path) -> bool:
+    return bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
@@ -195,34 +242,40 @@ def _from_named_module(target: str, name: str | None, *, places: bool) -> Loaded
                 "SX-SPEC-MISSING",
                 f"there is no module {target!r}",
                 cause=f"it is neither in {Path.cwd()} nor installed",
-                fix=f"a spec is {_SPECS}",
+                fix=f"correct the name; a spec is {_SPECS}",
             ) from error
 
     with importable(Path.cwd()):
-        module = _run(imported, target)
-    file = getattr(module, "__file__", None)
-    base = Path(file).absolute().parent if file else Path.cwd()
-    root = _root_of(Path(file).absolute(), target) if file else base
-    return _from_module(lambda: module, name, base=base, root=root, places=places)
+        module = _run(imported, f"module {target}")
+    found = getattr(module, "__file__", None)
+    file = Path(found).absolute() if found else Path.cwd() / target
+    root = _root_of(file, target) if found else file.parent
+    return _from_module(lambda: module, name, file=file, root=root, places=places)
 
 
 def _from_module(
-    imported: Callable[[], ModuleType], name: str | None, *, base: Path, root: Path, places: bool
+    imported: Callable[[], ModuleType], name: str | None, *, file: Path, root: Path, places: bool
 ) -> LoadedJob:
     def job() -> object:
         module = imported()
         found = getattr(module, name or "job", None)
-        if callable(found) and not isinstance(found, type | Job):
+        is_function = callable(found) and not isinstance(found, type | Job)
+        if callable(found) and is_function:
             found = found()
-        return found if isinstance(found, Job) else _no_job(module, name or "job", found)
+        return found if isinstance(found, Job) else _no_job(module, name or "job", found, is_function=is_function)
 
     with importable(root):
-        made = _run(job, str(root))
-    return _finish(made, base=base, root=root, places=places)
+        made = _run(job, str(file))
+    return _finish(made, base=file.parent, root=root, places=places)
 
 
 def _run(what: Callable[[], Any], where: str) -> Any:
-    """Run a user's module; whatever it raises becomes one error that begins with the user's own traceback."""
+    """Run a user's module. Whatever it raises becomes one error that begins with the user's own traceback.
+
+    Args:
+        what: runs it.
+        where: the file, or the module, as the message names it.
+    """
     try:
         return what()
     except SardonyxError:
@@ -231,16 +284,25 @@ def _run(what: Callable[[], Any], where: str) -> Any:
         raise SpecUnreadable(
             "SX-SPEC-SYNTAX",
             f"{error.filename}, line {error.lineno}: {error.msg}",
-            fix="mend the line that the traceback shows",
+            fix="correct the line that the traceback shows",
             traceback=user_traceback(error),
             where={"path": error.filename or where},
+        ) from error
+    except ModuleNotFoundError as error:
+        raise SpecUnreadable(
+            "SX-SPEC-RAISED",
+            f"your file {where} raised {type(error).__name__}: {error}",
+            cause=f"module {error.name!r} is neither beside your file nor installed here",
+            fix="install it here and where the peers run, put it beside your file, or correct the import",
+            traceback=user_traceback(error),
+            where={"path": where},
         ) from error
     except (Exception, SystemExit) as error:
         raise SpecUnreadable(
             "SX-SPEC-RAISED",
-            f"the spec raised {type(error).__name__}: {error}",
-            cause="making the job failed in the user's own code",
-            fix="mend what the traceback shows",
+            f"your file {where} raised {type(error).__name__}: {error}",
+            cause="the code that makes the job failed",
+            fix="correct what the traceback shows",
             traceback=user_traceback(error),
             where={"path": where},
         ) from error
@@ -249,8 +311,8 @@ def _run(what: Callable[[], Any], where: str) -> Any:
 def _import_file(path: Path) -> ModuleType:
     """The module of a file, imported afresh under its own name: its functions are imported so by the peers."""
     name = path.stem
-    if not name.replace("-", "_").isidentifier() or name in sys.stdlib_module_names or name in _KEPT:
-        taken = name in sys.stdlib_module_names or name in _KEPT
+    if not name.replace("-", "_").isidentifier() or name in _TAKEN:
+        taken = name in _TAKEN
         raise SpecUnreadable(
             "SX-SPEC-NAME",
             f"a spec cannot be called {path.name}",
@@ -274,18 +336,41 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _no_job(module: ModuleType, name: str, found: object) -> Job:
+def _no_job(module: ModuleType, name: str, found: object, *, is_function: bool) -> Job:
     jobs = [key for key, value in vars(module).items() if isinstance(value, Job)]
-    others = f"; it has the jobs {', '.join(jobs)}" if jobs else "; there is no Job at the top level of the module"
-    wrong = f"{name!r} is not a Job but {type(found).__name__}" if hasattr(module, name) else f"there is no {name!r}"
     file = getattr(module, "__file__", None) or module.__name__
-    example = f"{Path(file).name}:{jobs[0]}" if jobs else ""
+    if is_function:
+        wrong = f"the function {name!r} returned {type(found).__name__}, not a Job"
+        fix = f"let {name}() return the Job"
+    else:
+        wrong = (
+            f"{name!r} is not a Job but {type(found).__name__}" if hasattr(module, name) else f"there is no {name!r}"
+        )
+        fix = 'write job = Job("name") at the top level of the module, or a function job() that returns one'
+    if jobs:
+        fix = f"name it: {Path(file).name}:{jobs[0]}"
+    others = f"it has the jobs {', '.join(jobs)}" if jobs else "there is no Job at the top level of the module"
     raise SpecUnreadable(
         "SX-SPEC-NO-JOB",
         f"{file} holds no job: {wrong}{near(name, jobs)}",
-        cause=f"a spec holds a Job (or a function that makes one) called job{others}",
-        fix=f"name it: {example}" if example else 'write job = Job("name") at the top level of the module',
+        cause=f"a spec holds a Job, or a function that returns one, called job; {others}",
+        fix=fix,
         where={"path": file},
+    )
+
+
+def _no_spec(path: Path) -> SpecUnreadable:
+    """The error for a path that is there, but cannot hold a job."""
+    inside = sorted(each.name for each in path.glob("*.py")) if path.is_dir() else []
+    kind = "a folder" if path.is_dir() else f"a {path.suffix or 'plain'} file"
+    return SpecUnreadable(
+        "SX-SPEC-NO-JOB",
+        f"{path} is {kind}, which cannot hold a job",
+        cause=f"it contains {', '.join(inside[:5])}" if inside else "jobs are written in Python, YAML, TOML or JSON",
+        fix=f"name the file: {path / ('job.py' if 'job.py' in inside else inside[0])}"
+        if inside
+        else f"name another file; a spec is {_SPECS}",
+        where={"path": path},
     )
 
 
@@ -295,7 +380,7 @@ def _root_of(file: Path, module: str) -> Path:
     return file.parents[depth]
 
 
-# --- YAML and TOML ----------------------------------------------------------------------------------------------------
+# --- YAML, TOML and JSON ----------------------------------------------------------------------------------------------------
 
 
 def _text(path: Path) -> str:
@@ -329,7 +414,7 @@ class _StrictLoader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    None, None, f"the key {key!r} is there twice", key_node.start_mark
                 )
             seen.add(key if isinstance(key, Hashable) else None)
         return super().construct_mapping(node, deep)
@@ -349,11 +434,28 @@ def _toml(text: str, source: str) -> object:
         raise _not_readable("TOML", source, str(error)) from error
 
 
+def _json(text: str, source: str) -> object:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except ValueError as error:
+        raise _not_readable("JSON", source, str(error)) from error
+
+
+_READERS = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml, ".json": _json}
+
+
 def _not_readable(language: str, source: str, cause: str) -> SpecUnreadable:
     return SpecUnreadable(
         "SX-SPEC-SYNTAX",
         f"{source} is not valid {language}",
         cause=cause,
-        fix="mend the line that the cause names",
+        fix="correct the place that the cause names",
         where={"path": source},
     )

@@ -1,4 +1,4 @@
-"""A job as written (by the builder, in YAML, in TOML) -> a :class:`JobSpec`. Strict, and says all that is wrong at once.
+"""A job as written (by the builder, in YAML, TOML or JSON) -> a :class:`JobSpec`. Strict, and reports every mistake at once.
 
 What cannot be read is reported and left at its default, so that the rest can still be validated and reported with it.
 """
@@ -6,21 +6,46 @@ What cannot be read is reported and left at its default, so that the rest can st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
-from sardonyx.core.text import near, shorten
+from sardonyx.core.text import listed, near, nearest, shorten
 
 _DECIDED_BY_US = ("code",)
 _ON_ERROR = ("fail", "skip", "dead_letter")
 _WHAT: dict[type[msgspec.Struct], str] = {JobSpec: "a job", TaskSpec: "a task", OnError: "on_error"}
+_WANTED = {
+    "batch_size": "a number of rows (not a size in bytes), such as 50000",
+    "batch_timeout": 'a duration, such as "100 ms"',
+    "backoff": 'a duration, such as "100 ms"',
+    "group_by": "a column, a list of columns, or a function (module:function)",
+    "min_peers": "a number of peers",
+    "max_peers": "a number of peers",
+    "retries": "a number of times",
+    "partitions": "a number",
+    "failure_limit": "a number of failures",
+    "params": "a mapping from the function's parameters to values",
+    "options": "a mapping from the connector's options to values",
+    "fn": "a function, as module:function",
+    "where": "a function, as module:function",
+    "lifecycle": "a class, as module:Class",
+    "connector": "the name of a connector, such as kafka, or a class, as module:Class",
+    "fuse": "true or false",
+    "name": "a text",
+    "doc": "a text",
+}
+"""What the value of a field is, for the message about one of a wrong type."""
+_WORKFLOW = (
+    "write a list of edges such as [[read, clean], [clean, write]], or a nested map such as {read: {clean: write}}"
+)
 
 
 def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[SardonyxError]]:
@@ -40,6 +65,8 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     else:
         problems.append(_problem("", f"catalog is a list of tasks, not {_kind(entries)}", "see docs/jobs.md"))
     rest = {key: value for key, value in data.items() if key not in ("catalog", "routes")}
+    if "workflow" in rest:
+        rest["workflow"] = list(_edges(rest["workflow"], problems))
     fields = _fields(JobSpec, rest, "", problems, skip=("catalog", "routes", *_DECIDED_BY_US))
     workflow = fields.pop("workflow", [])
     routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in workflow}, problems)
@@ -47,6 +74,47 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     last = len(catalog)
     workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
     return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog, routes=routes), problems
+
+
+def unread_workflow(problems: list[SardonyxError]) -> bool:
+    """Whether a part of the workflow could not be read, so that what it leaves out is no mistake of its own."""
+    return any(problem.where.get("field") == "workflow" for problem in problems)
+
+
+def _edges(written: object, problems: list[SardonyxError]) -> Iterator[tuple[str, str]]:
+    """The edges of a workflow: a list of pairs, or a nested map as in Onyx, ``{in: {inc: out}}``.
+
+    In a map each key is a task, and its value is what comes after it: a task, a list of tasks and maps, or a map. A task
+    may be a key in several places.
+    """
+    if isinstance(written, Mapping):
+        yield from dict.fromkeys(_nested(written, problems))
+    elif isinstance(written, list | tuple):
+        for edge in written:
+            if isinstance(edge, list | tuple) and len(edge) == 2 and all(isinstance(name, str) for name in edge):
+                yield edge[0], edge[1]
+            else:
+                problems.append(_not_an_edge(f"workflow: an edge is a pair of tasks, not {_kind(edge)}"))
+    else:
+        problems.append(_not_an_edge(f"workflow is a list of edges or a nested map, not {_kind(written)}"))
+
+
+def _nested(written: Mapping[Any, Any], problems: list[SardonyxError]) -> Iterator[tuple[str, str]]:
+    for source, after in written.items():
+        for target in after if isinstance(after, list | tuple) else [after]:
+            names = list(target) if isinstance(target, Mapping) else [target]
+            for name in names:
+                if isinstance(source, str) and isinstance(name, str):
+                    yield source, name
+                else:
+                    wrong = f"after {_shown(source)} comes a task, a list of tasks or a map of them, not {_kind(name)}"
+                    problems.append(_not_an_edge(f"workflow: {wrong}"))
+            if isinstance(target, Mapping):
+                yield from _nested(target, problems)
+
+
+def _not_an_edge(message: str) -> SardonyxError:
+    return SardonyxError("SX-JOB-FIELD", message, fix=_WORKFLOW, where={"field": "workflow"})
 
 
 def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxError]) -> TaskSpec:
@@ -138,9 +206,21 @@ def _fields(
             if value != field.default:  # what is said and what is left unsaid give the same spec
                 values[name] = value
         except msgspec.ValidationError as error:
-            wrong = str(error).replace(" - at `$`", "").replace("`", "")
-            problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}", f"correct {name}", cause=wrong))
+            wanted = _WANTED.get(name) or _choice(field.type)
+            cause = "" if wanted else str(error).replace(" - at `$`", "").replace("`", "")
+            meant = nearest(written[name], typing.get_args(field.type)) if isinstance(written[name], str) else None
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            fix = f"write {wanted}" if wanted else f"correct {name}"
+            problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}{hint}", fix, cause=cause))
+            if meant:  # the rest is checked as it was meant: one mistake, one problem
+                values[name] = meant
     return values
+
+
+def _choice(kind: Any) -> str:
+    """The words that a field may hold; empty if it is no choice of words."""
+    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return listed(words, last="or")
 
 
 def _plain(value: Any, at: str) -> tuple[Any, str]:

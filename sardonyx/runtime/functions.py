@@ -11,14 +11,18 @@ import ast
 import builtins
 import importlib
 import inspect
+import linecache
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.text import listed
 from sardonyx.core.tracebacks import user_traceback
+from sardonyx.runtime.environment_reads import environment_reads
 
 TakesRows = Literal["arrow", "record"]
 """What a function takes that says something about each row: a ``pyarrow.Table``, or one ``dict`` at a time."""
@@ -91,15 +95,26 @@ def import_function(text: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "") in _parents(module_name)
+        if missing and isinstance(error, ModuleNotFoundError):
+            cause = f"there is no module {error.name!r} beside the spec nor among the installed packages"
+            fix = "put the module beside the spec, or install it where the peers run"
+        elif variables := _environment_read_by(error):
+            cause = (
+                f"importing it reads {listed(variables)} from the environment; "
+                "peers import the job's modules without the environment of whoever submitted the job"
+            )
+            fix = (
+                "make the job in a function `def job() -> Job:`, which only the client calls; read the variable there, and "
+                "pass its value to functions in params"
+            )
+        else:
+            cause = f"importing module {module_name!r} raised {type(error).__name__}"
+            fix = "correct what the traceback shows; every peer imports the module, so the import must work without preparation"
         raise FunctionError(
             "SX-FN-IMPORT",
             f"{text!r} cannot be imported: {type(error).__name__}: {error}",
-            cause=f"there is no module {error.name!r} beside the spec nor among the installed packages"
-            if missing and isinstance(error, ModuleNotFoundError)
-            else f"importing module {module_name!r} raised",
-            fix="put the module beside the spec, or install it where the peers run"
-            if missing
-            else "mend what the traceback shows; the module is imported by every peer, so importing must just work",
+            cause=cause,
+            fix=fix,
             traceback="" if missing else user_traceback(error),
             where=where,
         ) from error
@@ -113,6 +128,22 @@ def import_function(text: str) -> Callable[..., Any]:
             where=where,
         )
     return typing.cast("Callable[..., Any]", fn)
+
+
+def _environment_read_by(error: BaseException) -> list[str]:
+    """Variables of the environment that a module which failed to import reads, if that may be why it failed.
+
+    The exception comes out of ``os.environ[...]``, or a module in its traceback reads the environment while it is imported.
+    """
+    found: list[str] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if frame.f_globals.get("__name__") == "os" and isinstance(error, KeyError) and error.args:
+            found.insert(0, str(error.args[0]))
+        elif frame.f_code.co_name == "<module>":
+            source = "".join(linecache.getlines(file, frame.f_globals))
+            found += [read.variable for read in environment_reads(source) if read.variable]
+    return list(dict.fromkeys(found))
 
 
 def takes(fn: Callable[..., Any]) -> Takes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import subprocess
 import sys
 import zipfile
 
 import pytest
+import yaml
 
 from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
 from sardonyx.core.spec import encode_spec
@@ -133,6 +135,24 @@ def test_the_same_job_in_every_language_is_the_same_data(folder, monkeypatch):
     assert encode_spec(load("flights_job").spec) == wanted
 
 
+def test_a_function_called_job_reads_the_environment(folder, monkeypatch):
+    """``def job()`` is called by the client, and by it only: importing the module needs nothing from the environment."""
+    monkeypatch.setenv("FLIGHTS_TOPIC", "late-flights")
+    definition, _, body = JOB.partition('job = Job("flights")')
+    body = body.replace("job.", "made.").replace('"flights-out"', 'os.environ["FLIGHTS_TOPIC"]')
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    text = f'import os\n{definition}\ndef job() -> Job:\n    made = Job("flights")\n{indented}    return made\n'
+    (folder / "flights_job.py").write_text(text)
+    loaded = load(f"{folder}/flights_job.py")
+    assert loaded.spec.task("publish").options["topic"] == "late-flights"
+    assert loaded.warnings == ()
+    monkeypatch.delenv("FLIGHTS_TOPIC")
+    (folder / "flights_job.py").write_text(text.replace("return made", "pass"))
+    monkeypatch.setenv("FLIGHTS_TOPIC", "late-flights")
+    error = failing(folder / "flights_job.py")
+    assert (error.code, error.fix) == ("SX-SPEC-NO-JOB", "let job() return the Job")
+
+
 def test_a_function_that_makes_the_job(folder):
     """``job`` may be a function without arguments: it is called by the client only."""
     text = (
@@ -140,6 +160,51 @@ def test_a_function_that_makes_the_job(folder):
     )
     (folder / "flights_job.py").write_text(text)
     assert load(f"{folder}/flights_job.py:job_2").spec == load(f"{folder}/flights_job.py").spec
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        "{read: {clean: [publish, {label: [write, publish]}]}}",
+        "{read: clean, clean: [label, publish], label: {write: [], publish: []}}",
+        "{read: {clean: {label: write}}, clean: publish, label: [publish]}",
+    ],
+)
+def test_a_workflow_may_be_a_nested_map(folder, workflow):
+    """``{in: {inc: out}}``, as Onyx writes it, gives the same spec as the list of edges, in YAML and in JSON."""
+    wanted = encode_spec(load(str(folder / "flights.yaml")).spec)
+    start, _, rest = YAML.partition("workflow:")
+    text = f"{start}workflow: {workflow}\n{rest[rest.index('catalog:') :]}"
+    (folder / "nested.yaml").write_text(text)
+    assert encode_spec(load(str(folder / "nested.yaml")).spec) == wanted
+    (folder / "nested.json").write_text(json.dumps(yaml.safe_load(text)))
+    assert encode_spec(load(str(folder / "nested.json")).spec) == wanted
+
+
+def test_a_nested_workflow_in_toml(folder):
+    """A table of tables is a nested map, too."""
+    catalog = TOML[TOML.index("[[catalog]]") :]
+    workflow = '[workflow.read]\nclean = ["publish", {label = ["write", "publish"]}]'
+    (folder / "nested.toml").write_text(f'name = "flights"\n{workflow}\n{catalog}')
+    assert encode_spec(load(str(folder / "nested.toml")).spec) == encode_spec(load(str(folder / "flights.toml")).spec)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "says"),
+    [
+        ({"read": {"clean": 3}}, "after 'clean' comes a task, a list of tasks or a map of them, not int (3)"),
+        ({"read": None}, "after 'read' comes a task, a list of tasks or a map of them, not nothing"),
+        ("read -> clean", "workflow is a list of edges or a nested map, not str ('read -> clean')"),
+        ([["read", "clean", "write"]], "an edge is a pair of tasks, not list (['read', 'clean', 'write'])"),
+    ],
+)
+def test_a_workflow_that_cannot_be_read_is_one_problem(folder, workflow, says):
+    """It says how a workflow is written; tasks are not reported as unlinked besides."""
+    data = {**yaml.safe_load(YAML), "workflow": workflow}
+    (folder / "flights.json").write_text(json.dumps(data))
+    (problem,) = failing(folder / "flights.json", JobInvalid).problems
+    assert says in problem.message
+    assert "{read: {clean: write}}" in problem.fix
 
 
 def test_two_jobs_with_helpers_of_one_name(folder, tmp_path_factory):
@@ -201,7 +266,7 @@ def test_a_folder_that_is_no_package_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    "argument", ["nowhere.py", "nowhere.yaml", "nowhere.toml", "nowhere_at_all:job", "what is this"]
+    "argument", ["nowhere.py", "nowhere.yaml", "nowhere.toml", "nowhere.json", "nowhere_at_all:job", "what is this"]
 )
 def test_a_missing_spec(argument, folder, monkeypatch):
     """It says what was looked for, and what a spec may be."""
@@ -270,6 +335,48 @@ def test_names_that_peers_could_not_import(tmp_path, name):
     """A file that would hide another module, or has no importable name, is refused."""
     (tmp_path / name).write_text(JOB)
     assert failing(tmp_path / name).code == "SX-SPEC-NAME"
+
+
+@pytest.mark.parametrize("name", ["queues", "peer", "coordinator", "sentinel", "spark_tasks", "sardonyx"])
+@pytest.mark.parametrize("is_package", [False, True])
+def test_a_file_beside_a_job_cannot_hide_a_package_of_ours(folder, name, is_package):
+    """A helper with the name of one of our packages is refused before anything is imported, whatever the spec is."""
+    helper = folder / name / "__init__.py" if is_package else folder / f"{name}.py"
+    helper.parent.mkdir(exist_ok=True)
+    helper.write_text("raise RuntimeError('this must not be imported')\n")
+    for spec in ("flights_job.py", "flights.yaml"):
+        error = failing(folder / spec)
+        assert (error.code, error.where["path"]) == (
+            "SX-SPEC-NAME",
+            str(folder / (f"{name}/" if is_package else f"{name}.py")).rstrip("/"),
+        )
+        assert f"Sardonyx itself has a package called {name}" in error.cause
+
+
+def test_a_file_that_cannot_hold_a_job_is_not_taken_for_a_module(folder, monkeypatch):
+    """A data file, a JSON file that holds no job, and a folder: each is named for what it is."""
+    monkeypatch.chdir(folder)
+    error = failing("flights.csv")
+    assert (error.code, error.message) == (
+        "SX-SPEC-NO-JOB",
+        f"{folder / 'flights.csv'} is a .csv file, which cannot hold a job",
+    )
+    (folder / "orders.json").write_text('[{"id": 1}]')
+    (problem,) = failing("orders.json", JobInvalid).problems
+    assert "a job is a mapping with name, workflow and catalog, not list" in problem.message
+    (folder / "orders.json").write_text('{"name": "a", "name": "b"}')
+    assert "the key 'name' is there twice" in failing("orders.json").cause
+    assert "flights_job.py" in failing(".").cause
+
+
+def test_a_missing_import_in_a_job_names_the_users_file(folder):
+    """The message says which file, and what is missing."""
+    path = folder / "flights_job.py"
+    path.write_text("import nosuchmodule\n")
+    error = failing(path)
+    assert error.code == "SX-SPEC-RAISED"
+    assert error.message == f"your file {path} raised ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert error.fix.startswith("install it here and where the peers run")
 
 
 def test_yaml_is_strict(folder):
