@@ -1,4 +1,4 @@
-"""What this machine has and lacks for Sardonyx, as findings: each with the line that fixes it."""
+"""``sardonyx doctor``: what this machine and the cluster have and lack for Sardonyx, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ __all__ = ["Finding", "check_reachable", "examine"]
 
 PYTHON = (3, 11)
 FLOORS = {"pyspark": "4.3", "confluent-kafka": "2.15.0", "kazoo": "2.11", "pyarrow": "22", "pandas": "2.3"}
-"""Oldest versions that we run with; kazoo's and librdkafka's have fixes that exactly once rests on."""
+"""The oldest versions that Sardonyx runs with. Exactly once depends on fixes in those of kazoo and librdkafka."""
 LIBRDKAFKA = "2.15.0"
 ZOOKEEPER_SERVER = ("3.8.6", "3.9.5")
-"""Oldest good server of either line: older ones let strangers read names or skip authentication."""
+"""The oldest good server of each release line. Older ones let clients read names of nodes, or skip authentication."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``ok`` is None when it could not be told, or does not matter here."""
+    """One thing that was examined."""
 
     name: str
     ok: bool | None
+    """None: unknown, or not needed here."""
     detail: str
     fix: str = ""
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Everything that ``sardonyx doctor`` shows, in the order in which to mend it. Starts nothing, changes nothing."""
+    """All findings, in the order in which to fix them. Starts nothing and changes nothing."""
     return [
         _python(),
         _found("Java", _java),
@@ -81,7 +82,7 @@ def _package(name: str, floor: str) -> Finding:
 def _librdkafka() -> Finding:
     have = librdkafka_version()
     ok = _at_least(have, LIBRDKAFKA)
-    fix = f"pip install 'confluent-kafka>={LIBRDKAFKA}' (its wheels bring a librdkafka of their own)"
+    fix = f"pip install 'confluent-kafka>={LIBRDKAFKA}' (its wheels contain librdkafka)"
     return Finding("librdkafka", ok, have, "" if ok else fix)
 
 
@@ -92,20 +93,25 @@ def _pyspark_jars() -> str:
 def _kafka_jars() -> Finding:
     name = f"embedded Kafka {kafka_jars.KAFKA_VERSION}"
     if kafka_jars.cached():
-        return Finding(name, True, str(kafka_jars.jars_dir()))
-    return Finding(name, None, "not fetched yet (44 MB, once)", "`sardonyx dev` or `sardonyx run` fetches it by itself")
+        return _found(name, _verified_jars)
+    return Finding(name, None, "not downloaded yet (44 MB, once)", "`sardonyx dev` and `sardonyx run` download it")
+
+
+def _verified_jars() -> str:
+    kafka_jars.verify(kafka_jars.jars_dir())
+    return f"{kafka_jars.jars_dir()}, all digests are right"
 
 
 def _zookeeper(settings: Settings) -> Finding:
     if not settings.zookeeper.hosts:
-        return Finding("ZooKeeper", None, "no address is set: `run` and `dev` use embedded services")
+        return Finding("ZooKeeper", None, "no address is set, so `run` and `dev` start embedded services")
 
     found = _found("ZooKeeper", lambda: reach_zookeeper(settings))
     if not found.ok:
         return found
     server = found.detail
     if not server:
-        return Finding("ZooKeeper", True, f"{settings.zookeeper.hosts} answers, its version is not told")
+        return Finding("ZooKeeper", True, f"{settings.zookeeper.hosts} answers, but does not tell its version")
     line = next((floor for floor in ZOOKEEPER_SERVER if server.startswith(floor.rpartition(".")[0])), "3.8.6")
     ok = _at_least(server, line)
     fix = "" if ok else f"upgrade the server to {' or '.join(ZOOKEEPER_SERVER)}: older ones have known security holes"
@@ -115,7 +121,7 @@ def _zookeeper(settings: Settings) -> Finding:
 def _kafka(settings: Settings) -> Finding:
     servers = settings.kafka.bootstrap_servers
     if not servers:
-        return Finding("Kafka", None, "no address is set: `run` and `dev` use embedded services")
+        return Finding("Kafka", None, "no address is set, so `run` and `dev` start embedded services")
     found = _found("Kafka", lambda: f"{servers} answers, brokers: {reach_kafka(settings)}")
     level = metadata_version(settings.kafka.client(), settings.kafka.connect_timeout) if found.ok else None
     if level is None or level < LOSES_ENDS:
@@ -123,8 +129,8 @@ def _kafka(settings: Settings) -> Finding:
     return Finding(
         "Kafka",
         False,
-        f"{found.detail}; it is 4.3.0 or later, which loses the ends of transactions when a broker starts again",
-        "run brokers of 4.2.1, until a release mends it: docs/guarantees.md, under what is not promised",
+        f"{found.detail}; it is 4.3.0 or later, which loses the ends of transactions when a broker restarts",
+        "run brokers of 4.2.1 until a release fixes this; docs/guarantees.md says more under what is not promised",
     )
 
 

@@ -1,17 +1,16 @@
-"""Real ZooKeeper and real Kafka on free loopback ports, with nothing to install but Python and Java.
+"""Embedded services: real ZooKeeper and real Kafka on free loopback ports. They need Python and Java and nothing else.
 
-ZooKeeper's server is in the jars that PySpark brings; the Kafka broker is fetched once (see ``kafka_jars``). They die
-with us, whatever ends us (see ``keeper``). They are for trying, developing and testing: one node each, no replication.
+ZooKeeper's server is among the jars that come with PySpark. The Kafka broker is downloaded once (see ``kafka_jars``). The
+services end with the process that started them, even if it is killed (see ``sardonyx.runtime.child_process``). They are for
+trying, developing and testing: one node each, no replication. Kafka does not create topics by itself, so that a mistyped
+name is an error; ``sardonyx topic create`` makes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
 import socket
-import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -20,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 import structlog
@@ -29,54 +27,52 @@ from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import Java, find_java
+from sardonyx.runtime.temp_dirs import locked, temp_dir
 
 START_TIMEOUT = 90.0
-"""Seconds that a service may take to serve; a cold one on a busy machine takes about ten."""
+"""Seconds that a service may take until it answers. On a busy machine the first start takes about ten."""
 PORT_TRIES = 5
-_PREFIX = "sardonyx-embedded-"
-_LOCK = ".in-use"
-_STALE = 60.0  # a temporary directory younger than this may just be being made
+TEMP_PREFIX = "sardonyx-embedded-"
+"""How the names of temporary data directories begin."""
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Services:
     """Running services: their addresses, their processes, and where their data is."""
 
     zookeeper: str
+    """``host:port``."""
     kafka: str
+    """``host:port``."""
     data_dir: Path
     kept: bool
-    """Whether the data outlives the services."""
+    """Whether the data stays when the services end."""
     pids: dict[str, int]
     """Process id of each service by its name, ``zookeeper`` and ``kafka``."""
-    doors: tuple[str, ...] = ()
-    """Further addresses of Kafka, in the order in which they were asked for; it tells clients there to come another way."""
+    listeners: tuple[str, ...] = ()
+    """Further addresses of Kafka, one for each of ``advertised``, in the same order."""
     running: InitVar[Mapping[str, _Service] | None] = None
 
     def __post_init__(self, running: Mapping[str, _Service] | None) -> None:
-        object.__setattr__(self, "_running", dict(running or {}))  # no field: the others are plain data
+        self._running = dict(running or {})  # not a field: the fields are plain data, for JSON
 
-    def end(self, name: str, *, kill: bool = False) -> None:
-        """Stop one of the services, with SIGKILL if ``kill``; :meth:`begin` starts it again. For tests of what happens then."""
-        child = self._service(name).child
+    def stop(self, name: str, *, kill: bool = False) -> None:
+        """Stop ``zookeeper`` or ``kafka``, with SIGKILL if ``kill``. :meth:`start` starts it again. For tests."""
+        child = self._running[name].child
         if child is not None:
             (child.kill if kill else child.stop)()
 
-    def begin(self, name: str) -> None:
-        """Start a service again that was ended: same address, same data. Returns when it serves.
+    def start(self, name: str) -> None:
+        """Start a stopped service again, at the same address and with the same data. Returns when it answers.
 
         Raises:
             SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
         """
-        service = self._service(name)
+        service = self._running[name]
         service.start(again=True)
         self.pids[name] = service.pid
-
-    def _service(self, name: str) -> _Service:
-        services: dict[str, _Service] = self.__dict__["_running"]
-        return services[name]
 
 
 @contextlib.contextmanager
@@ -84,18 +80,18 @@ def embedded_services(
     data_dir: Path | str | None = None,
     *,
     progress: kafka_jars.Progress | None = None,
-    doors: Sequence[str] = (),
+    advertised: Sequence[str] = (),
 ) -> Iterator[Services]:
     """ZooKeeper and Kafka for as long as the block runs.
 
     Args:
-        data_dir: where they keep their data; what is there is used again. None: a temporary directory, removed after.
-        progress: told about the download of Kafka, if there is one; none given shows a bar or plain lines.
-        doors: ``host:port`` of what stands in front of Kafka, such as a proxy: for each it gets one more address of its own
-            (:attr:`Services.doors`), where it tells clients to come by that way.
+        data_dir: where they keep their data; data that is there is used again. None: a temporary directory, removed at the end.
+        progress: called while Kafka is downloaded, if it is. None: shows a bar or plain lines.
+        advertised: ``host:port`` of proxies in front of Kafka. For each, Kafka gets one more listener
+            (:attr:`Services.listeners`) that advertises the proxy's address to its clients.
 
     Raises:
-        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-EMBEDDED-DIED``,
+        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-KAFKA-JAR``, ``SX-EMBEDDED-DIED``,
             ``SX-EMBEDDED-SLOW``, ``SX-EMBEDDED-DATA``.
     """
     java = find_java()
@@ -105,8 +101,8 @@ def embedded_services(
     else:
         jars = kafka_jars.ensure_kafka(java, progress)
     with _data_directory(data_dir) as folder, contextlib.ExitStack() as stack:
-        log.info("embedded services keep their data in a directory", data_dir=str(folder), kept=data_dir is not None)
-        broker = _Kafka(java, folder, jars, doors)
+        log.info("embedded_services_starting", data_dir=str(folder), kept=data_dir is not None)
+        broker = _Kafka(java, folder, jars, advertised)
         both: tuple[_Service, ...] = (_Zookeeper(java, folder), broker)
         for service in both:
             stack.callback(service.stop)
@@ -115,25 +111,25 @@ def embedded_services(
                 started.result()
         zookeeper, kafka = both
         pids = {service.name: service.pid for service in both}
-        log.info("embedded services serve", zookeeper=zookeeper.address, kafka=kafka.address)
+        log.info("embedded_services_ready", zookeeper=zookeeper.address, kafka=kafka.address)
         yield Services(
             zookeeper=zookeeper.address,
             kafka=kafka.address,
             data_dir=folder,
             kept=data_dir is not None,
             pids=pids,
-            doors=tuple(f"127.0.0.1:{port}" for port in broker.door_ports),
+            listeners=tuple(f"127.0.0.1:{port}" for port in broker.proxied_ports),
             running={service.name: service for service in both},
         )
-        log.info("stopping embedded services", data_dir=str(folder))
+        log.info("embedded_services_stopping", data_dir=str(folder))
 
 
 class _Service(ABC):
-    """One server process: configure, start, wait until it serves; other ports if these were taken meanwhile."""
+    """One server process: configures and starts it, and waits until it answers. Takes other ports if one is in use."""
 
     name: str
     wanted_ports = 1
-    """How many ports it listens on, the one for its clients among them."""
+    """How many ports it listens on, including the one for its clients, which is the first."""
 
     def __init__(self, java: Java, folder: Path) -> None:
         self.java = java
@@ -153,19 +149,19 @@ class _Service(ABC):
     @property
     def pid(self) -> int:
         if self.child is None:
-            raise RuntimeError(f"{self.name} does not run")
+            raise RuntimeError(f"{self.name} is not running")
         return self.child.pid
 
     @abstractmethod
     def prepare(self) -> list[str]:
-        """Write its configuration for the ports it shall have; gives the command."""
+        """Write the configuration for ``ports``. Returns the command that starts the server."""
 
     @abstractmethod
     def serves(self) -> bool:
         """Whether it answers a real request."""
 
     def start(self, *, again: bool = False) -> None:
-        """Start it on free ports, or ``again`` on those that it had."""
+        """Start it on free ports, or ``again`` on the same ports as before."""
         self.home.mkdir(parents=True, exist_ok=True)
         for _ in range(PORT_TRIES):
             if not again:
@@ -175,11 +171,13 @@ class _Service(ABC):
             if self._wait(self.child):
                 return
             self.child.kill()
-            log.info("a port was taken meanwhile, choosing others", service=self.name, port=self.port)
-        raise self._error("SX-EMBEDDED-DIED", f"found no port that stayed free in {PORT_TRIES} tries")
+            log.info("embedded_port_in_use", service=self.name, port=self.port)
+        raise self._error(
+            "SX-EMBEDDED-DIED", f"did not start: in {PORT_TRIES} tries, another process took its port each time"
+        )
 
     def _wait(self, child: ChildProcess) -> bool:
-        """True: it serves. False: somebody else took a port of ours first."""
+        """Wait until it answers. Returns False if another process took one of its ports first."""
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
             code = child.poll()
@@ -187,19 +185,19 @@ class _Service(ABC):
                 if "already in use" in child.log_tail(200):
                     return False
                 raise self._error("SX-EMBEDDED-DIED", f"ended with exit code {code} while starting")
-            # Only then ask: an answer could come from a stranger on that port.
+            # The order matters: before it listens itself, another process could answer on that port.
             if listens(child.pid, self.port) and self.serves():
                 return True
             time.sleep(0.05)
-        raise self._error("SX-EMBEDDED-SLOW", f"did not serve within {START_TIMEOUT:g} s")
+        raise self._error("SX-EMBEDDED-SLOW", f"did not answer within {START_TIMEOUT:g} s")
 
     def _error(self, code: str, what: str) -> SetupError:
         tail = self.child.log_tail() if self.child else ""
         return SetupError(
             code,
             f"the embedded {self.name} {what}",
-            cause=f"its last lines were:\n{tail}" if tail else "it wrote nothing",
-            fix="is memory or disk short? `sardonyx doctor` checks the rest; with --data DIR the whole log stays there",
+            cause=f"the last lines of its log are:\n{tail}" if tail else "it logged nothing",
+            fix="check free memory and disk space, and run `sardonyx doctor`; give --data DIR to keep the whole log there",
             where={"log": self.log_path},
         )
 
@@ -229,10 +227,10 @@ class _Zookeeper(_Service):
         logging = _write_log4j(self.home)
         return [
             str(self.java.path),
-            # It keeps the last 500 transactions in memory, and those of a busy coordinator have up to 512 KiB.
+            # ZooKeeper keeps the last 500 transactions in memory. Those of a busy coordinator have up to 512 KiB each.
             *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             f"-Dlog4j2.configurationFile={logging}",
-            "-Dzookeeper.preAllocSize=4096",  # KiB; 64 MiB a log file is for big disks
+            "-Dzookeeper.preAllocSize=4096",  # KiB; the default of 64 MiB a log file is too much for a temporary directory
             *("-cp", f"{kafka_jars.pyspark_jars()}/*"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(config),
@@ -245,26 +243,28 @@ class _Zookeeper(_Service):
 class _Kafka(_Service):
     name = "kafka"
 
-    def __init__(self, java: Java, folder: Path, jars: Path, doors: Sequence[str] = ()) -> None:
+    def __init__(self, java: Java, folder: Path, jars: Path, advertised: Sequence[str] = ()) -> None:
         super().__init__(java, folder)
         self.jars = jars
-        self.doors = list(doors)
-        self.wanted_ports = 2 + len(self.doors)
+        self.advertised = list(advertised)
+        self.wanted_ports = 2 + len(self.advertised)
 
     @property
-    def door_ports(self) -> list[int]:
+    def proxied_ports(self) -> list[int]:
         return self.ports[2:]
 
     def prepare(self) -> list[str]:
         config = self.home / "server.properties"
-        names = [f"DOOR{number}" for number in range(len(self.doors))]
+        names = [f"PROXIED{number}" for number in range(len(self.advertised))]
         config.write_text(
             _BROKER.format(
                 port=self.port,
                 controller=self.ports[1],
                 data=self.home / "data",
-                listeners="".join(f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.door_ports, strict=True)),
-                advertised="".join(f",{n}://{door}" for n, door in zip(names, self.doors, strict=True)),
+                listeners="".join(
+                    f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.proxied_ports, strict=True)
+                ),
+                advertised="".join(f",{n}://{address}" for n, address in zip(names, self.advertised, strict=True)),
                 protocols="".join(f",{name}:PLAINTEXT" for name in names),
             ),
             "utf-8",
@@ -276,11 +276,11 @@ class _Kafka(_Service):
         return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
 
     def _java(self, logging: Path, *options: str) -> list[str]:
-        # Kafka comes without a way to write a log; PySpark's log4j binding, of the same version, gives it one.
+        # Kafka's jars hold no logging backend. PySpark's log4j binding is of the same version, so Kafka logs through that.
         spark = kafka_jars.pyspark_jars()
         binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
         path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
-        # The JVM's second compiler takes half of the processor's time in a broker's first minutes, which are all that most have.
+        # The JVM's second compiler takes half of the processor in a broker's first minutes. Most embedded brokers live no longer.
         options = (*options, "-XX:TieredStopAtLevel=1")
         return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
 
@@ -294,7 +294,7 @@ class _Kafka(_Service):
             raise self._error("SX-EMBEDDED-DIED", f"could not format its data directory (exit code {code})")
 
     def serves(self) -> bool:
-        from queues.connectivity import answers  # late: `sardonyx --help` does without a Kafka client
+        from queues.connectivity import answers  # here, because `sardonyx --help` needs no Kafka client
 
         return answers({"bootstrap.servers": self.address}, timeout=2.0)
 
@@ -336,14 +336,14 @@ num.network.threads=2
 num.io.threads=4
 background.threads=2
 """
-# One that was killed is let in again when its old session is over: about when it has started, not after nine seconds.
-# The last block keeps a broker that few use small; the two cleanups are quick because nobody waits for a disk here.
+# A broker that was killed may register again when its old session has ended. With these timeouts that is about as soon as it has
+# started, instead of nine seconds later. The last block keeps the broker small.
 
 
 def free_ports(count: int) -> list[int]:
-    """So many loopback ports that nobody listens on now, no two the same."""
+    """Different loopback ports on which no process listens now."""
     with contextlib.ExitStack() as probes:
-        # All are held at once: the kernel may give the port of a closed socket again, to the very next who asks.
+        # All are held at once, because the kernel may give the port of a closed socket to the next caller.
         held = [probes.enter_context(socket.socket()) for _ in range(count)]
         for probe in held:
             probe.bind(("127.0.0.1", 0))
@@ -351,7 +351,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether the process of that id is the one that listens on that port."""
+    """Whether the process with this id listens on this port."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
@@ -360,7 +360,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def four_letters(address: str, word: str, timeout: float = 2.0) -> str:
-    """The answer of ZooKeeper to one of its four-letter words; empty if there is none."""
+    """ZooKeeper's answer to one of its four-letter words; empty if it does not answer within ``timeout`` seconds."""
     host, _, port = address.rpartition(":")
     answer = b""
     try:
@@ -374,7 +374,7 @@ def four_letters(address: str, word: str, timeout: float = 2.0) -> str:
 
 
 def _cluster_id() -> str:
-    """A random id as Kafka wants it: 16 bytes in URL-safe base64, not beginning with a dash."""
+    """A random cluster id in Kafka's form: 16 bytes in URL-safe base64, not beginning with a dash."""
     return "s" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
@@ -394,50 +394,25 @@ def _write_log4j(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _data_directory(given: Path | str | None) -> Iterator[Path]:
-    """The directory, held by a lock, so that no two services ever share one."""
+    """The directory for the services' data. A lock makes sure that no two of them use one at the same time."""
     if given is None:
-        _sweep()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    else:
-        folder = Path(given).expanduser().resolve()
-    try:
+        with temp_dir(TEMP_PREFIX) as folder:
+            yield folder
+        return
+    folder = Path(given).expanduser().resolve()
+    with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = (folder / _LOCK).open("w")
+            is_ours = stack.enter_context(locked(folder))
         except OSError as error:
-            raise _unusable(
-                folder, f"{type(error).__name__}: {error}", "give a directory that you may write to"
-            ) from None
-        with lock:
-            if not _hold(lock):
-                raise _unusable(folder, "other embedded services use it", "stop them, or give another directory")
-            yield folder
-    finally:
-        if given is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            cause = f"{type(error).__name__}: {error}"
+            raise _unusable(folder, cause, "give a directory in which you may write") from None
+        if not is_ours:
+            raise _unusable(folder, "other embedded services are using it", "stop them, or give another directory")
+        yield folder
 
 
 def _unusable(folder: Path, cause: str, fix: str) -> SetupError:
     return SetupError(
         "SX-EMBEDDED-DATA", f"{folder} cannot hold the services' data", cause=cause, fix=fix, where={"path": folder}
     )
-
-
-def _hold(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _sweep() -> None:
-    """Remove temporary data of services whose owner was killed: ours, with a lock that nobody holds any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            about = folder.lstat()
-            if about.st_uid != os.getuid() or time.time() - about.st_mtime < _STALE:
-                continue
-            with (folder / _LOCK).open("r+") as lock:
-                if _hold(lock):
-                    shutil.rmtree(folder, ignore_errors=True)

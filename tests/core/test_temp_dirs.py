@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.temp_dirs import temp_dir
+from sardonyx.runtime.temp_dirs import locked, temp_dir
 
 OWNER = """
 import sys
@@ -65,3 +65,12 @@ def test_a_directory_that_somebody_else_made_stays(temporary: Path) -> None:
     with temp_dir("kind-"):
         pass
     assert [path.name for path in mine.iterdir()] == ["thesis"]
+
+
+def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    """The second is told so, and the lock is free again after the block."""
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        assert first
+        assert not second
+    with locked(tmp_path) as again:
+        assert again

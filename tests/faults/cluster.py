@@ -67,9 +67,11 @@ class Cluster(contextlib.ExitStack):
         self._seats: dict[int, tuple[Seat, Process]] = {}
         self.started = 0
         doors = [self.enter_context(Proxy()) for _ in range(peers)]
-        self.services = self.enter_context(embedded_services(folder / "services", doors=[d.address for d in doors]))
+        self.services = self.enter_context(
+            embedded_services(folder / "services", advertised=[d.address for d in doors])
+        )
         self.settings = self._settings(self.services.zookeeper, self.services.kafka, 30.0)
-        for door, target in zip(doors, self.services.doors, strict=True):
+        for door, target in zip(doors, self.services.listeners, strict=True):
             door.lead_to(target)
         self.peers = [
             Seat(f"peer{n}", n < spark, door, self.enter_context(Proxy(self.services.zookeeper)))

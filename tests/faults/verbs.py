@@ -290,12 +290,12 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
 def _again(service: str, *, kill: bool) -> Verb:
     def verb(scene: Scene, _rng: random.Random) -> str:
         with scene.services, scene.fasting():
-            scene.cluster.services.end(service, kill=kill)
+            scene.cluster.services.stop(service, kill=kill)
             try:
-                scene.cluster.services.begin(service)
+                scene.cluster.services.start(service)
             except SetupError:  # the machine has other things to do; the longer it was down
-                scene.cluster.services.end(service, kill=True)
-                scene.cluster.services.begin(service)
+                scene.cluster.services.stop(service, kill=True)
+                scene.cluster.services.start(service)
             scene.up = now()
         return service
 

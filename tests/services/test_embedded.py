@@ -31,6 +31,7 @@ from sardonyx.dev.services import Services, embedded_services, free_ports, liste
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.temp_dirs import temp_dir
 from sardonyx.zookeeper.connectivity import client_arguments, reach_zookeeper
 from tests.waiting import until
 
@@ -107,7 +108,7 @@ def test_services_answer(settings: Settings) -> None:
 def test_a_killed_owner_takes_both_services_along() -> None:
     """SIGKILL of the process that started them: ZooKeeper and Kafka are gone within seconds, nothing is left listening.
 
-    The directory that it could not remove is swept away by the next start, once it is no longer fresh.
+    The next start removes the directory that it could not remove.
     """
     with python(SERVE_UNTIL_KILLED) as owner:
         started = json.loads(first_line(owner))
@@ -120,17 +121,14 @@ def test_a_killed_owner_takes_both_services_along() -> None:
         until(lambda address=address: refuses(address), what=f"{address} to be free again")
     left = Path(started["data_dir"])
     assert left.exists()
-    os.utime(left, (0, 0))
-    services._sweep()
-    assert not left.exists()
+    with temp_dir(services.TEMP_PREFIX):
+        assert not left.exists()
 
 
 def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
     """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start."""
     with structlog.testing.capture_logs() as events, embedded_services(tmp_path / "kept") as services:
-        assert fields_of(events, "embedded services keep their data in a directory")["data_dir"] == str(
-            services.data_dir
-        )
+        assert fields_of(events, "embedded_services_starting")["data_dir"] == str(services.data_dir)
         assert services.data_dir == tmp_path / "kept"
         assert services.kept
         assert listens(services.pids["zookeeper"], int(services.zookeeper.split(":")[1]))
@@ -304,6 +302,21 @@ def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> N
     assert failed.ok is False
     assert failed.fix
     assert asdict(failed)["detail"].startswith("ZooKeeper at 127.0.0.1")
+
+
+def test_the_doctor_finds_a_jar_of_kafka_that_is_not_the_pinned_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It names the file, and the directory to delete."""
+    monkeypatch.setenv("SARDONYX_CACHE_DIR", str(tmp_path))
+    kafka_jars.jars_dir().mkdir()
+    for name in kafka_jars.pinned():
+        (kafka_jars.jars_dir() / name).touch()
+    finding = next(finding for finding in doctor.examine(load_settings()) if "embedded Kafka" in finding.name)
+    assert finding.ok is False
+    assert "SX-KAFKA-JAR" in finding.detail
+    assert min(kafka_jars.pinned()) in finding.detail
+    assert str(kafka_jars.jars_dir()) in finding.fix
 
 
 def test_a_broker_that_loses_the_ends_of_transactions_is_found(

@@ -408,7 +408,7 @@ def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: 
             os.kill(daemon.pid, signal.SIGTERM)
             crew.until(lambda: daemon.poll() is not None, "the daemon's end", 60)
             assert daemon.poll() == 0, crew.logs()
-            own.end("kafka", kill=True)  # one that is stopped would not hear that it is to end
+            own.stop("kafka", kill=True)  # one that is stopped would not hear that it is to end
 
 
 def test_what_is_no_exception_out_of_a_tasks_code_is_an_error_of_the_task() -> None:
