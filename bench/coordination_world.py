@@ -265,7 +265,8 @@ class World:
         leader: Any = self._leader
         parts = (
             (leader._intake, "begin", "read"),  # noqa: SLF001
-            (leader._log, "pack", "append"),  # noqa: SLF001
+            (leader._log, "add", "append"),  # noqa: SLF001
+            (leader._log, "rest", "append"),  # noqa: SLF001
             (leader._log, "submit", "append"),  # noqa: SLF001
             (leader._effects, "flush", "effects"),  # noqa: SLF001
             (leader._effects, "drain", "effects"),  # noqa: SLF001

@@ -26,7 +26,7 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.limits import DEFAULT, Limits
-from coordinator.loop.log_writer import Appended, LogWriter, PendingEntry
+from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
 from coordinator.loop.side_effects import LinksWorker, SideEffects
@@ -208,14 +208,19 @@ class Leader:
     # The way of an event: 1. into the log
 
     def _append(self, entries: Iterable[PendingEntry]) -> None:
-        """Send entries to the log. Decides the oldest that are on their way there, if too many are."""
-        for transaction in self._log.pack(entries):
+        """Send entries to the log, a full transaction at a time."""
+        self._submit(self._log.add(entries))
+
+    def _submit(self, transactions: Iterable[LogTransaction]) -> None:
+        """Send transactions to the log. While too many are on their way there, decides the oldest."""
+        for transaction in transactions:
             while self._log.full:
                 self._decide_oldest()
             self._appended.append(self._log.submit(transaction))
 
     def _decide_appended(self) -> None:
-        """Decide all entries, each when it is in the log, and send their effects to the tree."""
+        """Send the last entries to the log, decide all, each when it is there, and send their effects to the tree."""
+        self._submit(self._log.rest())
         while self._appended:
             self._decide_oldest()
         self._effects.flush()

@@ -17,8 +17,8 @@ class Limits(msgspec.Struct, frozen=True):
     in_flight: int = 4
     """Transactions of one pipeline that are in flight at once: ZooKeeper takes longer to answer one than to work on it."""
     requests: int = 512
-    """Requests that are read at a time, at most: enough to fill a transaction of the log, and few enough that ZooKeeper has
-    something to do while they are decided."""
+    """Requests that are read at a time, at most: about as many as fill a transaction of the log, and few enough that ZooKeeper
+    has something to do while they are decided."""
     pulse_pause: float = 50e-6
     """Seconds between two reads of the list of pulses, for each name in it. With many peers the list is long, and it changes all
     the time. A read takes 2 to 3 us a name, so this is a twentieth of a leader's time."""

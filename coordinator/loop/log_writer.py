@@ -192,6 +192,8 @@ class LogWriter:
         self._leadership = leadership
         self._limits = limits
         self._next = last + 1
+        self._rest: list[PendingEntry] = []
+        """Entries that do not fill a transaction yet."""
         self._pipeline = WritePipeline(leadership, "append", LogChain(), durable=last, in_flight=limits.in_flight)
 
     @property
@@ -199,14 +201,24 @@ class LogWriter:
         """Whether an entry that is in flight should be waited for before more is appended."""
         return self._pipeline.full
 
-    def pack(self, entries: Iterable[PendingEntry]) -> list[LogTransaction]:
-        """The transactions that append these entries; each must be submitted, in order.
+    def add(self, entries: Iterable[PendingEntry]) -> list[LogTransaction]:
+        """Take in entries. Returns the transactions that are full; each must be submitted, in order.
 
         Raises:
             InternalError: ``SX-INTERNAL-ENTRY-SIZE``: an entry is too large for the log.
         """
         leader = self._leadership.unlogged_leader
-        transactions = pack(self._next, entries, leader=leader, limits=self._limits)
+        transactions = pack(self._next, [*self._rest, *entries], leader=leader, limits=self._limits)
+        self._rest = transactions.pop().entries if transactions else []
+        return self._packed(transactions)
+
+    def rest(self) -> list[LogTransaction]:
+        """What was taken in and is not in a full transaction; must be submitted."""
+        rest, self._rest = self._rest, []
+        leader = self._leadership.unlogged_leader
+        return self._packed(pack(self._next, rest, leader=leader, limits=self._limits))
+
+    def _packed(self, transactions: list[LogTransaction]) -> list[LogTransaction]:
         if transactions:
             self._next = transactions[-1].last + 1
             self._leadership.unlogged_leader = ""
@@ -228,6 +240,6 @@ def append(leadership: Leadership, first: int, entries: Iterable[PendingEntry], 
         InternalError: ``SX-INTERNAL-ENTRY-SIZE``: an entry is too large for the log.
     """
     log = LogWriter(leadership, first - 1, limits)
-    appended = [log.submit(transaction) for transaction in log.pack(entries)]
+    appended = [log.submit(transaction) for transaction in [*log.add(entries), *log.rest()]]
     for sent in appended:
         sent.wait()

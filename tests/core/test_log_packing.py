@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from coordinator.loop.event_log import decode_batch
 from coordinator.loop.limits import Limits
-from coordinator.loop.log_writer import LogChain, LogTransaction, PendingEntry, pack
+from coordinator.loop.log_writer import LogChain, LogTransaction, LogWriter, PendingEntry, pack
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import Create, Delete, Evicted
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Check
+
+if TYPE_CHECKING:
+    from coordinator.loop.election import Leadership
 
 SIZE = 100
 """Bytes of one encoded entry."""
@@ -86,3 +92,19 @@ def test_each_transaction_checks_the_node_of_the_one_before_it() -> None:
     assert chain.link([one, Delete("/inbox/a")], 4) == [one, Delete("/inbox/a")]
     assert chain.link([other], 9) == [Check(one.path), other]
     assert chain.link([one], 9) == [Check(other.path), one]
+
+
+def test_a_writer_keeps_back_what_does_not_fill_a_transaction() -> None:
+    """What comes in small portions is sent as if it had come at once; only the first entry names the leader."""
+    leadership = SimpleNamespace(unlogged_leader="h:1")
+    entries = [entry() for _ in range(10)]
+    writer = LogWriter(cast("Leadership", leadership), 6, Limits(log_node=4 * SIZE, transaction=4 * SIZE))
+    sent = [
+        found for portion in (entries[:1], entries[1:3], entries[3:9], entries[9:]) for found in writer.add(portion)
+    ]
+    assert layout(sent) == [[(7, 3)], [(10, 3)], [(13, 3)]]
+    assert leadership.unlogged_leader == ""
+    assert layout(writer.rest()) == [[(16, 1)]]
+    assert writer.rest() == []
+    assert writer.add([]) == []
+    assert layout(writer.add(entries) + writer.rest())[0] == [(17, 3)]

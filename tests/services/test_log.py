@@ -149,7 +149,7 @@ def test_what_is_behind_a_refused_transaction_is_refused_too(
     given: list[int] = []
 
     def write() -> None:
-        for transaction in writer.pack(entries):
+        for transaction in [*writer.add(entries), *writer.rest()]:
             while writer.full:
                 given.append(len(sent[len(given)].wait()))
             sent.append(writer.submit(transaction))
