@@ -30,7 +30,7 @@ class Postgres:
     """A running server with one database, ``test``, which user ``sx`` owns."""
 
     port: int
-    keeper: ChildProcess
+    child: ChildProcess
     prefix: list[str]
 
     @property
@@ -64,9 +64,9 @@ def postgres() -> Iterator[Postgres]:
         command = [*prefix, bin_dir / "postgres", "-D", data]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         log = folder / "log"
-        with start_child(command, name="postgres", log_path=log, env=env) as keeper:
+        with start_child(command, name="postgres", log_path=log, env=env) as child:
             os.environ[PASSWORD_ENV] = _PASSWORD
-            server = Postgres(port, keeper, prefix)
+            server = Postgres(port, child, prefix)
             until(lambda: _made(server, log), what="PostgreSQL to answer")
             yield server
     finally:
@@ -78,7 +78,7 @@ def _made(server: Postgres, log: Path) -> bool:
     """Whether the server takes connections; then it has the database."""
     import psycopg
 
-    assert server.keeper.poll() is None, log.read_text()
+    assert server.child.poll() is None, log.read_text()
     address = f"host=127.0.0.1 port={server.port} user=sx dbname=postgres"
     try:
         with psycopg.connect(address, password=_PASSWORD, autocommit=True) as connection:

@@ -26,6 +26,16 @@ def seconds(text: str | float) -> float:
     return _quantity(text, _SECONDS, "s", 'a duration such as "250 ms" or "10 s"')
 
 
+def written(seconds: float) -> str:
+    """A duration in seconds as :func:`seconds` reads it: "250 ms", "8 s", "5 min"."""
+    if 0 < seconds < 1:
+        return f"{round(seconds * 1000, 9):.15g} ms"
+    for unit in ("h", "min"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.15g} {unit}"
+    return f"{seconds:.15g} s"
+
+
 def size(text: str | int) -> int:
     """A size in bytes from "900 KB", "64 MiB" or a bare number of bytes.
 

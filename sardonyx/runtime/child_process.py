@@ -1,10 +1,10 @@
-"""Child processes that die with us, even when we are killed with SIGKILL.
+"""Child processes that end with this process, even if it is killed with SIGKILL.
 
-Each child is started by a *keeper*: a small Python process that holds the reading end of a pipe from us. However we end,
-the system closes our end, the keeper reads end-of-file and kills the child's whole process group. On Linux the child
-also asks the kernel to be killed when its keeper dies.
+A *supervisor* starts each child: a small Python process that holds the reading end of a pipe from us. However this process
+ends, the system closes our end of the pipe. The supervisor then reads end-of-file and kills the child's whole process group.
+On Linux the child also asks the kernel to kill it when its supervisor dies.
 
-Started as a script, with nothing but the standard library, so that a keeper costs about 10 MB and 20 ms.
+This file is also the supervisor's script. It uses only the standard library, so a supervisor costs about 10 MB and 20 ms.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _CANNOT_START = 127
 
 
 class ChildProcess:
-    """A running child and the keeper that watches over it. Made by :func:`start_child`; a context manager."""
+    """A running child and its supervisor. Made by :func:`start_child`; a context manager."""
 
     def __init__(
-        self, name: str, process: subprocess.Popen[bytes], orders: int, pid: int, log_path: Path | None
+        self, name: str, supervisor: subprocess.Popen[bytes], orders: int, pid: int, log_path: Path | None
     ) -> None:
         self.name = name
         self.pid = pid
-        """Process id of the child itself, not of its keeper."""
+        """Process id of the child itself, not of its supervisor."""
         self.log_path = log_path
-        self._process = process
+        self._supervisor = supervisor
         self._orders: int | None = orders
 
     def poll(self) -> int | None:
         """The child's exit code (128 + signal when a signal ended it), or None while it runs."""
-        return self._process.poll()
+        return self._supervisor.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the child's end. Raises ``TimeoutError`` after so many seconds."""
         try:
-            return self._process.wait(timeout)
+            return self._supervisor.wait(timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.name} (pid {self.pid}) still runs after {timeout:g} s") from None
 
     def signal(self, number: int) -> None:
-        """Send the child a signal (never anyone else: the keeper sends it, and only while the child lives)."""
+        """Send the child a signal. The supervisor sends it, and only while the child lives, so it cannot hit another process."""
         if self._orders is not None:
             with contextlib.suppress(BrokenPipeError):  # it has just ended
                 os.write(self._orders, bytes([number]))
@@ -89,11 +89,11 @@ def start_child(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> ChildProcess:
-    """Start a process that lives no longer than this one.
+    """Start a process that ends with this one, at the latest.
 
     Args:
         command: program and arguments.
-        name: what it is called in messages.
+        name: for messages.
         log_path: file that takes its output (appended); None lets it write where we write.
         env: variables in addition to ours.
         cwd: its working directory; ours if not given.
@@ -106,7 +106,7 @@ def start_child(
     log: IO[bytes] | None = None
     try:
         log = log_path.open("ab") if log_path is not None else None
-        process = subprocess.Popen(
+        supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(read_orders), str(write_report), *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -129,9 +129,9 @@ def start_child(
         said = lines.read()
     if not said.isdecimal():
         os.close(orders)
-        process.wait()
-        raise OSError(said or f"the keeper of {name} did not start")
-    return ChildProcess(name, process, orders, int(said), log_path)
+        supervisor.wait()
+        raise OSError(said or f"the supervisor of {name} did not start")
+    return ChildProcess(name, supervisor, orders, int(said), log_path)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -147,7 +147,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _keep(orders: int, report: int, command: Sequence[str]) -> None:
+def _supervise(orders: int, report: int, command: Sequence[str]) -> None:
     os.set_inheritable(orders, False)
     os.set_inheritable(report, False)
     me = os.getpid()
@@ -177,4 +177,4 @@ def _keep(orders: int, report: int, command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    _keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    _supervise(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from sardonyx.core import units
 from sardonyx.core.errors import SetupError
 from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
@@ -259,11 +260,14 @@ class Settings(BaseSettings):
         return dict(_leaves(self))
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """(key, value, origin) of every setting, secrets masked."""
-        return [
-            (key, MASK if value and is_secret(key) else _text(value), self.origins.get(key, "default"))
-            for key, value in self.flat().items()
-        ]
+        """(key, value, origin) of every setting: secrets masked, durations with their unit."""
+
+        def text(key: str, value: Any) -> str:
+            if value and is_secret(key):
+                return MASK
+            return units.written(value) if key in _DURATIONS and value is not None else _text(value)
+
+        return [(key, text(key, value), self.origins.get(key, "default")) for key, value in self.flat().items()]
 
     def environment(self) -> dict[str, str]:
         """Environment variables that give another process these settings, without secrets on its command line.
@@ -425,18 +429,23 @@ def _members(value: BaseModel | Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(value.items())
 
 
-def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _declared(kind, f"{prefix}{name}.")
         elif f"{prefix}{name}." not in _OPEN and name != "origins":
-            yield prefix + name
+            yield prefix + name, field
 
 
 _OPEN = ("kafka.", "spark.conf.", "zookeeper.auth.sasl.")
 """Below these, keys are somebody else's (librdkafka's, Spark's, kazoo's) and pass through unchanged."""
-_KNOWN = frozenset(_declared(Settings))
+_KNOWN = frozenset(key for key, _ in _declared(Settings))
+_DURATIONS = frozenset(
+    key
+    for key, field in _declared(Settings)
+    if any(isinstance(each, BeforeValidator) and each.func is seconds for each in field.metadata)
+)
 
 
 def _unknown(unknown: list[tuple[str, str]]) -> SetupError:

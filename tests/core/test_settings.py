@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.pretty import pretty_repr
 
+from sardonyx.core import units
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings, load_settings, variable
 
@@ -171,6 +172,25 @@ def test_spark_conf_keeps_its_keys_as_they_are(folder: Path, monkeypatch: pytest
         "spark.sql.shuffle.partitions": "3",
         "spark.task.maxFailures": "2",
     }
+
+
+def test_durations_are_shown_as_they_are_written() -> None:
+    """With a unit, so that what is shown can be copied into the file. A port, or another number, has none."""
+    settings = load_settings(
+        peer={"heartbeat": "250 ms", "transaction_timeout": "2 min"}, zookeeper={"session_timeout": 8}
+    )
+    shown = {key: value for key, value, _ in settings.shown()}
+    assert shown["peer.heartbeat"] == "250 ms"
+    assert shown["peer.transaction_timeout"] == "2 min"
+    assert shown["zookeeper.session_timeout"] == "8 s"
+    assert shown["coordinator.ack_timeout"] == "15 s"
+    assert shown["peer.virtual_peers"] == "4"
+
+
+@pytest.mark.parametrize("value", [0, 0.0005, 0.25, 0.3, 1.5, 8.0, 60.0, 90.0, 3600.0, 5400.0, 1234567.5])
+def test_a_duration_that_is_written_is_read_as_the_same(value: float) -> None:
+    """Whatever unit it is written with."""
+    assert units.seconds(units.written(value)) == pytest.approx(value, rel=1e-12)
 
 
 def test_secrets_are_never_shown() -> None:

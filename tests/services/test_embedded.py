@@ -388,13 +388,13 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
-def test_a_killed_keeper_takes_its_child_along(family: tuple[ChildProcess, int]) -> None:
-    """SIGKILL of the keeper itself, as by an out-of-memory killer, does not set the child free."""
+def test_a_killed_supervisor_takes_its_child_along(family: tuple[ChildProcess, int]) -> None:
+    """A supervisor that the out-of-memory killer ends takes the child with it."""
     child, _ = family
-    keeper = psutil.Process(child.pid).parent()
-    assert keeper is not None
-    keeper.kill()
-    until(lambda: not alive(child.pid), what="the child to die with its keeper")
+    supervisor = psutil.Process(child.pid).parent()
+    assert supervisor is not None
+    supervisor.kill()
+    until(lambda: not alive(child.pid), what="the child to die with its supervisor")
     assert child.kill() == -signal.SIGKILL
 
 
