@@ -120,9 +120,12 @@ def error_of(record: Failed) -> SardonyxError:
     failure, origin = record.bad.failure, record.origin
     kind = FunctionError if record.kind == "row" else InputError
     fix = 'correct the topic, or set on_error="skip" or "dead_letter" on the tasks that read it'
+    place = (
+        f" (topic {origin.topic}, partition {origin.partition}, offset {origin.offset})" if kind is InputError else ""
+    )
     return kind(
         failure.code,
-        failure.message,
+        failure.message + place,
         cause=failure.cause,
         fix=failure.fix or fix,
         traceback=failure.traceback,

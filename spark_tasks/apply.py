@@ -121,7 +121,11 @@ class TaskFunction:
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
-        self._functions = [_fused_function(each, code) for each in (task, *fused) if each.fn is not None]
+        self._functions = [
+            _fused_function(each, code, may_skip=task.on_error.then == "fail")
+            for each in (task, *fused)
+            if each.fn is not None
+        ]
         if not self._functions:
             return
         self._takes = self._functions[0].plan.takes
@@ -343,8 +347,11 @@ class TaskFunction:
             lost = spark_lost(error, is_alive(self._spark))
             if lost is not None:
                 raise lost from error
-            fault = fault_of(plan, error, table)
-            if isinstance(error, AnalysisException):  # a missing column is missing in every half of the batch too
+            of_data = not isinstance(
+                error, AnalysisException
+            )  # a missing column is missing in every half of the batch too
+            fault = fault_of(plan, error, table, of_data=of_data)
+            if not of_data:
                 raise fault.error from error
             raise fault from error
         kind = "None" if result is None else f"{type(result).__module__}.{type(result).__qualname__}"
@@ -371,12 +378,12 @@ class FusedFunction(NamedTuple):
     fn: Callable[..., Any]
 
 
-def _fused_function(task: TaskSpec, code: CodeBundle | None) -> FusedFunction:
+def _fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) -> FusedFunction:
     name = str(task.fn)
     fn = code.load(name) if code is not None else import_function(name)
     _check_params(task, fn, task.params, whole=task.lifecycle is None)
     bundle = None if code is None else code.package
-    return FusedFunction(Plan(task=task.name, fn=name, bundle=bundle, takes=takes(fn), params=task.params), fn)
+    return FusedFunction(Plan(task.name, name, bundle, takes(fn), task.params, may_skip), fn)
 
 
 def _named(plans: Sequence[Plan]) -> Plan:
@@ -400,7 +407,7 @@ class FailureLimit:
             raise FunctionError(
                 error.code,
                 error.message,
-                cause=f"it raises for more than {self._most:,} records of one batch, each of which costs several Spark jobs",
+                cause=f"it raised for more than {self._most:,} records of one batch, and each costs several Spark jobs to find",
                 fix="let the function handle such rows itself (try_cast, try_divide, where), or take records one at a "
                 "time (dict)",
                 traceback=error.traceback,
@@ -446,10 +453,10 @@ def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise FunctionError(
             "SX-FN-PARAMS",
-            f"what the lifecycle of task {task.name} gives its function cannot travel to a Spark worker",
+            f"the lifecycle of task {task.name} gives its function a value that cannot be sent to a Spark worker",
             cause=str(error),
             fix="give plain data (text, numbers, lists, dicts), or let the function take a pyspark.sql.DataFrame: it "
-            "runs beside the lifecycle and gets any object",
+            "runs in the peer's process and can get any object",
             where={"task": task.name, "lifecycle": str(task.lifecycle)},
         ) from error
     return params
@@ -466,9 +473,9 @@ def _check_params(task: TaskSpec, fn: Any, params: Mapping[str, Any], *, whole: 
     except TypeError as error:
         raise FunctionError(
             "SX-FN-PARAMS",
-            f"function {str(task.fn).partition(':')[2]} of task {task.name} cannot be called with the task's params",
+            f"the task's params do not fit function {str(task.fn).partition(':')[2]} of task {task.name}",
             cause=str(error),
-            fix=f"its signature is {inspect.signature(fn)}; params are passed as keyword arguments",
+            fix=f"give params that fit its signature, {inspect.signature(fn)}; they are passed as keyword arguments",
             where={"task": task.name, "function": str(task.fn)},
         ) from error
     except ValueError:  # a builtin that tells no signature

@@ -160,16 +160,16 @@ def _check(content: bytes, sha256: str) -> None:
         return
     raise SetupError(
         "SX-CODE-HASH",
-        "the job's code is not what its spec says",
-        cause=f"its sha256 is {found}, the spec names {sha256}" if found != sha256 else "it is not a zip file",
-        fix="submit the job again; if it comes back, something between client and peer changes what ZooKeeper holds",
+        "the job's code in ZooKeeper is not the code that its spec names",
+        cause=f"its SHA-256 is {found}, and the spec names {sha256}" if found != sha256 else "it is not a zip file",
+        fix="submit the job again; if the error comes back, find out what changes the nodes in ZooKeeper",
         where={"sha256": sha256},
     )
 
 
 def _keep(content: bytes, sha256: str, cache_dir: Path | None) -> Path:
     if cache_dir is None:
-        raise ValueError("a bundle given as bytes needs a cache_dir to be kept in")
+        raise ValueError("a bundle given as bytes needs a cache_dir")
     path = cache_dir / f"{sha256}.zip"
     if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         _write(path, content)

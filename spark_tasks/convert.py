@@ -33,9 +33,9 @@ def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) ->
     except (pa.ArrowException, PySparkException) as error:
         raise FunctionError(
             "SX-FN-INPUT",
-            f"a DataFrame function cannot take the rows that come to task {task}",
+            f"Spark has no type for a column of the rows that task {task} gets",
             cause=shorten(str(error).partition("\n")[0], MESSAGE_LIMIT),
-            fix="change the column in the task before, or take a pyarrow.Table here",
+            fix="change the column in the task before, or let the function take a pyarrow.Table",
             where={"task": task, "function": fn},
         ) from error
 

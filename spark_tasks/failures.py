@@ -107,7 +107,9 @@ def error_class(error: FunctionError) -> str:
     return error.kind if isinstance(error, FunctionRaised) else type(error).__name__
 
 
-def function_raised(task: str, fn: str, error: BaseException, record: object = None) -> FunctionRaised:
+def function_raised(
+    task: str, fn: str, error: BaseException, record: object = None, *, may_skip: bool = True
+) -> FunctionRaised:
     """``SX-FN-RAISED`` for what a user's function raised.
 
     Args:
@@ -115,6 +117,8 @@ def function_raised(task: str, fn: str, error: BaseException, record: object = N
         fn: its function as ``module:function``.
         error: what was raised, by Python code or by Spark on behalf of an expression of the function.
         record: the record that it was given, if it takes one at a time.
+        may_skip: whether another ``on_error`` would help: not if the task leaves such records out already, nor if the function
+            fails for every record.
     """
     kind, message, trace = _said(error)
     name = fn.partition(":")[2]
@@ -122,7 +126,8 @@ def function_raised(task: str, fn: str, error: BaseException, record: object = N
         kind,
         f"function {name} of task {task} raised {shorten(f'{kind}: {message}' if message else kind, MESSAGE_LIMIT)}",
         cause="" if record is None else f"the record was {shorten(_record_repr.repr(record), 1_000)}",
-        fix="mend the function, or set on_error to skip to leave such records out",
+        fix="correct the function"
+        + (", or set on_error to skip or dead_letter to leave such records out" if may_skip else ""),
         traceback=trace,
         where={"task": task, "function": fn},
     )
@@ -132,7 +137,7 @@ def wrong_result(task: str, fn: str, cause: str, fix: str) -> FunctionError:
     """``SX-FN-RESULT``: what the function gave is not what a function of its kind gives."""
     return FunctionError(
         "SX-FN-RESULT",
-        f"function {fn.partition(':')[2]} of task {task} gave something that cannot be passed on",
+        f"function {fn.partition(':')[2]} of task {task} returned something that cannot be passed on",
         cause=cause,
         fix=fix,
         where={"task": task, "function": fn},
@@ -155,13 +160,13 @@ def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
     broken_off = in_py4j and isinstance(error, OSError | EOFError)
     if alive and not broken_off and not isinstance(error, Py4JError):
         return None
-    dead = "Spark's JVM has ended; was it killed, or did it run out of memory?"
+    dead = "Spark's JVM has ended: it was killed, or it ran out of memory"
     return SetupError(
         "SX-SPARK-LOST",
         "Spark could not finish the batch",
         cause=shorten(_root_cause(error), MESSAGE_LIMIT) if alive else dead,
-        fix="the batch will be tried again; if it comes back, look for memory (spark.driver.memory in the settings) "
-        "and for functions that end their worker process",
+        fix="wait, for the batch is tried again; if the error comes back, check the memory (spark.driver.memory in the settings) "
+        "and look for functions that end their worker process",
     )
 
 

@@ -45,7 +45,7 @@ def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
     except pa.ArrowException as error:
         raise InputError(
             "SX-INPUT-SCHEMA",
-            "Two splits of the input do not have the same columns.",
+            "two splits of the input do not have the same columns",
             cause=str(error),
             fix="declare a schema that fits the whole input",
         ) from error

@@ -133,7 +133,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
             "SX-SPARK-START",
             f"Spark did not start with master {settings.master!r}",
             cause=output.reason() or _first_line(error),
-            fix="see the cause; check spark.master and spark.conf in the settings, and try `sardonyx doctor`",
+            fix="check spark.master and spark.conf in the settings, and run `sardonyx doctor`",
             where={"master": settings.master},
         ) from error
     if "spark.sql.shuffle.partitions" not in conf:
@@ -142,7 +142,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
     _started[spark] = _Started(gateway.proc, kept, output)
     log.info(
-        "spark started",
+        "spark_started",
         master=settings.master,
         cores=spark.sparkContext.defaultParallelism,
         pid=gateway.proc.pid,
@@ -162,7 +162,7 @@ def stop_session(spark: SparkSession) -> None:
     _end(started.process)
     started.output.close()
     started.kept.close()
-    log.info("spark stopped")
+    log.info("spark_stopped")
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -358,6 +358,6 @@ class _Output:
                     continue
                 self._last.append(line)
                 if line.startswith(_MARK):
-                    log.error("spark reports an error", message=line.removeprefix(_MARK))
+                    log.error("spark_error", error=line.removeprefix(_MARK))
                 else:
-                    log.info("printed on a spark worker", line=line)
+                    log.info("spark_worker_output", line=line)

@@ -37,6 +37,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Package of the code bundle that ``fn`` is in."""
     takes: Takes
     params: dict[str, Any]
+    may_skip: bool = True
+    """Whether the task could be told to leave out records that the function raises for; False if it does so already."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -234,10 +236,14 @@ def _guarded(plan: Plan, call: Callable[..., Any], given: object, table: pa.Tabl
         raise fault_of(plan, error, table) from error
 
 
-def fault_of(plan: Plan, error: BaseException, table: pa.Table) -> DataFault:
-    """What a function of tables raised, as what the search for the bad rows goes by."""
+def fault_of(plan: Plan, error: BaseException, table: pa.Table, *, of_data: bool = True) -> DataFault:
+    """What a function of tables raised, as what the search for the bad rows goes by.
+
+    ``of_data``: False if it would raise the same for any rows.
+    """
     record = table.to_pylist()[0] if table.num_rows == 1 else None
-    return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record))
+    may_skip = plan.may_skip and of_data
+    return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record, may_skip=may_skip))
 
 
 def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
@@ -324,7 +330,7 @@ def _problem(plan: Plan, error: BaseException, table: pa.Table, index: int) -> F
     if isinstance(error, FunctionError):
         return error
     given = to_records(table.slice(index, 1))[0]  # as it was before the function had it
-    return function_raised(plan.task, plan.fn, error, given)
+    return function_raised(plan.task, plan.fn, error, given, may_skip=plan.may_skip)
 
 
 def _named(value: object) -> str:

@@ -76,7 +76,7 @@ def on_workers(
             try:
                 return _by_shared_memory(context, work, items, took)
             except shared_memory.Unreachable as reason:
-                log.warning("no memory to share with Spark's workers; rows go through its JVM", reason=str(reason))
+                log.warning("shared_memory_unavailable", error=str(reason))
                 if reason.lasting:
                     _unshared.add(spark)
         return _by_jvm(context, work, items, took)

@@ -119,7 +119,7 @@ def _told(reference: str, when: str) -> Iterator[None]:
         raise FunctionError(
             "SX-CONNECTOR-RAISED",
             f"connector {reference} raised {type(error).__name__} when {when}: {error}",
-            fix="mend what the traceback shows; docs/connectors.md says what a connector is asked for",
+            fix="correct the line that the traceback shows; docs/connectors.md says what a connector must do",
             traceback=user_traceback(error),
             where={"connector": reference},
         ) from error
@@ -130,6 +130,6 @@ def _not_one(reference: str, cause: str) -> FunctionError:
         "SX-CONNECTOR-CLASS",
         f"{reference} cannot be used as a connector here",
         cause=cause,
-        fix="an input is a class with splits and read, an output one with stage, publish and seal: docs/connectors.md",
+        fix="write a class with splits and read as an input, or with stage, publish and seal as an output: docs/connectors.md",
         where={"connector": reference},
     )

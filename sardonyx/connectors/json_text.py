@@ -105,8 +105,8 @@ def check_names(names: list[str]) -> None:
     if twice:
         raise OutputError(
             "SX-OUTPUT-SCHEMA",
-            f"the rows have more than one column {twice[0]!r}",
-            cause="joins of tables with a column in common give such rows",
+            f"the rows have two columns named {twice[0]!r}",
+            cause="a join of tables with a common column gives such rows",
             fix="rename one of them or leave it out in the task before",
             where={"column": twice[0]},
         )
@@ -173,8 +173,8 @@ def _moments(column: pa.Array, name: str) -> pa.Array:
     if far:
         raise OutputError(
             "SX-OUTPUT-TYPE",
-            f"column {name!r} holds a moment that cannot be written",
-            cause="it lies more than thirty thousand years away; perhaps it is counted in another unit than its type says",
+            f"column {name!r} holds a timestamp that cannot be written",
+            cause="it is more than thirty thousand years away; perhaps its unit is not the one of its type",
             fix="correct it in the task before",
             where={"column": name},
         )
@@ -242,7 +242,7 @@ def _with_nulls(column: pa.Array, found: list[Any]) -> list[Any]:
 def _no_form(name: str, kind: pa.DataType) -> OutputError:
     return OutputError(
         "SX-OUTPUT-TYPE",
-        f"column {name!r} has type {kind}, which has no form as text",
+        f"column {name!r} has type {kind}, which cannot be written as text",
         fix="cast it in the task before, or leave it out",
         where={"column": name},
     )

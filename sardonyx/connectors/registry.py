@@ -48,7 +48,7 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
         case str(reference) if is_custom(reference):
             return custom_input(reference, task.options, load)
         case other:
-            raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not read in pieces")
+            raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} does not read splits")
 
 
 def output(
@@ -78,9 +78,7 @@ def output(
         case str(reference) if is_custom(reference):
             return custom_output(reference, task.options, load, job=job, task=task.name)
         case other:
-            raise InternalError(
-                "SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} is not written in pieces"
-            )
+            raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} does not write pieces")
 
 
 def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:

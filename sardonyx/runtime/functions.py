@@ -75,7 +75,7 @@ def check_reference(text: str) -> FunctionError | None:
         "SX-FN-NAME",
         f"{text!r} does not name a function that peers can import",
         cause=cause,
-        fix="define it with def at the top level of a module, and give what varies through params",
+        fix="define it with def at the top level of a module, and pass values that vary as params",
         where={"function": text},
     )
 
@@ -196,8 +196,8 @@ def takes_rows(fn: Callable[..., Any]) -> TakesRows:
     if needed:
         raise FunctionError(
             "SX-FN-PARAMS",
-            f"function {name!r} needs {needed[0]!r}, which nothing gives it",
-            cause="a group function or a condition is called with the rows alone",
+            f"function {name!r} needs the parameter {needed[0]!r}, which is not passed to it",
+            cause="a group function or a condition is called with the rows only",
             fix="give the parameter a default",
             where={"function": name},
         )
@@ -207,7 +207,7 @@ def takes_rows(fn: Callable[..., Any]) -> TakesRows:
 def _annotation_error(name: str, cause: str, may_be: str = _MAY_BE) -> FunctionError:
     return FunctionError(
         "SX-FN-ANNOTATION",
-        f"function {name!r} does not say what it takes",
+        f"function {name!r} has no annotation that says what it takes",
         cause=cause,
         fix=f"annotate its first parameter as {may_be}",
         where={"function": name},

@@ -43,8 +43,8 @@ def find_java() -> Java:
     if version < MINIMUM:
         raise SetupError(
             "SX-JAVA-OLD",
-            f"Java {MINIMUM} or newer is needed, {found} is Java {version}",
-            cause="Spark 4 and Kafka 4 do not run on older ones",
+            f"{found} is Java {version}, and Java {MINIMUM} or newer is needed",
+            cause="Spark 4 and Kafka 4 do not run on older versions",
             fix=_FIX + (f"; then set JAVA_HOME to it, which now is {home}" if home else ""),
             where={"java": found},
         )

@@ -248,7 +248,7 @@ class Settings(BaseSettings):
             if not self.flat()[key]:
                 raise SetupError(
                     "SX-CONFIG-MISSING",
-                    f"no address of {_TITLE[service]} is given",
+                    f"the address of {_TITLE[service]} is not set",
                     cause=f"{key} has no value in flags, environment or {FILE_NAME}",
                     fix=f"give --{service} HOST:PORT, or set {variable(key)}=HOST:PORT, "
                     f'or write {key} = "HOST:PORT" into {FILE_NAME}',
@@ -456,7 +456,7 @@ def _unknown(unknown: list[tuple[str, str]]) -> SetupError:
     return SetupError(
         "SX-CONFIG-UNKNOWN",
         f"there is no setting {'; '.join(sentences)}",
-        cause="a key that nobody reads would be a setting that silently does nothing",
+        cause="a setting that does not exist would have no effect, and nothing would say so",
         fix="correct or remove it; `sardonyx config` lists every setting",
         where={"setting": unknown[0][0], "origin": unknown[0][1]},
     )
@@ -476,7 +476,7 @@ def _bad_values(error: ValidationError, flags: Mapping[str, Any]) -> SetupError:
     first = ".".join(str(part) for part in error.errors()[0]["loc"])
     return SetupError(
         "SX-CONFIG-VALUE",
-        f"a setting has a value that it cannot have: {'; '.join(sentences)}",
+        f"a setting has a wrong value: {'; '.join(sentences)}",
         fix='correct it there; durations are written "250 ms" or "10 s"',
         where={"setting": first, "origin": origins.get(first, "")},
     )

@@ -331,7 +331,7 @@ def test_raw_is_bytes_as_they_are():
 
 def test_raw_needs_its_column():
     """The error says which column, and what there is."""
-    with pytest.raises(OutputError, match="writes the column 'value'") as caught:
+    with pytest.raises(OutputError, match=r"no column 'value'.*which format raw writes") as caught:
         list(topic_format({"format": "raw"}).encode(pa.table({"value": [1]})))
     assert caught.value.code == "SX-OUTPUT-RAW"
 
@@ -378,5 +378,5 @@ def test_a_moment_that_cannot_be_written_is_refused():
     """Not written as a text that no reader takes for one."""
     for unit in ("s", "us"):
         far = pa.table({"at": pa.array([2**62], pa.timestamp(unit, "UTC"))})
-        with pytest.raises(OutputError, match="column 'at' holds a moment that cannot be written"):
+        with pytest.raises(OutputError, match="column 'at' holds a timestamp that cannot be written"):
             list(topic_format({"format": "json"}).encode(far))

@@ -131,3 +131,13 @@ def test_a_worker_that_dies_is_no_error_of_the_function(run: Runner, fn: str) ->
     assert raised.value.code == "SX-SPARK-LOST"
     assert "\tat " not in str(raised.value)
     assert run("arrow_same", ids(3)).table is not None
+
+
+def test_the_fix_does_not_advise_what_cannot_help(run: Runner) -> None:
+    """on_error is named where it would help: not where it is set already, nor where every record raises."""
+    assert "on_error" in run.fails("row_ratio", ids(10)).fix
+    assert "on_error" not in run.fails("df_column", ids(10)).fix
+    assert "on_error" not in run.fails("df_column", ids(10), skip=True).fix
+    first = run("row_ratio", ids(10), skip=True).first_error
+    assert first is not None
+    assert first.fix == "correct the function"

@@ -114,7 +114,7 @@ print(sorted(p.name for p in directory.iterdir()))
     assert program.returncode == 0, err
     plain = [line for line in out.splitlines() if "[info" not in line]
     assert plain == ["failed ArithmeticException", "failed AnalysisException", "7 UTC", "[]"]
-    assert "printed on a spark worker      line=1" in out
+    assert "spark_worker_output            line=1" in out
     assert err == ""
 
 
@@ -204,7 +204,7 @@ def test_where_memory_cannot_be_shared_batches_go_through_spark(
     with capture_logs() as logged:
         for _ in range(2):
             assert on_workers(spark, "echo", operator.itemgetter(0), [[LARGE]]) == [LARGE]
-    assert len([line for line in logged if line["event"].startswith("no memory to share")]) == 1
+    assert len([line for line in logged if line["event"].startswith("shared_memory_unavailable")]) == 1
 
 
 def test_many_items_take_no_memory_of_their_own(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from queues import dead_letters
 from queues.batch import Batch
 from queues.dead_letters import Letter, Origin
 from sardonyx import Job, blackhole, kafka
-from sardonyx.core.errors import Failure, SetupError
+from sardonyx.core.errors import Failure, InputError, SetupError
 from sardonyx.core.events import Assignment
 from sardonyx.core.graph import graph_of
 from sardonyx.runtime.settings import Settings
@@ -55,10 +55,10 @@ class Message(NamedTuple):
         return 5
 
 
-def work_of(options: dict[str, Any]) -> PreparedTask:
+def work_of(options: dict[str, Any], on_error: str = "skip") -> PreparedTask:
     """That of an input task with a lifecycle, which leaves bad records out."""
     job = Job("j")
-    rows = job.input("read", kafka("t", schema="n long"), on_error="skip", lifecycle=f"{__name__}:Noted")
+    rows = job.input("read", kafka("t", schema="n long"), on_error=on_error, lifecycle=f"{__name__}:Noted")
     job.output("drop", blackhole(), after=rows)
     graph = graph_of(job.spec(), "d", "j-1")
     (link,) = graph.stage("read").ingress
@@ -82,6 +82,15 @@ def test_hooks_come_in_pairs_where_no_record_can_be_read() -> None:
     result = work.apply(Batch(messages=messages), StepTimer())
     assert (result.rows_in, result.skipped, result.table.num_rows) == (2, 2, 0)
     assert CALLS == [("before", 2)]
+
+
+def test_a_record_that_cannot_be_read_says_where_it_is() -> None:
+    """Topic, partition and offset are in the text, so that the record can be found."""
+    work = work_of({}, on_error="fail")
+    work.hooks = None
+    messages: Any = {"read.topic": [Message(b"no JSON")]}
+    with pytest.raises(InputError, match=r"\(topic t, partition 0, offset 5\)"):
+        work.apply(Batch(messages=messages), StepTimer())
 
 
 def test_a_letter_without_its_record_cannot_be_redone() -> None:

@@ -60,8 +60,8 @@ def _check_version(file: BinaryIO, path: str, known: Mapping[str, Any]) -> None:
     raise InputError(
         "SX-INPUT-CHANGED",
         f"{path} was changed while the job was reading it",
-        cause=f"it had {known['size']} bytes when the job began and has {found.st_size} now, or was written again",
-        fix="run the job again, on files that nobody writes meanwhile: write elsewhere and rename into place",
+        cause=f"it had {known['size']} bytes when the job began and has {found.st_size} now, or its time of change is another",
+        fix="run the job again on files that do not change: write new files elsewhere and move them into place",
         where={"path": path},
     )
 
@@ -124,7 +124,7 @@ def codec(path: str) -> str | None:
     if suffix in _FOREIGN:
         raise InputError(
             "SX-INPUT-UNREADABLE",
-            f"{path} cannot be read: {suffix} files are not known here",
+            f"{path} cannot be read: Sardonyx does not know {suffix} files",
             fix=f"unpack it, or compress it as one of {', '.join(_CODECS)}",
             where={"path": path},
         )
@@ -151,8 +151,8 @@ def whole(file: BinaryIO, path: str) -> bytes:
         raise InputError(
             "SX-INPUT-LARGE",
             f"{path} holds more than {MOST_BYTES >> 30} GiB and can only be read as a whole",
-            cause="a compressed file, one with values over several lines, or in UTF-16 cannot be cut into pieces",
-            fix="give it uncompressed, or as several smaller files",
+            cause="a file that is compressed, has values over several lines or is in UTF-16 cannot be split",
+            fix="uncompress it, or make several smaller files of it",
             where={"path": path},
         )
     return found

@@ -16,8 +16,8 @@ from pathlib import Path
 from sardonyx.core.errors import OutputError
 
 _FIXES = {
-    errno.ENOSPC: "make room on that disk; the job outlives a few such failures, after that run it again",
-    errno.EDQUOT: "raise the quota, or make room; the job outlives a few such failures, after that run it again",
+    errno.ENOSPC: "free space on that disk; the job survives a few such failures, after that run it again",
+    errno.EDQUOT: "raise the quota or free space; the job survives a few such failures, after that run it again",
     errno.EACCES: "let the user that runs the peers write there, or name another path",
     errno.EPERM: "let the user that runs the peers write there, or name another path",
     errno.EROFS: "name a path on a file system that can be written to",

@@ -100,7 +100,7 @@ class FilesInput:
             raise InputError(
                 "SX-INPUT-SCHEMA",
                 "json files need a schema",
-                cause="types taken from a file's content would differ from piece to piece",
+                cause="types that are guessed from the content would differ between splits",
                 fix='declare the columns: schema="name string, amount double"',
             )
 
@@ -252,8 +252,8 @@ def _lines(text: bytes) -> pa.Table:
 
 def _misfit(path: str, bad: Misfit, place: str = "", line: int | None = None) -> InputError:
     where: dict[str, object] = {"path": path, **({"line": line} if line else {})}
-    fix = bad.fix or "mend the file, or declare a type that can hold it (string holds anything)"
-    cause = "what does not fit the declaration of an input is neither guessed at nor left out"
+    fix = bad.fix or "correct the file, or declare a type that can hold the value (string holds anything)"
+    cause = "a value that does not fit the declared type is neither guessed nor left out"
     return InputError("SX-INPUT-SCHEMA", f"{path}, {place}{bad}", cause=cause, fix=fix, where=where)
 
 
@@ -262,6 +262,6 @@ def _differ(one: str, other: str) -> InputError:
         "SX-INPUT-SCHEMA",
         f"{other} has other columns than {one}",
         cause="without a schema all files of an input must have the same columns",
-        fix="declare a schema: it may name just the columns that all of them have",
+        fix="declare a schema with the columns that all files have",
         where={"path": other},
     )

@@ -101,7 +101,7 @@ def _incompatible(one: pa.Schema, other: pa.Schema, path: Path, reason: str) -> 
     return OutputError(
         "SX-OUTPUT-SCHEMA",
         f"the result cannot be read as one table: column {column!r} is {types}",
-        cause=f"the function gave batches of different types; one of them is {path.name}: {reason}",
-        fix="let the task before give the column one type, for instance with a cast or a value of that type for every record",
+        cause=f"the function returned batches with different types; one of them is {path.name}: {reason}",
+        fix="give the column one type in the task before, for instance with a cast or a value of that type for every record",
         where={"path": path, "column": column},
     )

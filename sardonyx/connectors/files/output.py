@@ -155,7 +155,7 @@ class FilesOutput:
         disk.write(aside, msgspec.json.encode(done))
         disk.rename(aside, self._folder / SUCCESS)  # 6. the last word
         disk.sync(self._folder)
-        _log.info("output sealed", path=str(self._folder), files=done.files, rows=done.rows)
+        _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
     # --- Writing ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class FilesOutput:
             if folder.is_symlink():
                 raise OutputError(
                     "SX-OUTPUT-WRITE",
-                    f"{folder} is a link; results are only written aside within the output folder",
+                    f"{folder} is a link, and results are staged only within the output folder itself",
                     fix="remove the link",
                     where={"path": folder},
                 )
@@ -212,8 +212,8 @@ class FilesOutput:
     def _lost(self, entry: Entry) -> OutputError:
         return OutputError(
             "SX-OUTPUT-LOST",
-            f"{entry.final} with {entry.rows} rows is lost: it was committed, and is neither in {self._folder} nor aside",
-            cause="somebody removed or renamed it while the job ran, or the path is not the same place on every machine",
+            f"{entry.final} with {entry.rows} rows is lost: it was committed, but it is neither in {self._folder} nor staged",
+            cause="another program removed or renamed it while the job ran, or the path differs between machines",
             fix="keep files of a running job where they are, use a path that all peers share, and run the job again",
             where={"path": self._folder / entry.final},
         )
@@ -247,7 +247,7 @@ class FilesOutput:
             disk.write(aside, memoryview(sink.getvalue()))
             disk.rename(aside, path)
         if others:
-            _log.info("files written anew in the types of all", path=str(self._folder), files=len(others))
+            _log.info("files_rewritten", path=str(self._folder), count=len(others))
 
     def _place(self, entry: Entry) -> Path:
         """Where a file is by now."""
@@ -262,8 +262,8 @@ class FilesOutput:
                 raise OutputError(
                     "SX-OUTPUT-SCHEMA",
                     f"the result cannot be read as one table: {entry.final} has other columns than {entries[0].final}",
-                    cause="the function gave batches of different columns, and CSV goes by position",
-                    fix="let the task before give every record the same columns in the same order",
+                    cause="the function returned batches with different columns, and CSV has columns by position",
+                    fix="give every record the same columns in the same order in the task before",
                     where={"path": self._folder / entry.final},
                 )
 
@@ -287,7 +287,7 @@ def _visible_files(folder: Path) -> Iterator[Path]:
     """Regular files in a folder and below; never through a link, and not what is hidden by its name."""
     for path in _visible(folder):
         if path.is_symlink():
-            _log.warning("link in the output folder left alone", path=str(path))
+            _log.warning("link_ignored", path=str(path))
         elif path.is_dir():
             yield from _visible_files(path)
         elif path.is_file():

@@ -56,7 +56,7 @@ def check(found: pq.ParquetFile, schema: pa.Schema, path: str) -> None:
             f"{path}: the schema names column {name!r}, which the file "
             + ("has more than once" if name in names else "does not have"),
             cause=shorten(f"it has {', '.join(names)}", 500),
-            fix=f"{hint}a schema may leave columns out, and names the others as the file does",
+            fix=f"{hint}name columns as the file does; a schema may leave columns out",
             where={"path": path},
         )
 

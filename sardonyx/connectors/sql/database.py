@@ -75,7 +75,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
     except ImportError as error:
         raise SetupError(
             "SX-DATABASE-DRIVER",
-            "this machine has nothing that talks to databases",
+            "the database driver is not installed on this machine",
             cause=str(error),
             fix="install it where peers and Spark workers run: pip install 'sardonyx[sql]'",
         ) from error
@@ -97,8 +97,8 @@ def _password(variable: str) -> str:
     if found is None:
         raise SetupError(
             "SX-DATABASE-PASSWORD",
-            f"the environment variable {variable}, which holds a database's password, is not set",
-            cause="it is read by every peer that works on the task, and by Spark workers",
+            f"the environment variable {variable} for the database's password is not set",
+            cause="every peer that runs the task reads it, and so do Spark workers",
             fix="set it where peers and Spark workers are started",
             where={"variable": variable},
         )
@@ -124,14 +124,14 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
             raise SetupError(
                 "SX-DATABASE-UNREACHABLE",
                 f"the database cannot be reached: {told}",
-                fix="look at its address, who logs in, and whether it runs",
+                fix="check its address, the user's name and password, and whether it runs",
                 where=where,
             ) from error
         if isinstance(error, sa.exc.OperationalError) and not _is_about_names(error):
             raise SetupError(
                 "SX-DATABASE-REFUSED",
                 f"the database could not {what}: {told}",
-                fix="it may be locked, full or at its limits; the batch was not written, and is tried again",
+                fix="check whether it is locked, full or at its limits; the batch was not written, and is tried again",
                 where=where,
             ) from error
         raise kind(

@@ -84,8 +84,8 @@ class SqlInput:
             raise InputError(
                 "SX-INPUT-CHANGED",
                 f"{self._shown} was changed while the job was reading it",
-                cause=f"a piece of it had {data['rows']} rows when the job began and has {len(rows)} now",
-                fix="run the job again, on a table that nobody writes meanwhile; a copy will do",
+                cause=f"a split of it had {data['rows']} rows when the job began and has {len(rows)} now",
+                fix="run the job again on a table that does not change meanwhile, such as a copy",
                 where={"database": self._address.url},
             )
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
@@ -139,9 +139,9 @@ class SqlInput:
                 return [name, _WRITTEN.get(name, str)(key)]
         raise InputError(
             "SX-INPUT-SPLIT",
-            f"{self._shown} cannot be cut by {self._split_by!r}",
+            f"{self._shown} cannot be split by column {self._split_by!r}",
             cause=f"its values are of type {type(key).__name__}",
-            fix="name a column of numbers, texts, dates or moments in split_by, or leave it out",
+            fix="name a column of numbers, texts, dates or timestamps in split_by, or leave split_by out",
         )
 
     # --- Reading ------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class SqlInput:
             if kind is None:
                 raise InputError(
                     "SX-INPUT-SCHEMA",
-                    f"{self._shown}: column {name!r} is of a type that is not known here ({told or 'none declared'})",
+                    f"{self._shown}: column {name!r} has a type that Sardonyx does not know ({told or 'none declared'})",
                     fix='declare the columns: schema="name type, ..."; a query can cast them',
                     where={"database": self._address.url, "column": name},
                 )
@@ -212,8 +212,8 @@ class SqlInput:
         if self._table is None:
             raise InputError(
                 "SX-INPUT-SCHEMA",
-                f"{self._shown}: SQLite does not tell the types of a query's columns",
-                fix='declare them: schema="name type, ..."',
+                f"{self._shown}: SQLite does not give the types of a query's columns",
+                fix='declare the columns: schema="name type, ..."',
                 where={"database": self._address.url},
             )
         quoted = connection.dialect.identifier_preparer.quote(self._table)

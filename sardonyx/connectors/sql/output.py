@@ -157,7 +157,7 @@ class SqlOutput:
                 mark = held.update().filter_by(**self._task).where(held.c.sealed.is_(None))
                 connection.execute(mark.values(sealed=now.isoformat(), owed=None))
                 connection.execute(held.delete().where(held.c.sealed < (now - _KEPT).isoformat()))
-        _log.info("output sealed", database=self._address.url, table=self._name)
+        _log.info("output_sealed", database=self._address.url, table=self._name)
 
     def reach(self) -> None:
         """Return if the database answers. Raises ``SetupError``."""

@@ -121,8 +121,8 @@ def _record(fields: list[pa.Field], name: str) -> dict[str, Any]:
         if not _NAME.fullmatch(field.name):
             raise OutputError(
                 "SX-OUTPUT-SCHEMA",
-                f"Avro has no such names as {field.name!r}",
-                fix="rename the column: letters, digits and _, beginning with no digit",
+                f"Avro does not allow the column name {field.name!r}",
+                fix="rename the column: use letters, digits and _, and do not begin with a digit",
                 where={"column": field.name},
             )
     written = [
@@ -147,6 +147,6 @@ def _of_arrow(kind: pa.DataType, name: str) -> Any:
         return {"type": "map", "values": ["null", _of_arrow(kind.item_type, name)]}
     raise OutputError(
         "SX-OUTPUT-TYPE",
-        f"Avro has no form for values of type {kind}",
+        f"Avro cannot hold values of type {kind}",
         fix="cast the column in the task before, or give the schema: value_schema=...",
     )

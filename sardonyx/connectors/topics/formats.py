@@ -68,7 +68,7 @@ class RawFormat:
         if VALUE not in table.column_names or not _is_bytes(table.schema.field(VALUE).type):
             raise OutputError(
                 "SX-OUTPUT-RAW",
-                "format raw writes the column 'value' (binary or string), which the rows do not have",
+                "the rows have no column 'value' (binary or string), which format raw writes",
                 cause=f"they have {_described(table.schema)}",
                 fix="make such a column in the task before, or use format json",
             )
@@ -83,9 +83,9 @@ def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
     if key not in table.column_names:
         raise OutputError(
             "SX-OUTPUT-KEY",
-            f"the key column {key!r} is not in the rows that the task gives",
+            f"the key column {key!r} is not in the task's rows",
             cause=f"they have {_described(table.schema)}",
-            fix="name one of these as key, or let the task before give that column",
+            fix="name one of these columns as key, or add the column in the task before",
             where={"column": key},
         )
     column = table[key]

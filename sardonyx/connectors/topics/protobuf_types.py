@@ -185,8 +185,8 @@ def _fill(message: Any, fields: Sequence[pa.Field], path: str) -> None:
         if not _NAME.fullmatch(column.name):
             raise OutputError(
                 "SX-OUTPUT-SCHEMA",
-                f"Protobuf has no such names as {column.name!r}",
-                fix="rename the column: letters, digits and _, beginning with no digit",
+                f"Protobuf does not allow the column name {column.name!r}",
+                fix="rename the column: use letters, digits and _, and do not begin with a digit",
                 where={"column": column.name},
             )
         kind = column.type
@@ -214,7 +214,7 @@ def _declare(message: Any, field: Any, kind: pa.DataType, path: str) -> None:
     else:
         raise OutputError(
             "SX-OUTPUT-TYPE",
-            f"column {field.name!r}: Protobuf has no form for values of type {kind}",
+            f"column {field.name!r}: Protobuf cannot hold values of type {kind}",
             fix="cast the column in the task before",
             where={"column": field.name},
         )

@@ -137,7 +137,7 @@ class _Registered:
         except pa.ArrowException as error:
             raise InputError(
                 "SX-INPUT-SCHEMA",
-                f"records of topic {self._topic} were written with schemas that do not go together",
+                f"records of topic {self._topic} were written with schemas that contradict each other",
                 cause=str(error),
                 fix="declare the columns: schema=...",
                 where={"topic": self._topic},
@@ -178,9 +178,9 @@ class _Registered:
         if _is_unknown(error) or getattr(error, "http_status_code", 0) in _NOT_TAKEN:
             return OutputError(
                 "SX-OUTPUT-REGISTRY",
-                f"the schema registry did not take the schema of topic {self._topic}: {error}",
+                f"the schema registry refused the schema of topic {self._topic}: {error}",
                 cause="it is not compatible with an earlier one, or it is not registered and register is false",
-                fix="make the rows fit the schema that is there, or register a new one",
+                fix="make the rows fit the registered schema, or register a new one",
                 where=where,
             )
         if _is_of_network(error):
@@ -189,7 +189,7 @@ class _Registered:
             "SX-OUTPUT-TYPE",
             f"a row does not fit the schema of topic {self._topic}: {shorten(str(error), 300)}",
             cause=f"the row is {shorten(str(row), 300)}",
-            fix="make the rows fit in the task before, or give another value_schema",
+            fix="change the rows in the task before, or give another value_schema",
             where=where,
         )
 
@@ -197,7 +197,7 @@ class _Registered:
         return SetupError(
             "SX-REGISTRY-UNREACHABLE",
             f"the schema registry does not answer: {shorten(str(error), 300)}",
-            fix="look at its address and whether it runs",
+            fix="check its address, and whether it runs",
             where={"registry": self._address},
         )
 
@@ -266,7 +266,7 @@ def _address(given: str | None) -> str:
         return given
     raise SetupError(
         "SX-REGISTRY-MISSING",
-        "no address of a schema registry is given",
+        "the address of the schema registry is not set",
         fix='give the connector registry="http://HOST:PORT", or set kafka.schema_registry where peers run',
     )
 
