@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,20 @@ def test_every_file_that_is_named_exists(name: str) -> None:
     if name == "CHANGELOG.md":  # tells of what was renamed
         return
     assert not sorted(path for path in named if not (ROOT / path).exists()), "correct these paths"
+
+
+def test_the_picture_of_the_layers_is_the_contract() -> None:
+    """CONTRIBUTING.md shows the layers of ``[tool.importlinter]``, in their order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [set(layer.split(" | ")) for layer in contracts[0]["layers"]]
+    block = re.search(r"```text\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.S)
+    assert block
+    names = {name for layer in layers for name in layer}
+    shown = [
+        set(re.findall(r"[\w.]+", line.removeprefix("   ").split("only here")[0])) & names
+        for line in block[1].splitlines()
+    ]
+    assert shown == layers
 
 
 def test_the_check_of_links_sees_a_wrong_one() -> None:
