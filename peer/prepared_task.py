@@ -1,4 +1,4 @@
-"""Everything a virtual peer needs to run one task, got ready before it says that it takes it."""
+"""A task that is ready to run: everything a virtual peer needs for it is prepared before the peer accepts the assignment."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Result:
     first_error: Failure | None = None
     """Of the records that are left out or become dead letters."""
     failed: pa.Table | None = None
-    """Records that failed and that somebody takes, as rows with the columns of ``peer.sinks.FAILED``."""
+    """Records that failed and that a failed edge takes, as rows with the columns of ``peer.sinks.FAILED``."""
     letters: Sequence[Outgoing] = ()
     """Dead letters, for the batch's transaction."""
 
@@ -154,7 +154,7 @@ class PreparedTask:
         enter_group(self.spark, self._spark_group)
 
     def abandon(self) -> None:
-        """End what Spark still does for this task: nobody waits for it, and others need the cores."""
+        """Cancel what Spark still does for this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
         cancel_group(self.spark, self._spark_group)
 
@@ -214,7 +214,7 @@ class PreparedTask:
     def _rows(self, batch: Batch) -> _Rows:
         """The rows of a batch's messages, where each came from, and the messages that could not be read.
 
-        Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and nobody takes them.
+        Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and no failed edge takes them.
         """
         tables: list[pa.Table] = []
         provenance, failed = Provenance(), list[Failed]()
@@ -285,7 +285,7 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
     bad: list[Failed] = []
     for message in messages:
         letter = dead_letters.told(message)
-        if letter is None:  # somebody else's message, on a topic of ours
+        if letter is None:  # a message of another program, on a topic of ours
             bad.append(unread(message, dead_letters.NO_LETTER))
             continue
         value = message.value()
@@ -370,7 +370,7 @@ def _sinks(
         if link.kind == "output":
             yield TopicSink(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
         elif link.kind == "internal":
-            rows = graph.stage(link.target).task.batch_size  # else a small batch_size behind a large one had no effect
+            rows = graph.stage(link.target).task.batch_size  # else a small batch_size after a large one had no effect
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)

@@ -47,11 +47,11 @@ planning, of which Spark does several at a time."""
 
 MOST_CULPRITS = 10_000
 """Rows of one batch that a DataFrame function may raise for: each costs about a dozen Spark jobs to find, and where it is a
-UDF that raises, also new worker processes. One that raises for everything shall not be tried for hours."""
+UDF that raises, also new worker processes. Without a limit, a function that raises for all rows would run for hours."""
 
 
 class Abandoned(Exception):
-    """Nobody waits for this batch any more."""
+    """The batch was given up; its result is not needed any more."""
 
 
 class Applied(NamedTuple):
@@ -64,7 +64,7 @@ class Applied(NamedTuple):
     bad_rows: pa.Table | None = None
     """Those records, as rows in the same order; None if there are none."""
     worked: float = 0.0
-    """Seconds that it ran on the worker where it took longest, over all attempts; 0 if that cannot be told (DataFrames)."""
+    """Seconds that it ran on the worker where it took longest, over all attempts; 0 if that is not known (DataFrames)."""
 
     @property
     def skipped(self) -> int:
@@ -97,7 +97,7 @@ class TaskFunction:
         task: as in the job's spec; without ``fn`` batches pass unchanged.
         code: the job's code bundle, if it has one.
         isolate: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
-        fused: tasks behind it, whose functions are applied to what it gives; either all are of DataFrames, or none.
+        fused: tasks after it; their functions are applied to its results. Either all functions take DataFrames, or none.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION`` or ``SX-FN-PARAMS``.
@@ -212,7 +212,7 @@ class TaskFunction:
         result = self._settled(joined(self._named.task, self._named.fn, tables))
         return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
 
-    # --- again, and then apart -----------------------------------------------------------------------------------
+    # --- retries, and then isolation -----------------------------------------------------------------------------------
 
     def _again(self, left: Callable[[], Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
         """The numbers of the attempts, from 1, with what is left to run, as long as there is any; waits before each but the
@@ -269,7 +269,7 @@ class TaskFunction:
         return [from_buffer(each.data) for each in done], bad, pa.concat_tables(bad_rows) if bad_rows else None
 
     def _records_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
-        """For functions of one record: only the records that raised are run again, and what they give stands in its place."""
+        """For functions of one record: only the records that raised are run again. Their results keep their place."""
         done = slices.run(isolate=self._isolate or bool(self._task.on_error.retries), keep=False)
         _refuse(done)
         starts = slices.starts()
@@ -463,7 +463,7 @@ def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_params(task: TaskSpec, fn: Any, params: Mapping[str, Any], *, whole: bool) -> None:
-    """Raised once here, a wrong parameter is not raised for every record, and skipped for every record.
+    """Check parameters once, so that a wrong one does not raise for every record, and skip every record.
 
     ``whole``: these are all; otherwise the lifecycle gives more.
     """

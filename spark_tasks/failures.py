@@ -1,6 +1,6 @@
-"""Whose fault it was, and how to say it: errors of users' functions, and Spark's own.
+"""Errors of users' functions, and of Spark itself, as users should read them.
 
-A user sees their own frames and their own message, never a JVM's stack trace or the frames of whoever called them.
+A user sees the frames and the message of their own code, never a JVM's stack trace or the frames of its callers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The search for the rows that a function raises for: what holds some is cut, until each stands alone. Knows nothing of Spark.
+"""The search for the rows that a function raises for: parts that raise are cut until each bad row is alone. Independent of Spark.
 
 One bad row among ``n`` costs about ``1.5 * log2(n)`` runs: of two halves the second need not be tried as a whole if the first is
 fine. Every row that is not bad ends in exactly one run that succeeds. Where many are bad, parts are cut into as many
@@ -41,7 +41,7 @@ class DataFault(Exception):
 
 
 class Culprit(NamedTuple):
-    """A row that raises when it stands alone."""
+    """A row that raises by itself."""
 
     row: int
     fault: DataFault
@@ -66,7 +66,7 @@ class _Part(NamedTuple):
     raised: int
     """Runs so far that its rows were in and that raised."""
     sure: bool
-    """Whether it must hold a bad row, since all beside it are fine."""
+    """Whether it must hold a bad row, because all other parts are fine."""
     following: tuple[tuple[int, int], ...] = ()
     """Parts to be looked at after it; all those before it are fine."""
 
@@ -124,7 +124,7 @@ class _Search(Generic[Result]):
         while (part := self._next()) is not None:
             try:
                 self._look(part)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever began the search
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that began the search
                 with self._changed:
                     self.failed = self.failed or error
             with self._changed:

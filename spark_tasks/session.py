@@ -74,7 +74,7 @@ log = structlog.get_logger()
 
 
 class _Started:
-    """What belongs to a running session beside the session itself."""
+    """What belongs to a running session, in addition to the session itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], kept: contextlib.ExitStack, output: _Output) -> None:
         self.process = process
@@ -181,7 +181,7 @@ def enter_group(spark: SparkSession, group: str) -> None:
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
-    """End all Spark jobs of a group, now and for ever: one that is begun later under its name is cancelled at once.
+    """Cancel all Spark jobs of a group, present and future: one that begins later in this group is cancelled at once.
 
     A Python worker that does not stop by itself is killed (``spark.python.task.killTimeout``, 2 s), so that the cores are
     free for others. Raises nothing: where Spark is lost there is nothing to end.
@@ -193,8 +193,8 @@ def cancel_group(spark: SparkSession, group: str) -> None:
 def forget_sockets(spark: SparkSession) -> None:
     """Let the JVM forget the sockets of jobs that are over; to be called now and then.
 
-    Each result comes over a socket of its own, whose path Java keeps for ever, to remove the file at its end, though Spark has
-    done so long before. The set is replaced, not emptied: somebody may just be adding to it. Raises nothing.
+    Each result comes over a socket of its own, whose path Java keeps until it ends, to remove the file then, though Spark has
+    removed it long before. The set is replaced, not emptied, because another thread may be adding to it. Raises nothing.
     """
     with contextlib.suppress(Exception):
         java = spark.sparkContext._jvm.java

@@ -1,8 +1,8 @@
-"""Bytes that go past Spark: memory that a peer's process shares with Spark's workers on its machine.
+"""Rows that do not go through Spark's JVM: memory that a peer's process shares with Spark's workers on its machine.
 
 Through the JVM a byte is copied several times, and takes a place in its heap. Pickle's protocol 5 takes large buffers
 out of what it packs (PEP 574); they are written to anonymous files (``memfd_create``), which the other side opens below ``/proc``
-and maps. Such a file belongs to no folder: once nobody has it open any more, however they ended, it is gone.
+and maps. Such a file is in no folder. It is gone when no process has it open any more, however those processes ended.
 
 Only the peer makes them, those for results too, so that all end with its call, or with the rows that it took from them. A
 worker that comes too late may find another file under the same number, and knows it by device and inode.
@@ -28,14 +28,14 @@ SMALLEST = 1 << 16
 """Bytes from which on a buffer is worth a file: less goes along with what is packed."""
 
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
-"""What may be better the next time: somebody else has taken all there is."""
+"""Errors that may not come back: other processes use all of the resource at the moment."""
 
 _ALIGNED = 64
 """What Arrow wants buffers to begin at."""
 
 
 class MemfdRef(msgspec.Struct, frozen=True):
-    """Where another process of this machine finds a memory."""
+    """Where another process of this machine finds an anonymous file."""
 
     path: str
     device: int
@@ -43,7 +43,7 @@ class MemfdRef(msgspec.Struct, frozen=True):
 
 
 class OutOfBandPickle(msgspec.Struct, frozen=True):
-    """A packed value."""
+    """A pickled value, whose large buffers may be in an anonymous file."""
 
     head: bytes
     """Its pickle."""
@@ -52,7 +52,7 @@ class OutOfBandPickle(msgspec.Struct, frozen=True):
 
 
 class Unreachable(Exception):
-    """There is no such memory to be had here, or none any more.
+    """Shared memory is not available here, or not any more.
 
     Attributes:
         lasting: whether it will be the same the next time.
@@ -87,7 +87,7 @@ class Memory:
             return _unpack(packed, self._fd)
 
     def close(self) -> None:
-        """What is mapped stays; nobody finds it at its place any more."""
+        """Close the file. Mapped values stay; no other process can open it any more."""
         os.close(self._fd)
 
 

@@ -1,6 +1,6 @@
 """What runs on a Spark worker: a user's function on one slice of a batch.
 
-Everything that the function raises is caught here, where the record that did it is at hand.
+Exceptions of the function are caught here, because the record that caused them is at hand here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
     takes: Takes
     params: dict[str, Any]
     may_skip: bool = True
-    """Whether the task could be told to leave out records that the function raises for; False if it does so already."""
+    """Whether another ``on_error`` would leave out records that the function raises for; False if this one does."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Done(msgspec.Struct, frozen=True):
     data: pa.Buffer | None = None
     """Its results, an Arrow IPC stream."""
     bad: list[Bad] = []
-    """Rows that stand alone and raise, by their index in the slice."""
+    """Rows that raise by themselves, by their index in the slice."""
     places: list[int] = []
     """Of functions that take records, for each bad row: how many rows of the results come before it."""
     fault: Bad | None = None
@@ -282,9 +282,7 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
 
 
 def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
-    """A function of records on a table, for what stands beside it in one micro-batch: the first that it raises for is the
-    table's.
-    """
+    """A function of records on a whole table, for fused functions. The first record that it raises for fails the table."""
     results: list[Record] = []
     for index, record in enumerate(to_records(table)):
         try:

@@ -1,7 +1,7 @@
-"""What stands at the ends of a job: the small protocols that a connector implements.
+"""The ends of a job: the small protocols that a connector implements.
 
 Everything that must happen exactly once happens in Kafka transactions, so a connector is only asked for idempotent things: to
-say what there is to read, to read one split again and again with the same result, to write rows aside, and to make
+say what there is to read, to read one split again and again with the same result, to stage rows, and to make
 visible what a committed transaction lists.
 """
 
@@ -72,7 +72,7 @@ class Output(Protocol):
     """Where an output task's results go, if not into a topic."""
 
     def stage(self, table: pa.Table) -> list[bytes]:
-        """Write rows aside, durably and invisibly; give one entry per piece for the list that the transaction commits."""
+        """Write rows durably and invisibly. Return one entry per piece for the list that the transaction commits."""
         ...
 
     def publish(self, entries: Sequence[bytes]) -> None:
@@ -96,7 +96,7 @@ class StoredPosition(NamedTuple):
 
 
 class PositionsMoved(Exception):
-    """A partition does not stand where the batch began: somebody else has committed it. Nothing was written."""
+    """The held position of a partition is not the one that the batch began at: another peer committed it. Nothing was written."""
 
 
 @runtime_checkable
@@ -161,7 +161,7 @@ class Decoded(NamedTuple):
 
 
 class TopicFormat(Protocol):
-    """How rows stand as single records on a user's topic."""
+    """How rows are written as single records on a user's topic, and read back."""
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Rows of the records that can be read, in order."""

@@ -21,7 +21,7 @@ class Console:
 
     Args:
         options: as they stand in the spec: rows.
-        task: the task's name, which stands before every row.
+        task: the task's name, which is printed before every row.
     """
 
     def __init__(self, options: dict[str, Any], task: str) -> None:

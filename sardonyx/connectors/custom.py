@@ -1,8 +1,8 @@
-"""A connector of the user's own, named as ``module:Class``: found, made, and kept from raising in a way that nobody understands.
+"""A custom connector: a user's class, named as ``module:Class``. Its exceptions become errors that name the connector.
 
 A class can be an input (``splits``, ``read``), an output (``stage``, ``publish``, ``seal``), an output that keeps positions
 itself (:class:`sardonyx.connectors.base.PositionedOutput`), or several of them. As an input it is made with the job's options as
-keyword arguments; as an output with ``job`` (the job's id) and ``task`` besides.
+keyword arguments; as an output also with ``job`` (the job's id) and ``task``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.tracebacks import user_traceback
 
 Load = Callable[[str], Callable[..., Any]]
-"""Finds what ``module:name`` stands for."""
+"""Finds the object that ``module:name`` names."""
 
 _INPUT = ("splits", "read")
 _OUTPUT = ("stage", "publish", "seal")
@@ -56,7 +56,7 @@ def _made(reference: str, options: Mapping[str, Any], load: Load, methods: Seque
     missing = [name for name in methods if not callable(getattr(kind, name, None))]
     if not isinstance(kind, type) or missing:
         raise _not_one(reference, f"it has no {missing[0]}" if missing else "it is not a class")
-    with _told(reference, "it was made"):
+    with _explained(reference, "it was made"):
         return kind(**options)
 
 
@@ -68,8 +68,8 @@ class CustomInput:
         self._inner = inner
 
     def splits(self) -> Iterator[Split]:
-        """The user's pieces; a plain dict stands for a piece of unknown size."""
-        with _told(self._reference, "splits was called"):
+        """The user's splits; a plain dict is a split of unknown size."""
+        with _explained(self._reference, "splits was called"):
             for found in self._inner.splits():
                 yield found if isinstance(found, Split) else Split(dict(found))
 
@@ -77,13 +77,13 @@ class CustomInput:
         """The user's parts of a piece, if the user's class can divide one."""
         if not isinstance(self._inner, DivisibleInput):
             return None
-        with _told(self._reference, "divide was called"):
+        with _explained(self._reference, "divide was called"):
             parts = self._inner.divide(data, most)
             return None if parts is None else [dict(part) for part in parts]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
         """The user's rows; a list of dicts will do."""
-        with _told(self._reference, "read was called"):
+        with _explained(self._reference, "read was called"):
             found: Any = self._inner.read(data)
             return found if isinstance(found, pa.Table) else pa.Table.from_pylist(list(found))
 
@@ -96,21 +96,21 @@ class CustomOutput:
         self._inner = inner
 
     def stage(self, table: pa.Table) -> list[bytes]:
-        with _told(self._reference, "stage was called"):
+        with _explained(self._reference, "stage was called"):
             return [bytes(entry) for entry in self._inner.stage(table)]
 
     def publish(self, entries: Sequence[bytes]) -> None:
-        with _told(self._reference, "publish was called"):
+        with _explained(self._reference, "publish was called"):
             self._inner.publish(entries)
 
     def seal(self, entries: Sequence[bytes]) -> None:
-        with _told(self._reference, "seal was called"):
+        with _explained(self._reference, "seal was called"):
             self._inner.seal(entries)
 
 
 @contextmanager
-def _told(reference: str, when: str) -> Iterator[None]:
-    """What a user's connector raises, with the user's traceback. Our own errors pass: a connector may raise those."""
+def _explained(reference: str, when: str) -> Iterator[None]:
+    """Turn an exception of the user's connector into an error with the user's traceback. Our own errors pass unchanged."""
     try:
         yield
     except SardonyxError:

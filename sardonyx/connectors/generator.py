@@ -62,7 +62,7 @@ class Generator:
 
     def splits(self) -> Iterator[Split]:
         """The rows in pieces, in order. With a rate ``data["due"]`` says when a piece may be read: seconds since the job
-        began. Whoever reads keeps to it; :meth:`read` never waits.
+        began. The reader keeps to it; :meth:`read` never waits.
         """
         size = SPLIT_ROWS
         if self._rate is not None:

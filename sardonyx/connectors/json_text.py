@@ -33,7 +33,7 @@ def rows(table: pa.Table) -> Iterator[bytes]:
     one.
 
     Raises:
-        OutputError: ``SX-OUTPUT-TYPE``, a type that has no form in JSON; ``SX-OUTPUT-SCHEMA``, a name stands there twice.
+        OutputError: ``SX-OUTPUT-TYPE``, a type that JSON cannot hold; ``SX-OUTPUT-SCHEMA``, two columns have one name.
     """
     names = table.column_names
     check_names(names)
@@ -139,7 +139,7 @@ def texts(column: pa.Array, name: str) -> pa.Array:
     """A column as strings: what a record's key and a CSV field hold.
 
     Raises:
-        OutputError: ``SX-OUTPUT-TYPE``, a type that has no form as text.
+        OutputError: ``SX-OUTPUT-TYPE``, a type that cannot be written as text.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -58,7 +58,7 @@ def output(
 
     Args:
         task: the output task.
-        job: the job's id: what it writes aside lies under that name.
+        job: the job's id; staged results are kept under that name.
         deployment: of the cluster; two of them may write to one database.
         load: finds a user's own connector.
 
@@ -82,14 +82,14 @@ def output(
 
 
 def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:
-    """How rows stand as records on the topic of a ``kafka`` connector.
+    """How rows are written as records on the topic of a ``kafka`` connector.
 
     Args:
-        options: of the connector: format, schema, key, and what the format has besides.
+        options: of the connector: format, schema, key, and the format's own options.
         registry: the schema registry that is asked if the options name none.
 
     Raises:
-        SetupError: the format needs a registry and there is none, or nothing that talks to it.
+        SetupError: the format needs a registry, and its address or its driver is missing.
     """
     key = options.get("key")
     match options.get("format", "json"):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sardonyx.core.text import shorten
 
 _ZONED = r"^.{10}.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
-"""A zone behind a date (which takes ten characters, so its own dashes cannot be taken for a zone's sign)."""
+"""A zone after a date (which takes ten characters, so its own dashes cannot be taken for a zone's sign)."""
 _FINER_THAN_MICROSECONDS = r"(\.\d{6})\d+"
 
 

@@ -1,4 +1,4 @@
-"""A thread for what takes long, of which nobody has to wait for the end."""
+"""A thread for work that takes long, whose end nobody needs to wait for."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ class BackgroundThread:
 def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 (whoever waits for the future gets it)
+    except BaseException as error:  # noqa: BLE001 (the future hands it to its reader)
         future.set_exception(error)
         del future, call  # the error keeps this frame, and must not keep what they hold

@@ -63,7 +63,7 @@ class Runtime:
         return time.time()
 
     def token(self) -> str:
-        """A name that nobody else makes up: 32 letters and digits."""
+        """A unique name: 32 letters and digits."""
         return uuid.uuid4().hex
 
     def signal(self) -> Signal:
@@ -79,7 +79,7 @@ class Runtime:
         return queue.SimpleQueue()
 
     def spawn(self, name: str, run: Callable[[], None]) -> Worker:
-        """Run something beside the caller, from now on; it does not keep the process alive."""
+        """Run something in a thread of its own, from now on; it does not keep the process alive."""
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread

@@ -35,7 +35,7 @@ _RECORDS = ("dict", "typing.Dict", "collections.abc.Mapping", "collections.abc.M
 
 
 def reference_text(fn: Callable[..., Any]) -> str:
-    """``module:function`` as far as it can be told; never raises. ``check_reference`` says whether it will do."""
+    """``module:function`` as far as it is known; never raises. ``check_reference`` says whether it will do."""
     module = str(getattr(fn, "__module__", None) or type(fn).__module__)
     name = str(getattr(fn, "__qualname__", None) or f"<{type(fn).__qualname__} object>")
     return f"{_main_name() if module == '__main__' else module}:{name}"
@@ -96,12 +96,12 @@ def import_function(text: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "") in _parents(module_name)
         if missing and isinstance(error, ModuleNotFoundError):
-            cause = f"there is no module {error.name!r} beside the spec nor among the installed packages"
-            fix = "put the module beside the spec, or install it where the peers run"
+            cause = f"there is no module {error.name!r} next to the spec or among the installed packages"
+            fix = "put the module next to the spec, or install it where the peers run"
         elif variables := _environment_read_by(error):
             cause = (
                 f"importing it reads {listed(variables)} from the environment; "
-                "peers import the job's modules without the environment of whoever submitted the job"
+                "peers import the job's modules without the submitter's environment"
             )
             fix = (
                 "make the job in a function `def job() -> Job:`, which only the client calls; read the variable there, and "

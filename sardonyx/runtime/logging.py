@@ -1,7 +1,7 @@
 """How the log looks: lines for people or JSON, on standard error, with what is bound in context on every line.
 
-Whoever works on something binds it, ``structlog.contextvars.bind_contextvars(job=..., task=..., peer=..., n=...)``, and
-it stands on every line that is logged meanwhile, whoever logs it.
+Code that works on something binds it, ``structlog.contextvars.bind_contextvars(job=..., task=..., peer=..., n=...)``, and
+then every line that is logged meanwhile carries it.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ZookeeperSettings(_Section):
     hosts: str | None = None
     """``host:port,host:port``."""
     session_timeout: Seconds = 8.0
-    """After how long a peer that is not heard of is dead, and its work goes to others."""
+    """How long a peer may be silent before it counts as dead and its work goes to other peers."""
     connect_timeout: Seconds = 15.0
     auth: ZookeeperAuth = ZookeeperAuth()
 
@@ -98,7 +98,7 @@ class ZookeeperSettings(_Section):
 
 
 class KafkaSettings(_Section):
-    """Where Kafka is, and what its client is told."""
+    """Where Kafka is, and the options of its client."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -195,7 +195,7 @@ class MetricsSettings(_Section):
 class Settings(BaseSettings):
     """All settings. ``Settings()`` reads file and environment; arguments win over both.
 
-    Prefer :func:`load_settings`, which turns a bad value into an error that says where it stands.
+    Prefer :func:`load_settings`, which turns a bad value into an error that says where the value was set.
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
@@ -439,7 +439,7 @@ def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 
 
 _OPEN = ("kafka.", "spark.conf.", "zookeeper.auth.sasl.")
-"""Below these, keys are somebody else's (librdkafka's, Spark's, kazoo's) and pass through unchanged."""
+"""Keys below these belong to librdkafka, Spark or kazoo and pass through unchanged."""
 _KNOWN = frozenset(key for key, _ in _declared(Settings))
 _DURATIONS = frozenset(
     key

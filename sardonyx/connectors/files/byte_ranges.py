@@ -20,7 +20,7 @@ import pyarrow as pa
 from sardonyx.core.errors import InputError
 
 MOST_BYTES = 1 << 30
-"""What is read at one go is held in memory, by Arrow in blocks that are counted in 32 bits."""
+"""What is read at once is held in memory, by Arrow in blocks that are counted in 32 bits."""
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 _FOREIGN = (".zip", ".7z", ".rar", ".tar", ".tgz", ".xz", ".snappy", ".lzo")
@@ -83,7 +83,7 @@ def _explained(path: str) -> Iterator[None]:
 
 
 def missing(path: str) -> InputError:
-    """The error for a path or glob with nothing behind it."""
+    """The error for a path or glob that matches nothing."""
     return InputError(
         "SX-INPUT-MISSING",
         f"{path} was not found",
@@ -96,9 +96,9 @@ def missing(path: str) -> InputError:
 def owned(file: BinaryIO, start: int, end: int) -> tuple[bytes, int]:
     """The lines that begin in ``[start, end)``, whole, and the offset of the first of them.
 
-    Whoever concatenates what all ranges of a file own has the file again, byte for byte.
+    The lines of all ranges of a file, concatenated, are the file again, byte for byte.
     """
-    before = 1 if start else 0  # whether a line begins at start is told by the byte before it
+    before = 1 if start else 0  # the byte before start shows whether a line begins there
     file.seek(start - before)
     found = file.read(end - start + before)
     if found and not found.endswith(b"\n"):
@@ -159,10 +159,10 @@ def whole(file: BinaryIO, path: str) -> bytes:
 
 
 def cuttable(encoding: str) -> bool:
-    """Whether lines can be told apart in the bytes of a text in this encoding; not so in UTF-16, for one.
+    """Whether lines can be found in the bytes of a text in this encoding; not so in UTF-16, for one.
 
     Raises:
-        InputError: ``SX-INPUT-ENCODING``, nobody knows it.
+        InputError: ``SX-INPUT-ENCODING``, the encoding is unknown.
     """
     try:
         return "\n".encode(encoding) == b"\n"

@@ -19,7 +19,7 @@ _NULLS = [
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
     *("NULL", "NaN", "None", "n/a", "nan", "null"),
 ]
-"""What stands for a missing value in a column that is no string: what pandas and Arrow take for one."""
+"""Texts that mean a missing value in columns other than strings: the ones that pandas and Arrow know."""
 
 
 class Misfit(ValueError):
@@ -47,7 +47,7 @@ class Dialect:
     escape: str = ""
     """Empty: a quote within quotes is written twice."""
     null: str | None = None
-    """What stands for a missing value in every column, beside the rules for each type."""
+    """A text that means a missing value in every column, in addition to the rules for each type."""
     multiline: bool = False
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ Picks = list[tuple[int, pa.Field]]
 
 
 def first_record(lines: Iterable[bytes], encoding: str, dialect: Dialect) -> tuple[list[str] | None, int]:
-    """The first record that is not blank, and the offset behind it; None if there is none.
+    """The first record that is not blank, and the offset after it; None if there is none.
 
     Args:
         lines: the file's lines from its beginning, with their endings.
@@ -154,7 +154,7 @@ def _has(names: list[str]) -> str:
     return shorten(f"it has {', '.join(names)}", 500)
 
 
-def _misfit(path: str, message: str, *, cause: str = "", fix: str = "mend the schema or the file") -> InputError:
+def _misfit(path: str, message: str, *, cause: str = "", fix: str = "correct the schema or the file") -> InputError:
     return InputError("SX-INPUT-SCHEMA", f"{path}: {message}", cause=cause, fix=fix, where={"path": path})
 
 
@@ -200,7 +200,7 @@ def _column(texts: pa.Array, field: pa.Field, null: str | None) -> pa.Array:
 
 
 def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.Table:
-    """The fields as strings, null where nothing at all stands. Columns are named by position, so any header will do."""
+    """The fields as strings, null where a field is empty. Columns are named by position, so any header will do."""
     names = [str(place) for place in range(width)]
     blank, wrong = 0, []
 

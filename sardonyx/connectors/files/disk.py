@@ -52,7 +52,7 @@ def make_folder(path: Path) -> None:
 
 
 def write(path: Path, data: memoryview | bytes) -> None:
-    """A new file with its content on disk and its name in the folder. Leaves nothing behind if it fails."""
+    """A new file with its content on disk and its name in the folder. Leaves no file if it fails."""
     with explained(path):
         try:
             with path.open("wb") as file:

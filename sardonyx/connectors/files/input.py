@@ -33,12 +33,12 @@ _TEXT = pa.schema([("value", pa.string())])
 
 
 def files_of(paths: list[str]) -> list[str]:
-    """The files behind paths, folders and globs: each once, in a fixed order.
+    """The files that paths, folders and globs name: each once, in a fixed order.
 
-    A folder stands for the files in it and in its subfolders, but for names that begin with ``_`` or ``.``.
+    A folder means the files in it and in its subfolders, except names that begin with ``_`` or ``.``.
 
     Raises:
-        InputError: ``SX-INPUT-MISSING``, one of them stands for nothing at all.
+        InputError: ``SX-INPUT-MISSING``, one of them matches nothing.
     """
     found: dict[str, None] = {}
     for path in paths:
@@ -181,10 +181,10 @@ class FilesInput:
         width, wanted, header_end = 0, [], 0
         if self._format == "csv":
             source.seek(0)
-            first, behind = self._first(source, encoding, path)
+            first, first_end = self._first(source, encoding, path)
             width = len(first or [])
             wanted = csv_rows.picks(first, self._schema(), self._dialect, path) if first else []
-            header_end = behind if self._dialect.header else 0
+            header_end = first_end if self._dialect.header else 0
         raw, begin = byte_ranges.owned(source, *piece)
         if begin < header_end:
             raw, begin = raw[header_end - begin :], header_end

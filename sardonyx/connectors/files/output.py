@@ -1,4 +1,4 @@
-"""Files as output, exactly once: written aside, listed in the transaction that commits the batch, renamed after it.
+"""Files as output, exactly once: staged, listed in the transaction that commits the batch, renamed after it.
 
 What must be durable before what:
 
@@ -7,7 +7,7 @@ What must be durable before what:
 3. ``publish``: only what a commit lists is renamed to where readers see it.
 4. ``seal``: all that was committed is in place before anything older is removed, and ``_SUCCESS`` is written last.
 
-Steps 3 and 4 may be cut off anywhere and done again by anybody who has the entries.
+Steps 3 and 4 may be interrupted anywhere. Any peer that has the entries can repeat them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Success(msgspec.Struct, frozen=True):
-    """What stands in ``_SUCCESS``: who completed the folder."""
+    """The content of ``_SUCCESS``: which job completed the folder."""
 
     job: str
     task: str
@@ -109,7 +109,7 @@ class FilesOutput:
         return [msgspec.json.encode(Entry(name, name, table.num_rows, columns))]
 
     def publish(self, entries: Sequence[bytes]) -> None:
-        """Committed files become visible; with ``overwrite`` not before the seal, so that what was there stands until then.
+        """Committed files become visible; with ``overwrite`` not before the seal, so that the earlier files stay until then.
 
         Raises:
             OutputError: ``SX-OUTPUT-LOST``, a committed file is neither staged nor published; ``SX-OUTPUT-WRITE``.
@@ -119,11 +119,11 @@ class FilesOutput:
 
     @property
     def unsettled(self) -> bool:
-        """Whether anything of this task is still written aside."""
+        """Whether files of this task are still staged."""
         return self._staging.exists()
 
     def settle(self, entries: Sequence[bytes]) -> None:
-        """The job was ended, and nobody works on it any more: what was committed is in place, all else that was written aside
+        """The job has ended and no peer works on it any more: what was committed is in place, all else that was staged
         is gone. Without a seal there is no ``_SUCCESS``, and with ``overwrite`` what was there stays.
         """
         self.publish(entries)
@@ -151,9 +151,9 @@ class FilesOutput:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
         failpoint("in-seal")
         self._remove_staging()  # 5. what no commit lists is gone too
-        aside = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
-        disk.write(aside, msgspec.json.encode(done))
-        disk.rename(aside, self._folder / SUCCESS)  # 6. the last word
+        new = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
+        disk.write(new, msgspec.json.encode(done))
+        disk.rename(new, self._folder / SUCCESS)  # 6. the last word
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
@@ -188,7 +188,7 @@ class FilesOutput:
         pacsv.write_csv(pa.table(texts), out, pacsv.WriteOptions(include_header=self._header))
 
     def _check_no_link(self) -> None:
-        """Nothing is written, and nothing removed, through a link that somebody put where we work."""
+        """Write and remove nothing through a link in place of our own folder."""
         for folder in (self._folder / STAGING, self._folder / STAGING / self._job, self._staging):
             if folder.is_symlink():
                 raise OutputError(
@@ -228,7 +228,7 @@ class FilesOutput:
                 return True
         except (OSError, msgspec.DecodeError):
             pass  # none, or one that Spark wrote
-        # With overwrite, step 2 comes before 3: somebody's _SUCCESS beside files of ours that are no longer staged is later.
+        # With overwrite, step 2 comes before 3: where files of ours are no longer staged, a _SUCCESS of another job is later.
         staged = any((self._staging / entry.staged).exists() for entry in entries)
         return self._overwrite and bool(entries) and not staged and path.exists()
 
@@ -243,9 +243,9 @@ class FilesOutput:
             pq.write_table(one_schema.fitted(path, schema), sink, compression=self._codec or "snappy")
             self._check_no_link()
             disk.make_folder(self._staging)
-            aside = self._staging / f"{path.name}.anew"
-            disk.write(aside, memoryview(sink.getvalue()))
-            disk.rename(aside, path)
+            new = self._staging / f"{path.name}.anew"
+            disk.write(new, memoryview(sink.getvalue()))
+            disk.rename(new, path)
         if others:
             _log.info("files_rewritten", path=str(self._folder), count=len(others))
 

@@ -71,7 +71,7 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
         from sqlalchemy.engine import make_url
 
         if not address.is_sqlite:
-            import psycopg  # noqa: F401 - asked for here, so that its absence is told in our words
+            import psycopg  # noqa: F401 - imported here, so that a missing driver gives our error
     except ImportError as error:
         raise SetupError(
             "SX-DATABASE-DRIVER",
@@ -192,7 +192,7 @@ _POSTGRES = {
     "json": "string",
     "jsonb": "string",
 }
-"""PostgreSQL's types as Spark's; beside them numeric with a precision, and arrays of these."""
+"""PostgreSQL's types as Spark's. In addition there are numeric with a precision, and arrays of these."""
 
 _SQLITE = (
     (r"BOOL", "boolean"),
@@ -222,7 +222,7 @@ def of_sqlite(declared: str) -> str | None:
 
 
 def to_sql(kind: pa.DataType) -> Any:
-    """The SQLAlchemy type of a column that is made for values of an Arrow type; what is nested stands there as JSON."""
+    """The SQLAlchemy type of a column that is made for values of an Arrow type; nested values are kept as JSON."""
     import sqlalchemy as sa
 
     if pa.types.is_decimal(kind):

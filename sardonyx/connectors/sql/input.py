@@ -4,7 +4,7 @@ The ranges are taken so that each holds about as many rows: the database ranks t
 piece begins. The first has no lower and the last no upper bound, and rows without a key are a piece of their own; so the
 pieces cover every row exactly once, whatever the column's type and however the database sorts it.
 
-A piece is read by a statement that names its range. That gives the same rows again as long as nobody changes them: a
+A piece is read by a statement that names its range. That gives the same rows again as long as they do not change: a
 database keeps no past for us beyond a transaction. How many rows each piece holds is counted when the job begins, in the
 same snapshot in which the ranges are taken, and a piece that holds another number when it is read fails the job.
 """

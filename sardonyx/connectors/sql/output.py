@@ -2,14 +2,14 @@
 
 What must be durable before what, for a batch that read each of its partitions from S to E:
 
-1. ``begin``: the rows, and E in place of S in ``sardonyx_positions``. If S is not what stands there, another peer has
+1. ``begin``: the rows, and E in place of S in ``sardonyx_positions``. If the table does not hold S, another peer has
    committed this batch or a part of it, and nothing is written (compare-and-set; the rows of the table are locked from here).
 2. the peer makes sure once more that the batch is still its own.
 3. ``commit``. From here on the batch counts, whatever becomes of Kafka's transaction and of this peer.
 4. Kafka's transaction commits E as the group's position, and what else it has to say: dead letters, sentinels that records
-   have overtaken. So that this is not lost if the peer dies before, it stands beside E as ``owed``.
+   have overtaken. So that this is not lost if the peer dies before, it is kept beside E in the column ``owed``.
 
-Whoever is given a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
+A peer that gets a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
 else, steps 3 and 4 were torn apart: the next commit says what is outbox, once, and brings Kafka's position up.
 ``docs/connectors.md`` goes through every way in which two peers can be at it at once.
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 POSITIONS = "sardonyx_positions"
 """Stands in the schema of the output table."""
 _KEPT = timedelta(days=7)
-"""How long the positions of a sealed task stay: nobody is stopped for longer and then goes on."""
+"""How long the positions of a sealed task stay: longer than any peer can be stopped and then go on."""
 
 _log = structlog.get_logger()
 
@@ -102,7 +102,7 @@ class SqlOutput:
         """Step 1. A transaction that is left open for :meth:`commit` or :meth:`abandon`.
 
         Raises:
-            PositionsMoved: the batch is somebody else's, or the database has ended a deadlock at our expense.
+            PositionsMoved: another peer has the batch, or the database resolved a deadlock by ending this transaction.
             OutputError: ``SX-OUTPUT-DATABASE``, the database does not take the rows.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
@@ -178,7 +178,7 @@ class SqlOutput:
         for partition in sorted(positions):
             position, before = positions[partition], started[partition]
             values = {"offset": position.offset, "metadata": position.metadata(), "owed": outbox}
-            outbox = None  # it is the batch's, and stands once, with its first partition
+            outbox = None  # it belongs to the batch, and is kept once, with its first partition
             place = {**self._task, "topic": partition.topic, "partition": partition.number}
             if before is None:
                 try:
@@ -214,7 +214,7 @@ class SqlOutput:
         columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
         names = table.column_names
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        # By key, or two peers could each wait for a row that the other has locked. Of equal keys the last one still stands.
+        # By key, or two peers could each wait for a row that the other has locked. Of equal keys the last one still wins.
         rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
         connection.execute(statement, rows)
 

@@ -43,7 +43,7 @@ class JsonFormat:
 
 
 class RawFormat:
-    """Bytes as they are: one column ``value``, and ``key`` beside it where there is one.
+    """Bytes as they are: a column ``value``, and a column ``key`` if there is a key.
 
     Args:
         key: the column that becomes the record's key; None: ``key``, if the table has it.
@@ -121,5 +121,5 @@ def _undecodable(value: bytes | None, reason: str) -> Failure:
         "SX-RECORD-UNDECODABLE",
         f"a record could not be read as JSON: {reason}",
         cause=f"the record begins with {shown!r}" if shown else "",
-        fix='mend its writer or the schema, or let the task leave such records out with on_error "skip"',
+        fix='correct the program that writes it, or the schema, or leave such records out with on_error "skip" or "dead_letter"',
     )

@@ -54,7 +54,7 @@ def files_of(schema: str, references: Mapping[str, str]) -> list[Descriptor]:
 
 
 def message_at(messages: Sequence[Descriptor], data: bytes) -> tuple[Descriptor, bytes]:
-    """Which message a record is, by the path that stands before it, and its bytes.
+    """Which message a record is, by the path that comes before it, and its bytes.
 
     Raises:
         ValueError: there is no such message.
@@ -196,7 +196,7 @@ def _fill(message: Any, fields: Sequence[pa.Field], path: str) -> None:
             kind = kind.value_type
         _declare(message, field, kind, f"{path}.{column.name}_type")
         if field.label == FieldDescriptor.LABEL_OPTIONAL and not field.type_name:
-            field.proto3_optional = True  # so that null is told from nought
+            field.proto3_optional = True  # so that null differs from 0
             field.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{column.name}")
 

@@ -1,4 +1,4 @@
-"""Records whose schema stands in a schema registry, in the form that Confluent's serialisers write: ``avro`` and
+"""Records whose schema is in a schema registry, in the form that Confluent's serialisers write: ``avro`` and
 ``protobuf``.
 
 A record is a zero byte, the number of its schema in four bytes, and the data. What is read follows the schema that the record
@@ -74,7 +74,7 @@ class _Registered:
         """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
 
         Raises:
-            SetupError: ``SX-REGISTRY-UNREACHABLE``: without it nobody knows whether a record is bad.
+            SetupError: ``SX-REGISTRY-UNREACHABLE``: without it one cannot say whether a record is bad.
             InputError: ``SX-INPUT-SCHEMA``, two schemas have one column in types that do not go together.
         """
         rows: list[dict[str, Any]] = []
@@ -314,7 +314,7 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
     found = [_value(row.get(field.name), field.type) for row in rows]
     present = [value for value in found if value is not None]
     if present and not pa.types.is_string(field.type) and all(isinstance(value, str) for value in present):
-        return parsed(pa.array(found, pa.string()), field.type)  # a declared type for what stands there as text
+        return parsed(pa.array(found, pa.string()), field.type)  # a declared type for values that are texts there
     return pa.array(found, field.type)
 
 
@@ -338,5 +338,5 @@ def _undecodable(value: bytes | None, reason: str) -> Failure:
         "SX-RECORD-UNDECODABLE",
         f"a record could not be read: {shorten(reason, 300)}",
         cause=f"the record begins with the bytes {shown}" if shown else "",
-        fix='mend its writer, or let the task leave such records out with on_error "skip"',
+        fix='correct the program that writes it, or leave such records out with on_error "skip" or "dead_letter"',
     )
