@@ -1,5 +1,4 @@
-# Each target makes what it needs; what is made already costs nothing.
-# Needed beforehand: Python 3.11 or newer, Java 17 or newer, make. Nothing else.
+# Each target makes what it needs, once. You need Python 3.11 or newer, Java 17 or newer, and make.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,14 +8,14 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Two processes, each with services of its own: tests wait for timeouts of real services more than they compute.
+# Two processes, each with services of its own, because the tests wait for real services more than they compute.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 UPGRADE := --upgrade
 DOCS := .venv-docs
-# The first Python that is new enough; another one: make PYTHON=/path/to/python
+# The first Python that is new enough. To use another one: make PYTHON=/path/to/python
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -26,8 +25,8 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-# Types are checked beside the core's tests, which need no services. The run of faults stands alone: it has a dozen processes of
-# its own, and would make others late.
+# Types are checked beside the core's tests, which need no services. The run of faults is alone: it starts a dozen processes, which
+# would slow down the other tests.
 test: $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
 	@$(AGAIN) check & checked=$$!; $(AGAIN) core; wait $$checked
 	@$(AGAIN) simulated
@@ -47,13 +46,13 @@ quick: $(READY) ## the tests of the pure core and 200 simulated histories: about
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core
 
-simulated: $(READY) ## ten thousand histories of a simulated cluster, and tests of the simulation
+simulated: $(READY) ## ten thousand histories of a simulated cluster, and the tests of the simulation
 	@$(PYTEST) --dist worksteal tests/simulation
 
-simulate: $(READY) ## so many histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
+simulate: $(READY) ## any number of histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLAN),--plan $(PLAN))
 
-faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; its last line tells all
+faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; the last line says how it ended
 	@$(BIN)/python -m tests.faults.harness --faults $(or $(FAULTS),40) --shape $(or $(SHAPE),all) \
 	$(if $(SEED),--seed $(SEED)) $(if $(RECORDS),--records $(RECORDS)) $(if $(PEERS),--peers $(PEERS)) \
 	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES))
@@ -97,7 +96,7 @@ lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml a
 	$$COMPILE $(UPGRADE) --group docs -o requirements-docs.lock
 	@! grep -n '://' requirements*.lock
 
-clean: ## remove what was made here (the fetched Kafka stays in your cache directory)
+clean: ## remove what was made here (the downloaded Kafka stays in your cache directory)
 	@rm -rf $(VENV) $(DOCS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .sardonyx spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -107,7 +106,7 @@ java:
 	echo "  Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"; \
 	echo "  macOS: brew install openjdk@17, then set JAVA_HOME to its libexec/openjdk.jdk/Contents/Home"; exit 1; } >&2
 
-# setuptools first, by its hash: pyspark comes as a source package, and so nothing unpinned is fetched to build it.
+# setuptools comes first, by its hash: PySpark is a source package, and this way nothing unpinned is downloaded to build it.
 $(READY): pyproject.toml requirements.lock requirements-build.lock
 	@[ -n "$(PYTHON)" ] || { \
 	echo "Sardonyx needs Python 3.11 or newer; found: $$(python3 --version 2>&1)"; \

@@ -79,7 +79,7 @@ def dev(
     data: Data = None,
     peers: Peers = None,
 ) -> None:
-    """ZooKeeper, Kafka, a coordinator and peers, until Ctrl-C."""
+    """Run ZooKeeper, Kafka, a coordinator and peers until Ctrl-C. Kafka creates no topics by itself."""
     from sardonyx.cli.daemons import local_daemons, stop_request
 
     call.flags["data_dir"] = data and str(data)

@@ -1,4 +1,4 @@
-"""For development: ZooKeeper and Kafka as child processes, and ``sardonyx doctor``.
+"""For development: embedded ZooKeeper and Kafka, and ``sardonyx doctor``.
 
-Daemons never import it.
+May import the layers below. The daemons, ``coordinator`` and ``peer``, never import it.
 """

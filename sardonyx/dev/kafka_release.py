@@ -1,7 +1,9 @@
-"""Which features a broker knows, and by these whether it is of a release that loses the ends of transactions.
+"""Tells whether a broker is of a release that loses the ends of transactions (see ``docs/guarantees.md``).
 
-Kafka clients do not tell the release of a broker. A broker tells the newest ``metadata.version`` that it supports in its answer
-to ApiVersions (KIP-35, KIP-584), to anybody, before any login; so it is asked for that on a connection of our own.
+No Kafka client reports the release of a broker. But a broker's answer to an ApiVersions request holds the newest
+``metadata.version`` that it supports (KIP-35, KIP-584). It answers this request before any login. So this module sends
+one on a connection of its own. Only ``sardonyx doctor`` uses it, and only as a hint: over TLS it does not ask, and the release
+stays unknown.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 LOSES_ENDS = 30
-"""The ``metadata.version`` of 4.3.0: this release and 4.4.0 leave out the ends of transactions in partitions that have no leader
-while the broker starts. No later release was known in November 2026; one that mends it is to be told apart here."""
+"""The ``metadata.version`` of Kafka 4.3.0. This release and 4.4.0 leave out the ends of transactions in partitions that have no
+leader while the broker starts. In November 2026 there was no later release. When one fixes this, distinguish it here."""
 
 _API_VERSIONS, _VERSION, _REQUEST = 18, 3, 1
 _SUPPORTED_FEATURES = 0
@@ -21,13 +23,13 @@ _MOST = 1 << 20
 
 
 def metadata_version(client: Mapping[str, Any], timeout: float) -> int | None:
-    """The newest ``metadata.version`` that the first broker to answer supports.
+    """The newest ``metadata.version`` that a broker supports.
 
     Args:
-        client: librdkafka settings; of ``bootstrap.servers`` each is tried.
-        timeout: seconds for each.
+        client: librdkafka settings. The ``bootstrap.servers`` are tried in turn, until one answers.
+        timeout: seconds to wait for each.
 
-    Returns: None if none says it: it is older than that, does not answer, or is spoken to by TLS.
+    Returns: None if it is unknown: no broker answers, the broker is older than KIP-584, or the settings ask for TLS.
     """
     if "SSL" in str(client.get("security.protocol", "")).upper():
         return None
