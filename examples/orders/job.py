@@ -1,4 +1,7 @@
-"""Made-up orders: wrong ones apart, large ones to be looked at, and each customer's in one place.
+"""Generated orders: keep the wrong ones apart, list the large ones, and add up each customer's orders per batch.
+
+A function sees one batch. So ``customers`` holds partial sums: several rows for a customer whose orders came in several batches.
+Their sums are exact; add them up where the files are read, such as ``SELECT customer, sum(amount_sum) ... GROUP BY customer``.
 
 sardonyx run examples/orders/job.py
 
@@ -20,23 +23,23 @@ COLUMNS = {
 
 
 def check(order: dict) -> dict:
-    """Nobody orders for less than nothing."""
+    """Refuse orders with a negative amount."""
     if order["amount"] < 0:
-        raise ValueError(f"order {order['id']} is over {order['amount']:.2f}")
+        raise ValueError(f"order {order['id']} has the amount {order['amount']:.2f}")
     return order
 
 
 def is_large(orders: pa.Table) -> pa.ChunkedArray:
-    """Those that somebody should look at."""
+    """Orders large enough to be reviewed by a person."""
     return pc.greater(orders["amount"], 950)
 
 
 def add_up(orders: pa.Table) -> pa.Table:
-    """What each customer ordered in this batch: all orders of a customer come to one peer, those of a batch in one table."""
+    """What each customer ordered in this batch. All orders of a customer come to one peer, those of one batch in one table."""
     return orders.group_by("customer").aggregate([("id", "count"), ("amount", "sum")])
 
 
-job = Job("orders", doc="Orders by customer, with the wrong and the large ones apart")
+job = Job("orders", doc="Orders added up by customer and batch, with the wrong and the large ones apart")
 orders = job.input("read", generator(200_000, columns=COLUMNS))
 good = job.task("check", check, after=orders)
 per_customer = job.task("per-customer", add_up, after=good, group_by="customer")

@@ -1,6 +1,6 @@
-"""For testing jobs with pytest: on rows in this process, on real services, under faults. See ``docs/testing.md``.
+"""Test jobs with pytest: on rows in this process, on real services, under faults. See ``docs/testing.md``.
 
-Importing it is light: whoever only asks for a part gets only that part.
+The import is quick: each name loads its module when it is first used.
 """
 
 from __future__ import annotations

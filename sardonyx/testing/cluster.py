@@ -37,7 +37,7 @@ class Addresses(NamedTuple):
 
 
 class Cluster(contextlib.ExitStack):
-    """One coordinator and as many peers as are asked for; leaving it stops them all.
+    """A coordinator and as many peers as the test starts; the end of the ``with`` block stops them all.
 
         with Cluster(services, folder) as cluster:
             cluster.peers(1, faults=[kill_at("committed", 3)])
@@ -58,7 +58,7 @@ class Cluster(contextlib.ExitStack):
         self.folder = folder
         self.daemons: list[Daemon] = []
         self.temporary = folder / "tmp"
-        """``TMPDIR`` of the daemons: what one that is killed leaves behind does not outlive the test's own folder."""
+        """``TMPDIR`` of the daemons, so that what a killed daemon leaves goes with the test's own folder."""
         self.temporary.mkdir()
         self._number = itertools.count()
         self.client = self.enter_context(Client(settings=self.settings))
@@ -68,24 +68,26 @@ class Cluster(contextlib.ExitStack):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> bool:
         swallowed = super().__exit__(kind, error, where)
-        missing = [fault for daemon in self.daemons for fault in daemon.missing]  # one may come while they are stopped
+        missing = [
+            fault for daemon in self.daemons for fault in daemon.missing
+        ]  # a fault may occur while they are stopped
         if error is None and missing:
-            raise AssertionError(f"a fault of the script has not come: {missing[0]}\n{self.logs()}")
+            raise AssertionError(f"a fault of the script has not occurred: {missing[0]}\n{self.logs()}")
         return bool(swallowed)
 
     # --- daemons -------------------------------------------------------------------------------------------------
 
     def coordinator(self, faults: Sequence[Fault] = ()) -> Daemon:
-        """One more coordinator; one leads, the others stand by."""
+        """Start another coordinator; one leads, the others are standbys."""
         return self._daemon("coordinator", [], faults)
 
     def peers(self, virtual_peers: int = 2, faults: Sequence[Fault] = ()) -> Daemon:
-        """One more peer daemon with so many virtual peers; returns when they can be given work.
+        """Start another peer daemon, and wait until its virtual peers are registered.
 
         Args:
             virtual_peers: how many.
-            faults: what happens to it, one after the other; after each it is started again. The cluster's end raises
-                ``AssertionError`` if one of them has not come.
+            faults: its fault script; after each fault the daemon is started again. The end of the cluster raises
+                ``AssertionError`` if a fault has not occurred.
         """
         before = len(self.client.peers())
         daemon = self._daemon("peer", ["--virtual-peers", str(virtual_peers)], faults)
@@ -93,7 +95,7 @@ class Cluster(contextlib.ExitStack):
         return daemon
 
     def logs(self, lines: int = 30) -> str:
-        """What every process said last."""
+        """The last lines of every process."""
         every = [process for daemon in self.daemons for process in daemon.processes]
         return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in every)
 
@@ -115,11 +117,11 @@ class Cluster(contextlib.ExitStack):
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
-        """Hand a job in, as :meth:`sardonyx.client.client.Client.submit`."""
+        """Submit a job, as :meth:`sardonyx.client.client.Client.submit`."""
         return self.client.submit(job)
 
     def run(self, job: Job | LoadedJob | str | os.PathLike[str], timeout: float | str = "2 min") -> JobView:
-        """Hand a job in and wait until it has completed; what it raises has the daemons' last words with it.
+        """Submit a job and wait until it has completed. An error comes with the last lines of the daemons.
 
         Raises:
             JobFailed, Interrupted: as :meth:`sardonyx.client.job_handle.JobHandle.await_completion`.
@@ -138,11 +140,11 @@ class Cluster(contextlib.ExitStack):
 
         Args:
             name: the end of its name.
-            records: written in turn over the partitions: bytes as they are, all else as JSON.
+            records: written round robin over the partitions: bytes as they are, all else as JSON.
             partitions: how many.
 
         Returns:
-            its whole name, to stand in the job.
+            its full name, for the job.
         """
         topic = f"{self.settings.deployment}-{name}"
         topics.create(self.settings, topic, partitions)
@@ -150,7 +152,7 @@ class Cluster(contextlib.ExitStack):
         return topic
 
     def fill(self, topic: str, records: Iterable[Any], partitions: int = 2) -> None:
-        """Write records to a topic, in turn over its partitions; see :meth:`topic`."""
+        """Write records to a topic, round robin over its partitions; see :meth:`topic`."""
         values = (record if isinstance(record, bytes) else json.dumps(record).encode() for record in records)
         topics.write(self.settings, topic, values, partitions)
 
@@ -166,9 +168,9 @@ class Cluster(contextlib.ExitStack):
             if time.monotonic() > deadline or any(daemon.ended for daemon in self.daemons):
                 raise SetupError(
                     "SX-TEST-CLUSTER",
-                    f"waited for {what}, which did not come within {timeout:g} s or before a daemon ended",
+                    f"waited {timeout:g} s for {what}, or until a daemon ended",
                     cause=f"their last lines were:\n{self.logs()}",
-                    fix="the cause stands in the lines above; `sardonyx doctor` checks what the daemons need",
+                    fix="read the lines above; `sardonyx doctor` checks what the daemons need",
                 )
             time.sleep(0.05)
 

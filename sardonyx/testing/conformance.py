@@ -1,4 +1,4 @@
-"""What every connector must keep to: suites for pytest that a connector of your own is put through, as ours are.
+"""Conformance suites: pytest test classes that every connector must pass, ours and your own.
 
 Subclass one, say how your connector is made and what it should hold, and let pytest collect it::
 
@@ -9,7 +9,7 @@ Subclass one, say how your connector is made and what it should hold, and let py
         def expected(self):
             return [{"id": 1}, {"id": 2}]
 
-Pytest's fixtures may be used by an autouse fixture of the subclass. Nothing here needs a cluster.
+An autouse fixture of the subclass may use pytest's fixtures. Nothing here needs a cluster.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from sardonyx.core.positions import Partition, Position
 
 Rows = list[dict[str, Any]]
 
+_OURS = "sardonyx.connectors."
+"""Modules of our own connectors, which are tested as they are. Any other is called as Sardonyx calls it in a job."""
+
 LARGEST_SPLIT = 16_384
 """Bytes: a split travels as one message, and thousands of them in one transaction."""
 
@@ -39,7 +42,7 @@ class InputSuite:
     """For an input: ``splits`` and ``read``. Override :meth:`make` and :meth:`expected`."""
 
     ordered = True
-    """Whether the order of the rows within a split is promised."""
+    """Whether the connector promises the order of the rows within a split."""
 
     def make(self) -> Any:
         """The connector, made anew on the same data."""
@@ -55,7 +58,7 @@ class InputSuite:
         _same(_bag(_rows(connector.read(split.data) for split in self._splits())), _bag(self.expected()), "all splits")
 
     def test_a_split_reads_the_same_every_time(self) -> None:
-        """Whoever reads a piece again, in whatever order and on an object of its own, gets the same rows."""
+        """A second read, in another order and by another instance, gives the same rows."""
         splits = self._splits()
         first = [self._seen(self._connector().read(split.data)) for split in splits]
         again = [self._seen(self._connector().read(split.data)) for split in reversed(splits)]
@@ -63,18 +66,18 @@ class InputSuite:
             _same(other, one, f"split {split.data}")
 
     def test_the_same_splits_are_listed_every_time(self) -> None:
-        """Listing is done by whoever comes first, and again if that one dies over it."""
+        """Another peer lists the splits again if the first one dies while it lists them."""
         _same(self._splits(), self._splits(), "the list of splits")
 
     def test_a_split_is_small_plain_data(self) -> None:
-        """It survives the way over a topic as JSON, and is small enough for it."""
+        """A split travels over a topic: it survives JSON unchanged and is small enough for a message."""
         for split in self._splits():
             text = json.dumps(split.data)
             _same(json.loads(text), split.data, "a split after its way through JSON")
             _check(len(text) <= LARGEST_SPLIT, f"a split of {len(text)} bytes; the most is {LARGEST_SPLIT}")
 
     def test_sizes_that_are_told_are_true(self) -> None:
-        """A split may say how many rows it holds; then it holds so many."""
+        """A split that says how many rows it holds, holds that many."""
         connector = self._connector()
         for split in self._splits():
             if split.rows is not None:
@@ -102,24 +105,20 @@ class InputSuite:
                 )
 
     def test_all_splits_have_the_same_columns(self) -> None:
-        """Types do not depend on what a split happens to hold."""
+        """The types do not depend on the values in a split."""
         connector = self._connector()
         schemas = {str(connector.read(split.data).schema) for split in self._splits()}
         _check(len(schemas) <= 1, "splits of different columns:\n" + "\n\n".join(sorted(schemas)))
 
     def test_it_travels_to_workers(self) -> None:
-        """Pickled and unpickled, it reads the same."""
+        """After pickling and unpickling, the connector reads the same rows."""
         for split in self._splits()[:2]:
             copy = pickle.loads(pickle.dumps(self._connector()))  # noqa: S301 - just made here
             _same(self._seen(copy.read(split.data)), self._seen(self._connector().read(split.data)), "a copy's rows")
 
     def _connector(self) -> SplitInput:
         made = self.make()
-        return (
-            made
-            if type(made).__module__.startswith("sardonyx.connectors.registry.")
-            else CustomInput(type(made).__name__, made)
-        )
+        return made if type(made).__module__.startswith(_OURS) else CustomInput(type(made).__name__, made)
 
     def _splits(self) -> list[Split]:
         return list(self._connector().splits())
@@ -132,25 +131,25 @@ class OutputSuite:
     """For an output: ``stage``, ``publish``, ``seal``. Override :meth:`make` and :meth:`visible`."""
 
     published = True
-    """Whether rows are visible as soon as they are published; False: only when the task is sealed."""
+    """Whether rows are visible once they are published; False: only when the task is sealed."""
     forgets = False
-    """Whether it keeps nothing at all."""
+    """Whether the output discards everything."""
 
     def make(self) -> Output:
-        """The connector of one task of one job, made anew: a successor's, too."""
+        """A new instance for the same task of the same job, as a successor of a dead peer makes one."""
         raise NotImplementedError
 
     def visible(self) -> Iterable[dict[str, Any]]:
-        """The rows that a reader of the connector sees now."""
+        """The rows that a reader sees now."""
         raise NotImplementedError
 
     def test_what_is_staged_is_invisible(self) -> None:
-        """Nobody sees rows of a transaction that is not committed."""
+        """Rows of a transaction that is not committed are invisible."""
         self.make().stage(_table(ROWS))
         self._sees([])
 
     def test_what_is_published_is_visible_once(self) -> None:
-        """However often it is published, by whomever."""
+        """Publishing again, also by another instance, changes nothing."""
         first = self.make()
         entries = first.stage(_table(ROWS))
         first.publish(entries)
@@ -160,33 +159,33 @@ class OutputSuite:
         self.make().seal(entries)
         self._sees(ROWS)
 
-    def test_a_seal_publishes_what_nobody_did(self) -> None:
+    def test_a_seal_publishes_what_is_not_yet_published(self) -> None:
         """A peer may die between its commit and the publishing."""
         entries = [*self.make().stage(_table(ROWS[:10])), *self.make().stage(_table(ROWS[10:]))]
         self.make().seal(entries)
         self._sees(ROWS)
 
     def test_a_seal_removes_what_was_never_committed(self) -> None:
-        """Rows of a batch that was dropped are gone, and those that were committed stand."""
+        """Rows of an aborted batch are removed, and committed rows stay."""
         entries = self.make().stage(_table(ROWS[:10]))
         self.make().stage(_table(ROWS[10:]))
         self.make().seal(entries)
         self._sees(ROWS[:10])
 
     def test_a_seal_can_be_done_again(self) -> None:
-        """By one who does not know that it was done."""
+        """A successor that does not know of the first seal may seal again."""
         entries = self.make().stage(_table(ROWS))
         for _ in range(3):
             self.make().seal(entries)
         self._sees(ROWS)
 
     def test_a_task_without_rows_can_be_sealed(self) -> None:
-        """Then there is nothing to see, and nothing goes wrong."""
+        """Sealing without entries works, and nothing is visible."""
         self.make().seal([])
         self._sees([])
 
     def test_entries_are_bytes_and_small(self) -> None:
-        """They are the messages of the transaction that commits the batch."""
+        """Entries are messages of the transaction that commits the batch."""
         for entry in self.make().stage(_table(ROWS)):
             _check(isinstance(entry, bytes), f"an entry is bytes, not {type(entry).__name__}")
             _check(len(entry) <= LARGEST_SPLIT, f"an entry of {len(entry)} bytes; the most is {LARGEST_SPLIT}")
@@ -202,7 +201,7 @@ class PositionedOutputSuite:
     there = Partition("link", 1)
 
     def make(self) -> PositionedOutput:
-        """The connector of one task of one job, made anew: a successor's or a rival's, too."""
+        """A new instance for the same task of the same job, as a successor or a rival makes one."""
         raise NotImplementedError
 
     def visible(self) -> Iterable[dict[str, Any]]:
@@ -210,7 +209,7 @@ class PositionedOutputSuite:
         raise NotImplementedError
 
     def test_rows_and_positions_come_together(self) -> None:
-        """Neither is there before the commit, both are after it, and a successor is told the position."""
+        """Before the commit neither is there; after it both are, and a successor reads the position."""
         output = self.make()
         _same(self._held(), {}, "positions before anything was committed")
         output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, b"outbox")
@@ -221,7 +220,7 @@ class PositionedOutputSuite:
         _same((held[self.here].position, held[self.here].outbox), (Position(7), b"outbox"), "what is held")
 
     def test_what_is_abandoned_leaves_no_trace(self) -> None:
-        """Neither rows nor positions; and the batch can be begun again."""
+        """After a rollback there are neither rows nor positions, and the batch can begin again."""
         output = self.make()
         output.begin(_table(ROWS), {self.here: None}, {self.here: Position(7)}, None)
         output.abandon()
@@ -233,7 +232,7 @@ class PositionedOutputSuite:
         self._sees(ROWS)
 
     def test_a_batch_that_began_elsewhere_is_refused(self) -> None:
-        """Of two who did the same batch only one counts, and the other writes nothing, wherever it thinks that it stands."""
+        """Of two peers that process the same batch only one commits. The other writes nothing, whatever position it expects."""
         self._commit(ROWS[:10], None, 7)
         for started in (None, 3, 8):
             self._is_refused(started)
@@ -252,12 +251,12 @@ class PositionedOutputSuite:
         except PositionsMoved:
             late.abandon()
         else:
-            raise AssertionError("a batch was taken of which one partition had moved")
+            raise AssertionError("a batch was accepted although one of its partitions had moved")
         self._sees(ROWS)
         _same(self._held(), {self.here: Position(7)}, "positions")
 
     def test_a_batch_without_rows_moves_positions(self) -> None:
-        """Everything in it was left out; and what was owed before is not owed any more."""
+        """All its rows were skipped. The positions move, and the outbox of the batch before is cleared."""
         self._commit(ROWS, None, 7)
         output = self.make()
         output.begin(pa.table({}), {self.here: 7}, {self.here: Position(9, drained="end")}, None)
@@ -265,8 +264,8 @@ class PositionedOutputSuite:
         held = self.make().positions([self.here])[self.here]
         _same((held.position, held.outbox), (Position(9, drained="end"), None), "what is held")
 
-    def test_who_wakes_up_behind_the_seal_is_refused(self) -> None:
-        """Also one who was stopped in the very first batch."""
+    def test_a_peer_that_wakes_up_after_the_seal_is_refused(self) -> None:
+        """Also a peer that was stopped in its very first batch."""
         self._commit(ROWS, None, 7)
         self.make().seal()
         self.make().seal()
@@ -287,7 +286,7 @@ class PositionedOutputSuite:
         except PositionsMoved:
             late.abandon()
         else:
-            raise AssertionError(f"a batch was taken that began at {started}")
+            raise AssertionError(f"a batch that began at {started} was accepted")
 
     def _held(self) -> dict[Partition, Position]:
         return {partition: kept.position for partition, kept in self.make().positions([self.here, self.there]).items()}
@@ -306,7 +305,7 @@ def _bag(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _moment(value: Any) -> Any:
-    """A moment is the same in whatever zone it is told."""
+    """A moment in UTC: the same moment may be written in several zones."""
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 

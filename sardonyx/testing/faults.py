@@ -1,4 +1,4 @@
-"""Faults by script: a daemon that dies or stops at a named place of its work, and goes on as a supervisor would have it."""
+"""Fault scripts: kill or pause a daemon at a named failpoint, then start or resume it as a supervisor would."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fault:
     """A failpoint; ``docs/testing.md`` lists them."""
     count: int
     pause: float | None
-    """Seconds that it stands still; None: it is killed."""
+    """Seconds that the daemon is paused; None: it is killed."""
 
     def __str__(self) -> str:
         what = "killed" if self.pause is None else f"stopped for {self.pause:g} s"
@@ -38,24 +38,24 @@ class Fault:
 
 
 def kill_at(point: str, count: int = 1) -> Fault:
-    """The daemon is killed (SIGKILL) when it passes a point for the ``count``-th time in its life, and started again.
+    """Kill the daemon (SIGKILL) when it passes a failpoint for the ``count``-th time, and start it again.
 
-    ``kill_at("committed", 3)``: die after commit 3, before anybody can be told of it.
+    ``kill_at("committed", 3)``: die after commit 3, before the daemon can report it.
     """
     return Fault(point, count, None)
 
 
 def pause_at(point: str, seconds: float, count: int = 1) -> Fault:
-    """The daemon is stopped (SIGSTOP) there, and goes on after so many seconds, believing that it owns what it owned."""
+    """Stop the daemon (SIGSTOP) there, and let it go on after ``seconds``, still believing that it owns its work."""
     return Fault(point, count, seconds)
 
 
 class Daemon:
-    """A daemon of a test's cluster, with what is to happen to it. Made by :class:`sardonyx.testing.Cluster`.
+    """A daemon of a test's cluster, with its fault script. Made by :class:`sardonyx.testing.Cluster`.
 
     Args:
-        start: starts it, with these variables in its environment.
-        script: one fault after the other, each in a life of the daemon's own; after the last it lives on.
+        start: starts the daemon, with these variables in its environment.
+        script: faults in order, each in a new process of the daemon; after the last one the daemon runs on.
     """
 
     def __init__(self, start: Callable[[dict[str, str]], ChildProcess], script: Sequence[Fault] = ()) -> None:
@@ -63,7 +63,7 @@ class Daemon:
         self._left = list(script)
         self._closing = threading.Event()
         self.happened: list[Fault] = []
-        """The faults that have come so far; a pause counts from its beginning."""
+        """The faults that have occurred so far; a pause counts from its beginning."""
         self.processes: list[ChildProcess] = [start(self._left[0].environment if self._left else {})]
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="fault script")
         if self._left:
@@ -71,17 +71,17 @@ class Daemon:
 
     @property
     def missing(self) -> list[Fault]:
-        """The faults of the script that have not come yet."""
+        """The faults of the script that have not occurred yet."""
         return list(self._left)
 
     @property
     def process(self) -> ChildProcess:
-        """The daemon as it runs now, or as it ended."""
+        """The daemon's present process, or its last one."""
         return self.processes[-1]
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended for a reason of its own, so that nobody starts it again."""
+        """Whether it ended for another reason than the script, so that it is not started again."""
         return self.process.poll() is not None and not self._watcher.is_alive()
 
     def stop(self, grace: float = 20.0) -> None:
@@ -89,7 +89,7 @@ class Daemon:
         self._closing.set()
         if self._watcher.is_alive():
             self._watcher.join()
-        if self._left and self._has_come(self._left[0]):  # after the watcher's last look
+        if self._left and self._has_occurred(self._left[0]):  # after the watcher's last look
             self._over(self._left[0])
         self.process.signal(signal.SIGCONT)
         self.process.stop(grace)
@@ -101,27 +101,27 @@ class Daemon:
                 code = process.poll()
                 if code is None:
                     continue
-                if code != _KILLED:  # it has ended for a reason of its own: whoever waits for the fault is told
+                if code != _KILLED:  # it ended for another reason: `ended` reports that to the test
                     return
                 self._over(fault)
                 self.processes.append(self._start(self._left[0].environment if self._left else {}))
-            elif _stands(process.pid):
-                self._over(fault)  # it has come, though the cluster may be left before the pause is over
+            elif _is_stopped(process.pid):
+                self._over(fault)  # the fault has occurred, even if the cluster is closed before the pause is over
                 self._closing.wait(fault.pause)
                 process.signal(signal.SIGCONT)
                 if self._left:  # a failpoint is armed when a process starts, so the next fault takes a new one
                     process.stop()
                     self.processes.append(self._start(self._left[0].environment))
 
-    def _has_come(self, fault: Fault) -> bool:
-        return self.process.poll() == _KILLED if fault.pause is None else _stands(self.process.pid)
+    def _has_occurred(self, fault: Fault) -> bool:
+        return self.process.poll() == _KILLED if fault.pause is None else _is_stopped(self.process.pid)
 
     def _over(self, fault: Fault) -> None:
         self.happened.append(fault)
         self._left.pop(0)
 
 
-def _stands(pid: int) -> bool:
+def _is_stopped(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:

@@ -1,8 +1,8 @@
-"""A job run in this process on rows: no ZooKeeper, no Kafka, one Spark session for all runs.
+"""Run a job in this process on rows: no ZooKeeper, no Kafka, one Spark session for all runs.
 
 Every task runs as a peer of a cluster runs it (:class:`peer.prepared_task.PreparedTask`): the same functions on the same
-Spark, the same blocks on the links, the same formats on users' topics. What stands in for the cluster is small: a link is a
-list of messages in the order of their writing, and one peer works off one task after the other, in the order of the graph.
+Spark, the same blocks on the links, the same formats on users' topics. Little replaces the cluster: a link is a list of
+messages in the order in which they were written, and one peer runs the tasks one after the other, in the order of the graph.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ def run_job(
     batch_size: int | None = None,
     spark: SparkSession | None = None,
 ) -> JobResult:
-    """Run a job to its end in this process, and give what came out of each of its tasks.
+    """Run a job to its end in this process, and return the results of each task.
 
-    Nothing is written anywhere: what an output task would have written is in the result.
+    Nothing is written: what an output task would have written is in the result.
 
     Args:
         job: as for :meth:`sardonyx.client.client.Client.submit`, or the job as data.
         inputs: rows by input task: dicts, a ``pyarrow.Table`` or a ``pandas.DataFrame``; of a Kafka input also single records
             as ``bytes``, as they lie on the topic. An input that is not named reads its own files or generator.
-        batch_size: rows of every task's batches; a small number shows what goes wrong at the edges of a batch. None: as in
-            the job.
-        spark: a session to use; None: the one that is there, or else one that is started and kept for later runs.
+        batch_size: rows of every task's batches; a small number shows mistakes at the edges of batches. None: as in the
+            job.
+        spark: a session to use; None: the active one, or else one that is started and kept for later runs.
 
     Raises:
         JobInvalid: everything that is wrong with the job.
-        JobFailed: what would have failed the job on a cluster, with the user's traceback.
+        JobFailed: the error that would have failed the job on a cluster, with the user's traceback.
         SardonyxError: ``SX-TEST-INPUT``, ``SX-TEST-ROWS``: the rows and the job do not fit together.
         SetupError: ``SX-SPARK-START``, ``SX-SPARK-LOST``.
     """
@@ -82,7 +82,7 @@ class _Written(NamedTuple):
     value: bytes | None
     headers: list[tuple[str, bytes]]
     rows: int | None
-    """None: known only when it is read."""
+    """None: known only after it is read."""
 
 
 class _Run:
@@ -132,7 +132,7 @@ class _Run:
                     work.hooks.after_batch(done.table.num_rows)
 
     def _fill(self, link: Link, work: PreparedTask) -> list[_Written]:
-        """What stands on a link before the job begins: records of a user's topic, or the pieces of a bounded input."""
+        """The messages on a link before the job begins: records of a user's topic, or the splits of a bounded input."""
         if link.kind == "input":
             records = messages_of(link.source, link.options, self._given[link.source])
             return [_Written(key, value, [], 1) for key, value in records]
@@ -145,7 +145,7 @@ class _Run:
         return [_Written(None, msgspec.json.encode(split), [], split.rows) for split in work.source.splits()]
 
     def _batches(self, stage: Stage) -> list[Batch]:
-        """All that the stage has to read, cut as a peer's reader cuts it: whole messages until there are enough rows."""
+        """Everything that the stage reads, batched as a peer's reader does: whole messages until there are enough rows."""
         size = stage.task.batch_size
         batches: list[Batch] = []
         rows = size
@@ -160,7 +160,7 @@ class _Run:
         return batches
 
     def _write(self, work: PreparedTask, result: Result) -> None:
-        """The results onto the links, as the transaction of a batch would have them."""
+        """Write the results to the links, as the transaction of a batch does."""
         for sink in work.sinks:
             for message in sink.messages(result.table, result.failed):
                 topic = self._topics.setdefault(message.topic, [])
@@ -174,7 +174,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _lifecycle(work: PreparedTask) -> Iterator[None]:
-    """Start the task's hooks, and stop them for sure, as a peer does around its task."""
+    """Start the task's hooks, and stop them in any case, as a peer does."""
     if work.hooks is None:
         yield
         return
@@ -219,9 +219,9 @@ def _loaded(job: Job | LoadedJob | JobSpec | str | os.PathLike[str], *, places: 
 
 
 def _in_process(spec: JobSpec, batch_size: int | None) -> JobSpec:
-    """The job with nothing at its ends that is outside this process.
+    """The job with outputs that write nothing outside this process.
 
-    Topics that two outputs share are told apart, so that each one's records can be shown.
+    Outputs that share a topic get one each, so that the records of each can be shown.
     """
     catalog = []
     for task in spec.catalog:
@@ -250,7 +250,7 @@ def _check_inputs(spec: JobSpec, given: Mapping[str, Rows]) -> None:
             raise SardonyxError(
                 "SX-TEST-INPUT",
                 f"input {task.name!r} reads a Kafka topic, and no rows are given for it",
-                cause="a job that is run in this process reads no topics",
+                cause="a job that runs in this process does not read topics",
                 fix=f"give them: inputs={{{task.name!r}: [...]}}",
                 where={"job": spec.name, "task": task.name},
             )

@@ -1,4 +1,4 @@
-"""What a job has made of the rows that a test gave it."""
+"""The results of a job that a test ran: rows, counts and dead letters of every task."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Row = dict[str, Any]
 
 
 class DeadLetter(NamedTuple):
-    """A record that a task could not work on and that its ``on_error`` has put aside."""
+    """A record that a task could not process, kept by ``on_error="dead_letter"``."""
 
     record: Row | bytes | None
-    """The row; of a topic's record that could not even be read, its bytes."""
+    """The row; the bytes of a topic's record that could not be decoded."""
     error: str
-    """Class of what was raised."""
+    """Class of the exception."""
     failure: Failure
     attempts: int
-    """How often it was in a run that raised."""
+    """How often the record was processed."""
 
     @classmethod
     def of(cls, message: Outgoing) -> DeadLetter:
-        """From the message that would lie on the topic of dead letters."""
+        """From the message that would be on the dead-letter topic."""
         kafka = Message(topic=message.topic, value=message.value, headers=message.headers)
         told = dead_letters.told(kafka)
         assert told is not None  # noqa: S101 (for the type checker: a task writes no others)
@@ -45,7 +45,7 @@ class DeadLetter(NamedTuple):
 
 
 class TaskResult:
-    """What came out of one task: rows in batches, counts, and why records were left out."""
+    """The results of one task: rows in batches, counts, and why records were skipped."""
 
     def __init__(self) -> None:
         self.tables: list[pa.Table] = []
@@ -58,9 +58,12 @@ class TaskResult:
     def of_topic(
         cls, link: Link, messages: list[tuple[bytes | None, bytes | None]], own: TaskResult | None
     ) -> TaskResult:
-        """What a Kafka output has written, as whoever reads the topic finds it.
+        """What a Kafka output has written, as a reader of the topic finds it.
 
-        ``own`` has the counts, if the output is a task that runs.
+        Args:
+            link: the topic.
+            messages: keys and values on it.
+            own: the result of the output's own task, which has the counts; None if the topic is bound in place.
         """
         result = own or cls()
         result.messages += messages
@@ -71,7 +74,7 @@ class TaskResult:
         return result
 
     def add(self, result: Result) -> None:
-        """One more batch."""
+        """Add a batch."""
         self.tables += [result.table] if result.table.num_rows else []
         self.counts = add(
             self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped, len(result.letters))
@@ -81,7 +84,7 @@ class TaskResult:
 
 
 class JobResult:
-    """What came out of a job that has completed; every task can be looked at, the outputs first of all."""
+    """The results of a completed job, by task."""
 
     def __init__(self, spec: JobSpec, tasks: dict[str, TaskResult]) -> None:
         self._spec = spec
@@ -104,15 +107,15 @@ class JobResult:
         return list(self._task(task).messages)
 
     def counts(self, task: str | None = None) -> Counts:
-        """Rows in, out, skipped and put aside, as ``sardonyx job show`` has them."""
+        """Rows in, rows out, skipped records and dead letters, as ``sardonyx job show`` has them."""
         return self._task(task).counts
 
     def dead_letters(self, task: str | None = None) -> list[DeadLetter]:
-        """The records that a task has put aside, with what was raised for them."""
+        """The dead letters of a task, each with its error."""
         return list(self._task(task).letters)
 
     def error(self, task: str | None = None) -> Failure | None:
-        """Why the first record was left out or put aside; None if none was."""
+        """Why the first record was skipped or became a dead letter; None if none was."""
         return self._task(task).first_error
 
     def _task(self, name: str | None) -> TaskResult:
@@ -130,7 +133,7 @@ class JobResult:
 def _no_task(spec: JobSpec, cause: str, names: list[str]) -> SardonyxError:
     return SardonyxError(
         "SX-TEST-TASK",
-        f"which task of job {spec.name} is meant is not clear",
+        f"it is not clear which task of job {spec.name} is meant",
         cause=cause,
         fix=f"name one of {', '.join(names)}",
         where={"job": spec.name},

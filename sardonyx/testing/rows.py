@@ -1,4 +1,4 @@
-"""Rows that a test gives, made into what a job's inputs would have read."""
+"""Turn the rows that a test gives into what a job's inputs would have read."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _NOTHING: pa.Schema = pa.schema([])
 
 
 class GivenRows:
-    """Stands in for a bounded input: a :class:`sardonyx.connectors.base.SplitInput` whose pieces carry their rows themselves."""
+    """Replaces a bounded input: a :class:`sardonyx.connectors.base.SplitInput` whose splits carry their rows."""
 
     def __init__(self, table: pa.Table, rows: int) -> None:
         self._table = table
         self._rows = rows
 
     def splits(self) -> Iterator[Split]:
-        """The rows in order, as many a piece as a batch takes."""
+        """The rows in order; each split holds as many as a batch takes."""
         for piece in block.encode(self._table, max_rows=self._rows):
             yield Split({"block": base64.b64encode(piece.value).decode()}, piece.rows)
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """The rows of one piece."""
+        """The rows of one split."""
         return block.decode([base64.b64decode(data["block"])])
 
     def __getstate__(self) -> dict[str, int]:
-        """What travels to Spark's workers: they are sent each piece by itself, and need no more."""
+        """What travels to Spark's workers: each split is sent by itself, so they need no table."""
         return {"_rows": self._rows}
 
 
@@ -49,7 +49,7 @@ def table_of(task: TaskSpec, rows: Rows) -> pa.Table:
     """Rows of an input task as a table; with the types of its schema, if it has one.
 
     Raises:
-        SardonyxError: ``SX-TEST-ROWS``, a column has no one type, or they do not fit the schema.
+        SardonyxError: ``SX-TEST-ROWS``, a column mixes types, or the rows do not fit the schema.
     """
     if isinstance(rows, pa.Table):
         table = rows
@@ -120,8 +120,8 @@ def _fitted(task: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _unfit(task: str, cause: str) -> SardonyxError:
     return SardonyxError(
         "SX-TEST-ROWS",
-        f"the rows that are given for input {task!r} are not such as it could have read",
+        f"input {task!r} could not have read the rows that the test gives it",
         cause=cause,
-        fix="give each column one type, that of the schema where the input has one",
+        fix="give each column one type: that of the schema, if the input has one",
         where={"task": task},
     )

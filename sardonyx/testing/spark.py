@@ -9,13 +9,13 @@ from sardonyx.runtime.settings import SparkSettings
 from spark_tasks.session import SparkSession, is_alive, start_session, stop_session
 
 MASTER = "local[2]"
-"""Whatever the settings say: a test runs here, and two cores show what happens when a batch is cut into slices."""
+"""Not from the settings: tests run on this machine, and two cores show what happens when a batch is cut into slices."""
 
 _lock = threading.Lock()
 
 
 def shared_session() -> SparkSession:
-    """The session of this process: the one that is active, or one that is started now and stopped with the process.
+    """The active session of this process. If there is none, start one, and stop it when the process ends.
 
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-SPARK-START``.

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import dataset
 
 from sardonyx.connectors.base import Split
+from sardonyx.connectors.custom import CustomInput
 from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import TaskSpec
@@ -275,3 +276,32 @@ def test_a_connector_that_is_wrong_is_found_out():
         "test_the_same_splits_are_listed_every_time",
         "test_the_splits_together_are_everything",
     ]
+
+
+class Custom:
+    """An input as a user writes it: a plain dict for a split, a list of dicts for rows."""
+
+    def splits(self):
+        yield {"rows": 3}
+
+    def read(self, data):
+        return ROWS[: data["rows"]]
+
+
+class TestCustomInput(InputSuite):
+    def make(self):
+        return Custom()
+
+    def expected(self):
+        return ROWS[:3]
+
+
+def test_our_connectors_are_tested_as_they_are_and_others_as_a_job_calls_them():
+    """A user's class is called through what Sardonyx puts around it; one of ours is not."""
+
+    class Ours(InputSuite):
+        def make(self):
+            return as_input("generator", count=3)
+
+    assert type(Ours()._connector()) is type(as_input("generator", count=3))
+    assert isinstance(TestCustomInput()._connector(), CustomInput)

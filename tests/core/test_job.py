@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import sardonyx
 from sardonyx import Job, blackhole, files, generator, kafka
 from sardonyx.core.errors import FunctionError, JobInvalid
 from sardonyx.core.spec import DEFAULT_BATCH_SIZE, OnError, decode_spec, encode_spec
@@ -193,3 +194,9 @@ def test_importing_sardonyx_is_light():
         "assert sardonyx.__version__ and set(sardonyx.__all__) <= {*dir(sardonyx), *sardonyx._LATER}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_public_name_can_be_imported():
+    """What ``sardonyx`` lists is there, also what it imports only when it is first used."""
+    assert [name for name in sardonyx.__all__ if not hasattr(sardonyx, name)] == []
+    assert sardonyx.Split({"file": "a"}, rows=2).rows == 2
