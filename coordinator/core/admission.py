@@ -6,12 +6,11 @@ coordinator itself could not go on, since a request in the inbox may come from a
 
 from __future__ import annotations
 
-import graphlib
 import re
 from collections.abc import Iterator
 
+from sardonyx.core import structure
 from sardonyx.core.errors import Failure
-from sardonyx.core.graph import order_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
@@ -45,27 +44,22 @@ def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
 
 def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
     names = [task.name for task in spec.catalog]
-    known = set(names)
     for name in [spec.name, *names]:
         if not NAME.fullmatch(name):
             yield "SX-JOB-STRUCTURE", f"{name[:80]!r} cannot be a name"
-    if len(known) < len(names):
+    if structure.repeated_names(spec):
         yield "SX-JOB-STRUCTURE", "two tasks have the same name"
-    if len(set(spec.workflow)) < len(spec.workflow):
+    if structure.repeated_edges(spec):
         yield "SX-JOB-STRUCTURE", "the workflow names an edge twice"
-    for edge in spec.workflow:
-        for name in edge:
-            if name not in known:
-                yield "SX-JOB-STRUCTURE", f"the workflow names a task that the catalog does not have: {name[:80]!r}"
-    try:
-        order_of(spec)
-    except graphlib.CycleError as error:
-        yield "SX-JOB-CYCLE", f"the workflow has a cycle: {' -> '.join(error.args[1])}"
+    for unknown in structure.unknown_tasks(spec):
+        yield "SX-JOB-STRUCTURE", f"the workflow names a task that the catalog does not have: {unknown.name[:80]!r}"
+    if cycle := structure.cycle_in(spec):
+        yield "SX-JOB-CYCLE", f"the workflow has a cycle: {' -> '.join(cycle)}"
     if not spec.catalog:
         yield "SX-JOB-STRUCTURE", "the job has no tasks"
-    sources, targets = {edge[0] for edge in spec.workflow}, {edge[1] for edge in spec.workflow}
+    reached, left = structure.reached(spec), structure.left(spec)
     for task in spec.catalog:
-        yield from _task_problems(task, has_in=task.name in targets, has_out=task.name in sources)
+        yield from _task_problems(task, has_in=task.name in reached, has_out=task.name in left)
 
 
 def _task_problems(task: TaskSpec, *, has_in: bool, has_out: bool) -> Iterator[tuple[str, str]]:

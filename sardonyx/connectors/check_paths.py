@@ -1,4 +1,4 @@
-"""Whether the files that a job names are there, as far as it can be seen from here, before anything is started."""
+"""Check the files and directories that a job names, as far as the client's machine shows them, before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.text import near
 
 _PIECES = 1000
-"""Of how many pieces of an input the beginning is looked at; what is behind is found out when it is read."""
+"""Splits of an input that are checked; peers check the others when they read them."""
 
 
 def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
@@ -22,7 +22,7 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
 
     Args:
         spec: the job; connectors and options must be valid.
-        leave: names of tasks that are not looked at, because theirs are not.
+        leave: names of tasks to skip, because their options are not valid.
 
     Raises:
         JobInvalid: with every problem: ``SX-INPUT-...`` (missing, unreadable, a schema that does not fit the header),
@@ -37,7 +37,7 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
 
 
 def _input(task: TaskSpec) -> Iterator[SardonyxError]:
-    """What a peer would say when it plans the job, by the same code; a missing file with what lies there instead."""
+    """The errors that a peer would raise when it plans the job, from the same code; a missing file with the nearest name."""
     from sardonyx.connectors.files.input import FilesInput
 
     missing = [path for path in paths_of(task.options) if not Path(path).exists() and not _matches(path)]
@@ -70,7 +70,7 @@ def _output(task: TaskSpec) -> Iterator[SardonyxError]:
     if not parent.is_dir():
         yield OutputError(
             "SX-OUTPUT-NOT-DIRECTORY",
-            f"task {task.name!r}: {parent} is a file, and results go into a directory",
+            f"task {task.name!r}: {parent} is a file, but an output is a directory",
             fix="give another path, or move the file away",
             where=where,
         )
@@ -82,18 +82,18 @@ def _output(task: TaskSpec) -> Iterator[SardonyxError]:
             yield OutputError(
                 "SX-OUTPUT-NOT-EMPTY",
                 f"task {task.name!r}: {path} is not empty",
-                cause=f"it holds {', '.join(there[:3])}{f' and {len(there) - 3} more' if len(there) > 3 else ''}",
+                cause=f"it contains {', '.join(there[:3])}{f' and {len(there) - 3} more' if len(there) > 3 else ''}",
                 fix='give mode="append" to add to it, mode="overwrite" to replace it, or another path',
                 where=where,
             )
 
 
 def _how_far(path: Path) -> str:
-    """Which part of a path is there, and what lies beside the part that is not."""
+    """Which part of a path exists, and the nearest name to the part that does not."""
     known = next(parent for parent in path.parents if parent.exists())
     missing = path.relative_to(known).parts[0]
     try:
         beside = [entry.name for entry in islice(known.iterdir(), 1000)] if known.is_dir() else []
     except OSError:
         beside = []
-    return f"{known} is there, but holds no {missing}{near(missing, beside)}"
+    return f"{known} exists, but does not contain {missing}{near(missing, beside)}"

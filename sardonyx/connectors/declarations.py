@@ -63,9 +63,9 @@ def files(
     sep: str | None = None,
     quote: str | None = None,
     escape: str | None = None,
-    nullValue: str | None = None,  # noqa: N803 - Spark's own name, in which it stands in every Spark job
+    nullValue: str | None = None,  # noqa: N803 - Spark's own name, as in every Spark job
     encoding: str | None = None,
-    multiLine: bool | None = None,  # noqa: N803 - likewise
+    multiLine: bool | None = None,  # noqa: N803 - Spark's own name
     split_size: str | None = None,
     mode: Literal["error", "append", "overwrite"] | None = None,
     compression: str | None = None,
@@ -78,14 +78,14 @@ def files(
         schema: input: columns and their Spark types, ``"carrier string, dep_delay double"``; may name just some of a
             file's columns. Needed for json; without it csv gives strings, and parquet what the files say.
         header: csv: whether the first line names the columns. Input: false by default; output: true.
-        sep: csv input: what stands between two values, ``,`` by default; this and the next five are as in Spark's reader.
-        quote: csv input: what values are put in that hold a separator.
-        escape: csv input: what stands before a quote within quotes.
+        sep: csv input: the separator between two values, ``,`` by default; this and the next five are as in Spark's reader.
+        quote: csv input: the character around values that contain a separator.
+        escape: csv input: the character before a quote within quotes.
         nullValue: csv input: how a missing value is written.
         encoding: input: of csv, json and text; UTF-8 by default.
-        multiLine: csv input: whether a value may hold line breaks; each file is then read at one go.
-        split_size: input: how much is read at one go, such as ``"4 MiB"``.
-        mode: output: what to do if the directory holds something: ``error`` (the default), ``append``, ``overwrite``.
+        multiLine: csv input: whether a value may contain line breaks; each file is then one split.
+        split_size: input: the size of a split, such as ``"4 MiB"``.
+        mode: output: what to do if the directory is not empty: ``error`` (the default), ``append``, ``overwrite``.
         compression: output: the codec of the format, such as ``zstd`` or ``gzip``.
     """
     return _connector("files", locals())
@@ -106,10 +106,10 @@ def kafka(
     value_schema: str | None = None,
     register: bool | None = None,
 ) -> Connector:
-    """A Kafka topic that belongs to the user, one record a message; it is read and written in place.
+    """A Kafka topic of the user's, one record a message; it is read and written in place.
 
     Args:
-        topic: its name. As output it is created if it is missing.
+        topic: its name. An output topic is created if it is missing.
         format: ``json`` (an object a record), ``raw`` (the bytes), ``avro`` or ``protobuf`` (with a schema registry).
         schema: input, all but raw: columns and their Spark types. Without it, json: they are inferred; avro and protobuf:
             they are those of the schemas that the records were written with.
@@ -118,12 +118,12 @@ def kafka(
         key: output: the column that becomes the record's key.
         partitions: output: how many the topic gets if it has to be created.
         registry: avro and protobuf: address of the schema registry, such as ``"http://registry:8081"``. Without it the
-            setting ``kafka.schema_registry`` of whoever runs the task.
-        subject: output, avro and protobuf: what a schema is registered as: by the topic (the default), by the
-            record's name, or by both.
+            setting ``kafka.schema_registry`` of the peer that runs the task.
+        subject: output, avro and protobuf: the name under which a schema is registered: the topic's (the default), the
+            record's, or both.
         value_schema: output, avro: the schema as JSON. Without it, it follows from the types of the rows.
-        register: output, avro and protobuf: whether a schema that the registry does not have is registered; true by
-            default. False: it must be there.
+        register: output, avro and protobuf: whether to register a schema that the registry does not have; true by
+            default. False: it must be there already.
     """
     return _connector("kafka", locals())
 
@@ -136,12 +136,12 @@ def generator(
     rate: float | None = None,
     columns: Mapping[str, Any] | None = None,
 ) -> Connector:
-    """Rows made up on the spot, the same ones for the same seed: for trying and measuring.
+    """Generated rows, the same ones for the same seed: for trials and measurements.
 
     Args:
         count: how many rows.
         seed: 0 by default.
-        rate: rows a second; None: as fast as they are taken.
+        rate: rows a second; None: as fast as they are read.
         columns: what each row holds: a kind, or a mapping with ``kind`` and its settings, by name; see ``GENERATED``.
     """
     return _connector("generator", locals())
@@ -165,16 +165,16 @@ def sql(
 
     Args:
         url: ``postgresql://host:5432/name`` or ``sqlite:////path/to/file``, with or without ``jdbc:`` in front. No
-            password in it: it would stand in ZooKeeper for all to read.
+            password in it: everyone who can read ZooKeeper could read it.
         table: its name, with its schema in front if need be (``sales.orders``).
         query: input, instead of table: one SELECT.
         schema: input: columns and their Spark types, as in ``files``; may name just some of them. Without it, what the
             database says.
-        split_by: input: the column by whose values the input is cut into pieces that are read in parallel.
-        splits: input: into how many; by default pieces of some 50,000 rows.
+        split_by: input: the column by whose values the input is split, to read it in parallel.
+        splits: input: how many splits; by default each has about 50,000 rows.
         mode: output: ``append`` (the default) or ``upsert``: a row replaces the one with the same key.
-        key: output, upsert: the column or columns that tell rows apart; the table must say that they are unique.
-        user: who logs in, unless the URL says so.
+        key: output, upsert: the column or columns that identify a row; the table must declare them unique.
+        user: the database user, unless the URL names it.
         password_env: the environment variable that holds the password, where peers and Spark workers run.
     """
     return _connector("sql", locals())
@@ -182,7 +182,7 @@ def sql(
 
 @_declares
 def console(rows: int | None = None) -> Connector:
-    """An output that prints rows where the peer runs: for looking on. What is printed is not exactly once.
+    """An output that prints rows where the peer runs, to watch a job. What it prints is not exactly once.
 
     Args:
         rows: how many of a batch, at most; 20 by default.
@@ -192,7 +192,7 @@ def console(rows: int | None = None) -> Connector:
 
 @_declares
 def blackhole() -> Connector:
-    """An output that forgets what it is given: for measuring."""
+    """An output that discards its rows: for measurements."""
     return Connector("blackhole")
 
 
@@ -201,7 +201,7 @@ def _connector(name: str, given: Mapping[str, Any]) -> Connector:
 
 
 def normal(connector: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in the one form in which they stand in a spec, however they were written (Python, YAML, TOML)."""
+    """Options in the form that a spec has, whatever they were written in (Python, YAML, TOML, JSON)."""
     found = {str(key): _plain(value) for key, value in options.items()}
     if connector == "kafka":
         found.setdefault("format", "json")
@@ -211,7 +211,7 @@ def normal(connector: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def absolute(connector: str, options: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The same options with relative paths of files laid against ``base``."""
+    """The same options with relative paths made absolute against ``base``."""
     found = dict(options)
     if connector == "files" and "path" in found:
         path = found["path"]
@@ -248,8 +248,8 @@ def _plain(value: Any) -> Any:
 
 
 def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> list[SardonyxError]:
-    """Everything that is wrong with a connector as it stands at one end of a job; the caller adds where."""
-    if is_custom(connector):  # what it takes, only its class knows
+    """Everything that is wrong with the connector of an input or output; the caller adds the task."""
+    if is_custom(connector):  # only the user's class knows its options
         return []
     if connector not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]

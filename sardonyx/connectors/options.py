@@ -1,4 +1,4 @@
-"""What each connector accepts: its options, as input and as output, each with what it may be. Pure."""
+"""The options that each connector accepts as an input and as an output, and the values that each option may have. Pure."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Option(msgspec.Struct, frozen=True):
     """One option of a connector."""
 
     type: Any
-    """What msgspec takes as a type."""
+    """A type as msgspec takes it."""
     wanted: str
-    """What it may be, in words."""
+    """The values that it may have, in words."""
     required: bool = False
     formats: tuple[str, ...] = ()
-    """The formats that know it; empty: all."""
+    """The formats that have this option; empty: all."""
     required_by: tuple[str, ...] = ()
-    """The formats that cannot do without."""
+    """The formats that need it."""
     check: Callable[[Any], str] = lambda _: ""
     """What is wrong with a value of the right type; empty: nothing."""
     secret: bool = False
-    """Whether a wrong value may hold something that must not be shown."""
+    """Whether a wrong value may contain a secret, so that messages must not show it."""
 
 
 def _one_path(path: str) -> str:
     if SCHEME.match(path):
-        return "only paths of the file system can be read and written so far (a mounted one will do)"
+        return "only paths of the file system can be read and written so far (a mounted one works)"
     return "" if path else "it is empty"
 
 
@@ -50,20 +50,24 @@ def _paths(path: str | list[str]) -> str:
 
 
 def _topic(topic: str) -> str:
-    return "" if _TOPIC.fullmatch(topic) and topic not in (".", "..") else "Kafka has no such topic names"
+    return (
+        ""
+        if _TOPIC.fullmatch(topic) and topic not in (".", "..")
+        else "the name of a topic has at most 249 letters, digits, dots, - and _"
+    )
 
 
 def _position(*words: str) -> Callable[[Any], str]:
     def check(position: str | dict[str, int]) -> str:
         if isinstance(position, dict):
             good = position and all(key.isdecimal() and offset >= 0 for key, offset in position.items())
-            return "" if good else "offsets are numbers from 0 on, by the number of their partition"
+            return "" if good else "offsets are whole numbers of at least 0, by the number of their partition"
         if position in words:
             return ""
         try:
             moment = datetime.fromisoformat(position)
         except ValueError:
-            return "it is neither a known word nor a time"
+            return f"it is neither a time nor one of {', '.join(words)}"
         return "" if moment.tzinfo else "a time needs its zone, such as Z or +01:00"
 
     return check
@@ -71,7 +75,7 @@ def _position(*words: str) -> Callable[[Any], str]:
 
 def _size(text: str | int) -> str:
     try:
-        return "" if units.size(text) > 0 else "it must be more than nothing"
+        return "" if units.size(text) > 0 else "it must be more than 0"
     except ValueError as error:
         return str(error)
 
@@ -81,21 +85,25 @@ def _database(url: str) -> str:
     if parts.scheme not in ("postgresql", "postgres", "sqlite"):
         return "the databases are PostgreSQL (postgresql://) and SQLite (sqlite:///)"
     if parts.password or {"password", "sslpassword"} & {name.lower() for name in parse_qs(parts.query)}:
-        return "it holds a password, and everybody may read a job's spec; name a variable that holds it in password_env"
+        return "it contains a password, and anyone may read a job's spec; put the name of a variable into password_env instead"
     if parts.scheme == "sqlite" and (parts.netloc or parts.path in ("", "/", "/:memory:")):
-        return "SQLite needs the path of a file, behind three slashes"
+        return "SQLite needs the path of a file after three slashes"
     return ""
 
 
 def _registry(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        return "it is no address of a web server"
-    return "it holds a password; set kafka.schema_registry where peers run instead" if parts.password else ""
+        return "it is not the address of a web server"
+    return "it contains a password; set kafka.schema_registry where peers run instead" if parts.password else ""
 
 
 def _variable(name: str) -> str:
-    return "" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "it is a variable's name, not what it holds"
+    return (
+        ""
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        else "it is not the name of a variable (write the name, not the password)"
+    )
 
 
 def _columns_given(names: list[str]) -> str:
@@ -115,7 +123,7 @@ def _character_or_none(text: str) -> str:
 
 
 def _columns(columns: dict[str, Any]) -> str:
-    """Kinds and settings of generated columns; whether the settings fit is found out when rows are made."""
+    """Kinds and settings of generated columns; the generator checks the values of the settings when it starts."""
     for name, given in columns.items():
         settings = {"kind": given} if isinstance(given, str) else given
         kind = settings.get("kind") if isinstance(settings, dict) else None
@@ -144,7 +152,7 @@ GENERATED = {
     "choice": ("of",),
     "moment": ("start", "step"),
 }
-"""Kinds of columns that the generator makes, and their settings."""
+"""The kinds of columns that the generator makes, and their settings."""
 
 CODECS = {
     "parquet": ("snappy", "zstd", "gzip", "lz4", "brotli", "none"),
@@ -257,17 +265,17 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
     "blackhole": {"output": {}},
     "console": {"output": {"rows": Option(int, "a number from 1 on", check=_from(1))}},
 }
-"""Connector -> what it can be used as -> the options that it then has."""
+"""Connector -> its uses -> the options that it has in each."""
 
 
 def together(connector: str | None, use: Use, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What is wrong with options that are each fine, and what to do about it; None: nothing."""
+    """What is wrong with options that do not fit together, and the fix; None: nothing."""
     if connector != "sql":
         return None
     if use == "input" and ("table" in options) == ("query" in options):
-        return "sql as an input reads a table or a query", "give one of the two"
+        return "sql as an input reads either a table or a query", "give one of the two"
     if use == "input" and "splits" in options and "split_by" not in options:
-        return "sql: splits needs split_by", "name the column by whose values the input is cut"
+        return "sql: splits needs split_by", "name the column by whose values the input is split"
     if use == "output" and (options.get("mode") == "upsert") != ("key" in options):
         return 'sql: key and mode="upsert" belong together', 'give both, or neither (mode="append")'
     return None

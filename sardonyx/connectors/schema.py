@@ -1,7 +1,7 @@
 """Spark's schema strings, read without a JVM: ``"carrier string, dep_delay double"`` as an Arrow schema. Pure.
 
 The types mean what they mean to Spark: ``timestamp`` is a moment (microseconds, UTC), ``timestamp_ntz`` has no zone,
-``int`` has 32 bits. Column names may stand in backticks; ``NOT NULL`` and ``COMMENT '...'`` may follow a type.
+``int`` has 32 bits. Column names may be quoted with backticks; ``NOT NULL`` and ``COMMENT '...'`` may follow a type.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Parser:
             if match is None:
                 rest = self._ddl[at:]
                 at += len(rest) - len(rest.lstrip())
-                raise self._wrong(f"{self._ddl[at]!r} cannot stand here", at)
+                raise self._wrong(f"{self._ddl[at]!r} is not allowed here", at)
             kind = match.lastgroup or ""
             tokens.append(_Token(kind, match[kind], match.start(kind)))
             at = match.end()
@@ -115,10 +115,10 @@ class _Parser:
                 self._expect(",", f"after column {fields[-1].name!r}")
             token = self._take()
             if token.kind not in ("word", "quoted"):
-                raise self._wrong("a column's name should stand here", token.at)
+                raise self._wrong("a column's name should come here", token.at)
             name = token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
             if name.lower() in names:
-                raise self._wrong(f"column {name!r} stands there twice (Spark does not tell case apart)", token.at)
+                raise self._wrong(f"column {name!r} is there twice (Spark ignores case)", token.at)
             names.add(name.lower())
             self._accept(":")
             if self._token.kind == "end" or self._token.text in (",", end):
@@ -143,7 +143,7 @@ class _Parser:
         token = self._take()
         name = token.text.lower()
         if token.kind != "word":
-            raise self._wrong("a type should stand here", token.at)
+            raise self._wrong("a type should come here", token.at)
         if name in _DECIMALS:
             return self._decimal(token)
         if name in ("varchar", "char"):
@@ -176,7 +176,7 @@ class _Parser:
         if not 1 <= precision <= _MAX_PRECISION or not 0 <= scale <= precision:
             raise self._wrong(
                 f"decimal({precision}, {scale}) does not exist: 1 to {_MAX_PRECISION} digits, "
-                "and no more of them behind the point than there are",
+                "and no more of them after the point than there are",
                 token.at,
             )
         return pa.decimal128(precision, scale)
@@ -187,7 +187,7 @@ class _Parser:
         while len(numbers) < most:
             number = self._take()
             if not number.text.isdecimal():
-                raise self._wrong(f"a whole number should stand in {name}(...)", number.at)
+                raise self._wrong(f"{name}(...) should contain a whole number", number.at)
             numbers.append(int(number.text))
             if not self._accept(","):
                 break

@@ -60,7 +60,7 @@ class Task:
         return Edge(self, of="failed")
 
     def where(self, condition: Function) -> Edge:
-        """Those of this task's results for which ``condition`` holds.
+        """The results of this task for which ``condition`` holds.
 
         ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool.
         """
@@ -189,19 +189,19 @@ class Job:
             after: the task or tasks whose results it reads.
             params: keyword arguments for ``fn``: plain JSON data.
             sequential: one peer at a time.
-            min_peers: it is not begun before so many virtual peers are free for it.
-            max_peers: no more than so many at a time. None: as many as there are partitions.
-            batch_size: rows a micro-batch aims at.
+            min_peers: the task begins only when this many virtual peers are free for it.
+            max_peers: at most this many peers at a time. None: as many as there are partitions.
+            batch_size: how many rows (not bytes) a batch aims at.
             batch_timeout: how long a batch waits to fill, such as ``"100 ms"``.
             on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"skip"`` or ``"dead_letter"``, or an
                 ``OnError(retries=..., backoff=..., then=...)``.
             group_by: the column or columns, or the function, by which rows belong together: all with equal keys go to
                 one peer at a time, in order.
-            lifecycle: a class with ``start``, ``before_batch``, ``after_batch`` and ``stop``, or some of them; made
-                once for each peer that runs the task.
-            fuse: run in the micro-batches of the task before it, without a queue between the two. That is faster, and gives up
-                what a queue is for: the two share their peers, are begun, fail and are run again together, and nothing that
-                passes between them can be looked at. Still exactly once.
+            lifecycle: a class with ``start``, ``before_batch``, ``after_batch`` and ``stop``, or some of them; each peer
+                that runs the task makes one instance.
+            fuse: run in the batches of the task before it, without a queue between the two. That is faster, and gives up
+                what a queue is for: the two share their peers, begin, fail and run again together, and nothing that
+                passes between them can be inspected. Still exactly once.
             doc: what it does, in a sentence.
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
@@ -244,13 +244,13 @@ class Job:
         return spec
 
     def data(self) -> dict[str, Any]:
-        """The job as it would stand in a YAML file: everything as it was given, names given twice included."""
+        """The job as a YAML file would have it: everything as it was given, including names that were given twice."""
         found = {"name": self.name, **self._settings, "workflow": self._workflow, "catalog": self._catalog}
         return found | ({"routes": self._routes} if self._routes else {})
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The functions that were given as such, by the name under which they stand in the spec."""
+        """The functions that were given as objects, by their names in the spec."""
         return dict(self._functions)
 
     @property
@@ -323,7 +323,7 @@ class Job:
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A task's common settings out of the arguments of the method that took them, as they stand in a catalog."""
+    """A task's common settings, as a catalog has them, from the arguments of the method."""
     found = {key: arguments[key] for key in ("min_peers", "max_peers", "batch_size", "batch_timeout", "doc")}
     if arguments["params"] is not None:
         found["params"] = arguments["params"]

@@ -1,4 +1,4 @@
-"""A job's own modules as a zip: what lies beside the spec, the same bytes for the same files. No pickled code.
+"""A job's own modules as a zip: the modules beside the spec, the same bytes for the same files. No pickled code.
 
 The zip is stored in ZooKeeper under its sha256 and put on the path of the peers that run the job.
 """
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from sardonyx.core.errors import JobInvalid, SardonyxError
 
 MAX_BYTES = 768 * 1024
-"""ZooKeeper holds nodes of up to 1 MiB; beside the zip there must be room for the request around it."""
+"""A node in ZooKeeper holds up to 1 MiB, and the request around the zip needs room, too."""
 
 _LEFT_OUT = frozenset({"__pycache__", "venv", "env", "site-packages", "dist-packages", "node_modules", "build", "dist"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The first moment that a zip can hold; every file gets it, so that only contents count."""
+"""The earliest time that a zip can hold. Every file gets it, so that only the contents decide the hash."""
 
 
 class Bundle(NamedTuple):
-    """A zip of modules, and the hash that it is known by."""
+    """A zip of modules, and its hash."""
 
     data: bytes
     sha256: str
@@ -56,7 +56,7 @@ def build(root: Path) -> Bundle:
                     f"the modules beside the spec make a zip of {len(data) // 1024} KiB; "
                     f"the limit is {MAX_BYTES // 1024} KiB",
                     cause=f"of {len(sizes)} modules in {root} the largest, zipped, are {largest}",
-                    fix="put the spec into a folder with only the modules that it needs, or install them on the peers",
+                    fix="move the spec into a folder with only the modules that it needs, or install them on the peers",
                     where={"path": root},
                 )
             ]
@@ -65,7 +65,7 @@ def build(root: Path) -> Bundle:
 
 
 def top_level(root: Path) -> set[str]:
-    """The names under which what is in the bundle of ``root`` can be imported."""
+    """The top-level names of the modules and packages in the bundle of ``root``."""
     return {Path(name).parts[0].removesuffix(".py") for name in _modules(root, "", deep=False)}
 
 
@@ -87,5 +87,5 @@ def _modules(folder: Path, prefix: str, *, deep: bool = True) -> Iterator[str]:
 
 
 def _loops(folder: Path) -> bool:
-    """Whether a folder is a link to one that it is in."""
+    """Whether a folder is a link to one of its own parents."""
     return folder.is_symlink() and folder.resolve() in folder.absolute().parents

@@ -139,14 +139,14 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
             if wrong:
                 code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-CONNECTOR"
                 fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
-                problems.append(_problem(name, f"{wrong} cannot travel with the job", fix, code=code))
+                problems.append(_problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
     fields = _fields(TaskSpec, written, name, problems)
     return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
 def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnError:
-    """A mapping, or only the word for what happens in the end."""
+    """A mapping, or only the word for ``then``."""
     if isinstance(written, str):
         written = {"then": written}
     if not isinstance(written, Mapping):
@@ -162,14 +162,14 @@ def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnEr
 
 
 def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:
-    """Conditions by link. One that says nothing is left out, so that equal jobs give equal specs."""
+    """Conditions by link. An empty one is left out, so that equal jobs give equal specs."""
     if not isinstance(written, Mapping):
         problems.append(_problem("", f"routes is a mapping of links, not {_kind(written)}", "see docs/jobs.md"))
         return {}
     found: dict[str, Route] = {}
     for link, entry in written.items():
         if not isinstance(entry, Mapping):
-            fix = "write what goes over the link: of (results or failed), where (module:function), or both"
+            fix = "write which records use the link: of (results or failed), where (module:function), or both"
             problems.append(_problem("", f"the route of {_shown(link)} is a mapping, not {_kind(entry)}", fix))
             continue
         route = Route(**_fields(Route, entry, "", problems, what=f"the route of {link}"))
@@ -186,7 +186,7 @@ def _fields(
     skip: tuple[str, ...] = (),
     what: str = "",
 ) -> dict[str, Any]:
-    """The values that can be read, by field; what cannot is added to ``problems``."""
+    """The values that can be read, by field; the others are added to ``problems``."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = {name: field for name, field in fields.items() if name not in skip}
     named = [name for name in fields if name not in _DECIDED_BY_US]
@@ -203,7 +203,7 @@ def _fields(
             continue
         try:
             value = msgspec.convert(written[name], field.type)
-            if value != field.default:  # what is said and what is left unsaid give the same spec
+            if value != field.default:  # a default that is written and one that is not give the same spec
                 values[name] = value
         except msgspec.ValidationError as error:
             wanted = _WANTED.get(name) or _choice(field.type)
@@ -224,7 +224,7 @@ def _choice(kind: Any) -> str:
 
 
 def _plain(value: Any, at: str) -> tuple[Any, str]:
-    """The value as JSON holds it (tuples become lists), and what in it cannot stand there."""
+    """The value as JSON holds it (tuples become lists), and the part of it that JSON cannot hold."""
     if isinstance(value, Mapping):
         found: dict[str, Any] = {}
         wrong = ""

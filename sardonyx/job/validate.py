@@ -1,13 +1,12 @@
-"""Whether a job can run: every problem at once, each with where it is and what to do.
+"""Check whether a job can run, and report every problem at once, each with its task and its fix.
 
-One place for jobs from Python, YAML and TOML, on the client and again on the coordinator. The structure is checked
-without touching anything; with ``import_functions`` the functions are imported and looked at;
-:func:`check_places` looks at files and directories.
+All jobs come through here, from Python, YAML, TOML and JSON. The first checks look at the structure only. With
+``import_functions`` the functions are imported and checked, too. :func:`check_places` checks files and directories.
+:mod:`coordinator.core.admission` repeats the few structural rules that the coordinator depends on.
 """
 
 from __future__ import annotations
 
-import graphlib
 import inspect
 import os
 import re
@@ -19,9 +18,9 @@ from typing import Any
 
 from sardonyx.connectors import declarations
 from sardonyx.connectors.check_paths import check_places
-from sardonyx.core import units
+from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
-from sardonyx.core.graph import graph_of, is_bounded, order_of
+from sardonyx.core.graph import graph_of, is_bounded
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
 from sardonyx.job import validate_edges
@@ -31,7 +30,7 @@ from sardonyx.runtime import functions as fns
 __all__ = ["MAX_SPEC_BYTES", "check_places", "problems_of", "validate"]
 
 MAX_SPEC_BYTES = 60 * 1024
-"""A spec travels in one ZooKeeper transaction with others; what is larger belongs into files or params of its own."""
+"""A spec is written in one ZooKeeper transaction with other nodes. Larger data belongs into files."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 _RESERVED = ("splits", "parts", "topic", "dead")
@@ -48,8 +47,8 @@ def validate(
 
     Args:
         spec: the job as data.
-        functions: functions at hand, by their ``module:function``; others are imported.
-        import_functions: False: leave functions alone and check the structure only.
+        functions: functions that are already imported, by their ``module:function``; others are imported.
+        import_functions: False: check the structure only.
 
     Raises:
         JobInvalid: with every problem that was found.
@@ -97,7 +96,7 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
         yield SardonyxError(
             "SX-JOB-PARTITIONS",
             f"a job cannot have {spec.partitions} partitions",
-            fix="give 1 or more; it is the most peers that can share a task",
+            fix="give 1 or more; at most as many peers can share a task",
         )
     if spec.failure_limit < 0:
         yield SardonyxError(
@@ -128,7 +127,7 @@ def _names(spec: JobSpec) -> Iterator[SardonyxError]:
                 "SX-JOB-NAME",
                 name,
                 f"a task cannot be called {name!r}",
-                cause="the queues that tasks keep for themselves are called so",
+                cause="the queues that each task keeps for itself have this name",
                 fix="give it another name",
             )
 
@@ -137,53 +136,59 @@ def _bad_name(what: str, name: str) -> SardonyxError:
     return SardonyxError(
         "SX-JOB-NAME",
         f"{what} cannot be called {name!r}",
-        cause="topics, groups and nodes in ZooKeeper are named by it",
+        cause="topics, groups and nodes in ZooKeeper get this name",
         fix="use letters, digits, - and _, beginning with a letter, at most 60 of them",
         where={"task": name} if what == "a task" else {},
     )
 
 
 def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
+    for rule in (_unknown_tasks, _edges, _unlinked_tasks, _cycle):
+        yield from rule(spec)
+
+
+def _unknown_tasks(spec: JobSpec) -> Iterator[SardonyxError]:
+    names = [task.name for task in spec.catalog]
+    for name, other, side in structure.unknown_tasks(spec):
+        message = f"there is no task {name!r} to come {side} it{near(name, names)}"
+        yield problem("SX-JOB-UNKNOWN-TASK", other, message, fix=f"name one of its tasks: {', '.join(names) or 'none'}")
+
+
+def _edges(spec: JobSpec) -> Iterator[SardonyxError]:
     types = {task.name: task.type for task in spec.catalog}
-    edges = [(source, target) for source, target in spec.workflow if source in types and target in types]
-    for source, target in spec.workflow:
-        for name, other, side in ((source, target, "before"), (target, source, "after")):
-            if name not in types:
-                yield problem(
-                    "SX-JOB-UNKNOWN-TASK",
-                    other,
-                    f"there is no task {name!r} to stand {side} it{near(name, types)}",
-                    fix=f"the job's tasks are {', '.join(types) or 'none'}",
-                )
-    for (source, target), count in Counter(edges).items():
+    for source, target in dict.fromkeys(edge for edge in spec.workflow if types.keys() >= set(edge)):
+        count = spec.workflow.count((source, target))
         if count > 1:
             yield problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
         if types[target] == "input":
-            fix = "an input reads its connector only; make it a function task, or take the link away"
+            fix = "make it a function task, or remove the link: an input reads only its connector"
             yield problem("SX-JOB-EDGE", target, f"it is an input, but comes after {source!r}", fix=fix)
         if types[source] == "output":
             fix = f"let {target!r} come after what {source!r} comes after"
             yield problem("SX-JOB-EDGE", source, f"it is an output, but {target!r} comes after it", fix=fix)
-    named = {name for edge in spec.workflow for name in edge}
-    mistyped = named - set(types)  # a task whose name is mistyped where it is linked is not also without a way
+
+
+def _unlinked_tasks(spec: JobSpec) -> Iterator[SardonyxError]:
+    mistyped = {unknown.name for unknown in structure.unknown_tasks(spec)}
+    reached, left = structure.reached(spec), structure.left(spec)
     for task in spec.catalog:
-        if near(task.name, mistyped):
+        if near(task.name, mistyped):  # its name is mistyped in a link: that is the mistake, and is reported
             continue
-        if task.type != "input" and task.name not in {target for _, target in spec.workflow}:
-            yield problem("SX-JOB-NO-WAY-IN", task.name, "no task comes before it", fix="say which with after=...")
-        if task.type != "output" and task.name not in {source for source, _ in spec.workflow}:
-            fix = "let another task or an output come after it, or take it away"
+        if task.type != "input" and task.name not in reached:
+            fix = "name the task before it with after=..., or with an edge in the workflow"
+            yield problem("SX-JOB-NO-WAY-IN", task.name, "no task comes before it", fix=fix)
+        if task.type != "output" and task.name not in left:
+            fix = "add a task or an output after it, or remove it"
             yield problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
-    try:
-        unique = {task.name: task for task in reversed(spec.catalog)}
-        order_of(JobSpec(name=spec.name, workflow=edges, catalog=list(unique.values())))
-    except graphlib.CycleError as error:
-        circle = " -> ".join(error.args[1])
+
+
+def _cycle(spec: JobSpec) -> Iterator[SardonyxError]:
+    if cycle := structure.cycle_in(spec):
         yield SardonyxError(
             "SX-JOB-CYCLE",
-            f"the tasks form a cycle: {circle}",
-            cause="records would run in a circle, and the job could never end",
-            fix="take one of these links away",
+            f"the tasks form a cycle: {' -> '.join(cycle)}",
+            cause="records would go round the cycle, and the job could never end",
+            fix="remove one of these links",
         )
 
 
@@ -193,7 +198,7 @@ def _graph(spec: JobSpec) -> Iterator[SardonyxError]:
 def _connector(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     if task.type == "function":
         if task.connector or task.options:
-            fix = "make it an input or an output, or take connector and options away"
+            fix = "make it an input or an output, or remove connector and options"
             yield problem("SX-JOB-CONNECTOR", task.name, "it is a function task, but has a connector", fix=fix)
         return
     for found in declarations.problems_of(task.connector, task.type, task.options):
@@ -204,7 +209,7 @@ def _connector(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
             "SX-JOB-MODE",
             task.name,
             'it has mode "overwrite", but the job never ends',
-            cause=f"input {unbounded[0]!r} has no end, and what was there is only replaced by a whole result",
+            cause=f"input {unbounded[0]!r} has no end, and overwrite replaces the old files only when the job has ended",
             fix='use mode="append", or give the input an end',
         )
 
@@ -219,11 +224,11 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
         fix = f"give max_peers of {max(1, task.min_peers)} or more, or leave it out"
         yield wrong(f"max_peers ({task.max_peers}) is less than min_peers ({task.min_peers})", fix)
     elif task.min_peers > spec.partitions:
-        message = f"it waits for {task.min_peers} peers, but only {spec.partitions} can share a task"
+        message = f"min_peers is {task.min_peers}, but only {spec.partitions} peers can share a task"
         yield wrong(message, f"give the job partitions={task.min_peers} or more, or the task a smaller min_peers")
     if task.consumption == "sequential" and max(task.max_peers or 1, task.min_peers) > 1:
-        fix = "leave min_peers and max_peers out, or make it concurrent"
-        yield wrong("it is sequential, which is one peer at a time, but asks for more", fix)
+        fix = "remove min_peers and max_peers, or make it concurrent"
+        yield wrong("it is sequential, so it runs on one peer at a time, but asks for more", fix)
     if task.batch_size < 1:
         yield wrong(f"batch_size cannot be {task.batch_size}", "give 1 row or more", "SX-JOB-BATCH")
     try:
@@ -243,8 +248,8 @@ def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
         fix = "give it one: fn=..., or fn: module:function"
         yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:
-        fix = "take params away, or give it a function"
-        yield problem("SX-JOB-FUNCTION", task.name, "it has params, but no function to give them to", fix=fix)
+        fix = "remove params, or give it a function"
+        yield problem("SX-JOB-FUNCTION", task.name, "it has params, but no function that takes them", fix=fix)
     wrong = None if task.fn is None else fns.check_reference(task.fn)
     if wrong is not None:
         yield located(task.name, wrong)
@@ -254,7 +259,7 @@ Find = Callable[[str], Callable[..., Any]]
 
 
 def _find(functions: Mapping[str, Callable[..., Any]], reference: str) -> Callable[..., Any]:
-    """What a ``module:name`` stands for: at hand, or imported."""
+    """The function that ``module:name`` names: given, or imported."""
     fn = functions.get(reference)
     if fn is None:
         return fns.import_function(reference)
@@ -275,7 +280,7 @@ def _function(task: TaskSpec, find: Find) -> Iterator[SardonyxError]:
 
 
 def _same(reference: str, fn: Callable[..., Any]) -> None:
-    """A function at hand must be what peers will find under its name."""
+    """A function that was given must be the one that peers will find under its name."""
     name = reference.partition(":")[2]
     module = sys.modules.get(fn.__module__)
     if getattr(module, name, None) is not fn:
@@ -283,16 +288,16 @@ def _same(reference: str, fn: Callable[..., Any]) -> None:
             "SX-FN-NAME",
             f"{reference!r} does not name a function that peers can import",
             cause=f"the module holds {'something else' if hasattr(module, name) else 'nothing'} under that name",
-            fix="keep the function under the name that it was defined with (decorators: use functools.wraps)",
+            fix="keep the function under the name with which it was defined (in decorators, use functools.wraps)",
             where={"function": reference},
         )
 
 
 def _lifecycle_gives(task: TaskSpec, find: Find) -> bool:
-    """Whether the task's lifecycle may give its function what params do not."""
+    """Whether the task's lifecycle may give its function arguments that are not in params."""
     try:
         return task.lifecycle is not None and validate_edges.gives_arguments(find(task.lifecycle))
-    except FunctionError:  # told where lifecycles are looked at
+    except FunctionError:  # the check of lifecycles reports it
         return True
 
 
@@ -319,11 +324,11 @@ def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iter
             yield problem("SX-FN-PARAMS", task.name, message, fix=fix)
 
 
-# --- What only shows in the whole -------------------------------------------------------------------------------------
+# --- Rules about several tasks -------------------------------------------------------------------------------------
 
 
 def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
-    """An output directory belongs to one output: what lies there may be replaced and cleaned up by it."""
+    """An output directory belongs to one output, which may replace and clean up what is in it."""
     on_files = [task for task in spec.catalog if task.connector == "files"]
     outputs = [task for task in on_files if task.type == "output"]
     for index, task in enumerate(outputs):
@@ -332,7 +337,7 @@ def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
             if _within(path, declarations.paths_of(other.options)[0]) or _within(
                 declarations.paths_of(other.options)[0], path
             ):
-                fix = "give each output a directory of its own, not inside the other's"
+                fix = "give each output its own directory, not inside the other's"
                 yield problem("SX-JOB-PATHS", task.name, f"it writes where {other.name!r} writes", cause=path, fix=fix)
         for other in (task for task in on_files if task.type == "input"):
             for read in declarations.paths_of(other.options):
@@ -347,7 +352,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _topics(spec: JobSpec) -> Iterator[SardonyxError]:
-    """Kafka takes ``.`` and ``_`` in topic names for the same, and refuses the second of two such names."""
+    """Kafka treats ``.`` and ``_`` in topic names alike, and refuses the second of two such names."""
     seen: dict[str, str] = {}
     for link in graph_of(spec, "d", "j").links:
         if not link.owned:
@@ -356,9 +361,9 @@ def _topics(spec: JobSpec) -> Iterator[SardonyxError]:
         if other != link.name:
             yield SardonyxError(
                 "SX-JOB-NAME",
-                f"the queues {other} and {link.name} would have names that Kafka cannot tell apart",
-                cause="to Kafka, . and _ in the name of a topic are the same",
-                fix=f"rename {link.name.partition('.')[0]!r} or {link.target!r}; - instead of _ will do",
+                f"the queues {other} and {link.name} would have names that Kafka cannot distinguish",
+                cause="Kafka treats . and _ in the name of a topic alike",
+                fix=f"rename {link.name.partition('.')[0]!r} or {link.target!r}, for example with - instead of _",
                 where={"task": link.name.partition(".")[0]},
             )
 

@@ -1,6 +1,6 @@
-"""Checks of what stands between tasks (conditions, keys) and around them (errors by record, lifecycles).
+"""Checks of edges (conditions, keys, fusing), of errors by record, and of lifecycles.
 
-A part of :mod:`sardonyx.job.validate`: first the structure, without touching anything, then what is imported.
+A part of :mod:`sardonyx.job.validate`: first the structure, then what is imported.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
-from sardonyx.core.spec import JobSpec, Route, TaskSpec, group_function, is_custom
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, group_function, is_custom
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
 
 HOOKS = ("start", "before_batch", "after_batch", "stop")
-"""What a lifecycle class may have."""
+"""The hooks that a lifecycle class may have."""
 
 
 # --- Structure --------------------------------------------------------------------------------------------------------
 
 
 def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
-    """Conditions and failed-edges: the link is there, and something can come over it."""
+    """Conditions and edges of failed records: the link exists, and its source can give such records."""
     links = [f"{source}.{target}" for source, target in spec.workflow]
     tasks = {task.name: task for task in spec.catalog}
     for link, route in spec.routes.items():
@@ -44,7 +44,7 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
             yield problem(
                 "SX-JOB-ROUTE",
                 source.name,
-                f"its failed records are to go to {link.partition('.')[2]!r}, but it has no function that could fail",
+                f"its failed records go to {link.partition('.')[2]!r}, but it has no function that can fail",
                 fix="take the failed records of a task with a function, or of a kafka input",
             )
         wrong = None if route.where is None else fns.check_reference(route.where)
@@ -52,46 +52,90 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
             yield located(link.partition(".")[2], wrong)
 
 
+class _Fused(NamedTuple):
+    """A task with ``fuse``, and the one task before it, whose batches it would work in."""
+
+    spec: JobSpec
+    task: TaskSpec
+    source: str
+    stage: Stage | None
+    """None: a topic is bound in place before it, or the graph is wrong, which other checks report."""
+
+
 def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
-    """Tasks that are to run in the micro-batches of the one before: there is one such, it has no other reader, and nothing is
-    asked for that only a task with batches of its own could have.
-    """
-    tasks = {task.name: task for task in spec.catalog}
+    """Tasks with ``fuse`` that cannot run in the batches of the task before: see ``_FUSING_RULES``."""
+    names = {task.name for task in spec.catalog}
     stages = _stages_of(spec)
     for task in spec.catalog:
         if not task.fuse:
             continue
-
-        def wrong(message: str, fix: str, name: str = task.name) -> SardonyxError:
-            return problem("SX-JOB-FUSE", name, f"it cannot be fused: {message}", fix=fix)
-
-        before = [source for source, target in spec.workflow if target == task.name and source in tasks]
+        before = [source for source, target in spec.workflow if target == task.name and source in names]
         if task.type == "input" or len(before) > 1:
             how = f"it comes after {', '.join(before)}" if before else "it is an input"
-            yield wrong(how, "a task with fuse comes after exactly one; leave fuse out")
-        if task.type == "input" or len(before) != 1:
-            continue
-        source = before[0]
-        others = [target for each, target in spec.workflow if each == source and target != task.name]
-        if others:
-            yield wrong(f"{others[0]!r} reads what {source!r} gives, too", "leave fuse out: the queue serves both")
-        if spec.route(source, task.name) != Route():
-            yield wrong(f"only a part of what {source!r} gives goes to it", f"let {source!r} give that part alone")
-        stage = next((stage for stage in stages if task in stage.fused), None)
-        if stage is None:  # beside a topic that is bound in place; or the graph is wrong, which is told elsewhere
-            continue
-        own = [name for name in _OF_BATCHES if getattr(task, name) != getattr(_PLAIN, name)]
-        if own:
-            message = f"it has {' and '.join(own)} of its own, but works in the batches of {source!r}"
-            yield wrong(message, "give that to the first of the fused tasks, or leave fuse out")
-        for target in (target for each, target in spec.workflow if each == task.name):
-            if spec.route(task.name, target).of == "failed":
-                message = f"its failed records are to go to {target!r}, but records fail in the whole batch"
-                yield wrong(message, f"give {stage.name!r} an on_error, or leave fuse out")
-        if task.type == "output" and _splits(stage.task) and not _keeps_no_positions(task):
-            message = f"it may keep positions beside its rows, and those of {stage.name!r} begin in Kafka"
-            yield wrong(message, f"leave fuse out, here or between it and {stage.name!r}")
+            found = [(how, "remove fuse: a task with fuse comes after exactly one task")]
+        elif before:
+            stage = next((stage for stage in stages if task in stage.fused), None)
+            fused = _Fused(spec, task, before[0], stage)
+            found = [wrong for rule in _FUSING_RULES if (wrong := rule(fused)) is not None]
+        else:  # nothing comes before it, which the check of the graph reports
+            found = []
+        for message, fix in found:
+            yield problem("SX-JOB-FUSE", task.name, f"it cannot be fused: {message}", fix=fix)
 
+
+def _read_by_others(fused: _Fused) -> tuple[str, str] | None:
+    others = [target for each, target in fused.spec.workflow if each == fused.source and target != fused.task.name]
+    message = f"{others[0]!r} reads what {fused.source!r} gives, too" if others else ""
+    return (message, "remove fuse: a queue serves both") if others else None
+
+
+def _takes_a_part(fused: _Fused) -> tuple[str, str] | None:
+    if fused.spec.route(fused.source, fused.task.name) == Route():
+        return None
+    return (
+        f"only a part of what {fused.source!r} gives goes to it",
+        f"let {fused.source!r} give only that part, or remove fuse",
+    )
+
+
+def _has_batches_of_its_own(fused: _Fused) -> tuple[str, str] | None:
+    own = [name for name in _OF_BATCHES if getattr(fused.task, name) != getattr(_PLAIN, name)]
+    if fused.stage is None or not own:
+        return None
+    message = f"it has {' and '.join(own)} of its own, but works in the batches of {fused.source!r}"
+    return message, "give that to the first of the fused tasks, or remove fuse"
+
+
+def _gives_failed_records(fused: _Fused) -> tuple[str, str] | None:
+    name = fused.task.name
+    targets = [
+        target for each, target in fused.spec.workflow if each == name and fused.spec.route(name, target).of == "failed"
+    ]
+    if fused.stage is None or not targets:
+        return None
+    message = f"its failed records go to {targets[0]!r}, but records fail in the whole batch"
+    first = fused.stage.task
+    return message, "remove fuse" if first.on_error != OnError() else f"give {first.name!r} an on_error, or remove fuse"
+
+
+def _keeps_positions(fused: _Fused) -> tuple[str, str] | None:
+    if fused.stage is None or fused.task.type != "output":
+        return None
+    if not _splits(fused.stage.task) or _keeps_no_positions(fused.task):
+        return None
+    first = fused.stage.name
+    message = f"it may keep positions beside its rows, and those of {first!r} begin in Kafka"
+    return message, f"remove fuse, here or between it and {first!r}"
+
+
+_FUSING_RULES: tuple[Callable[[_Fused], tuple[str, str] | None], ...] = (
+    _read_by_others,
+    _takes_a_part,
+    _has_batches_of_its_own,
+    _gives_failed_records,
+    _keeps_positions,
+)
+"""What makes fusing impossible: each gives the message and the fix, or None."""
 
 _OF_BATCHES = (
     "batch_size",
@@ -103,7 +147,7 @@ _OF_BATCHES = (
     "group_by",
     "lifecycle",
 )
-"""What is said of a task that has batches of its own."""
+"""Settings of a task that has batches of its own."""
 
 _PLAIN = TaskSpec(name="", type="function")
 
@@ -129,7 +173,7 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     yield from _group_by(task)
     if task.on_error.retries < 0:
         message = f"on_error: retries cannot be {task.on_error.retries}"
-        yield problem("SX-JOB-ON-ERROR", task.name, message, fix="give 0 (never again) or more")
+        yield problem("SX-JOB-ON-ERROR", task.name, message, fix="give 0 (no retry) or more")
     try:
         units.seconds(task.on_error.backoff)
     except ValueError as error:
@@ -156,14 +200,14 @@ def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:
         return problem("SX-JOB-GROUP", task.name, message, fix=fix)
 
     if task.type == "input":
-        yield wrong("it is an input, but has group_by", "let the task that reads it have group_by")
+        yield wrong("it is an input, but has group_by", "give group_by to the task that reads it")
     if isinstance(task.group_by, str):
         found = fns.check_reference(task.group_by)
         if found is not None:
             yield located(task.name, found)
         return
     if not task.group_by:
-        yield wrong("group_by names no column", "name one, or leave group_by out")
+        yield wrong("group_by names no column", "name one, or remove group_by")
     if "" in task.group_by:
         yield wrong("group_by names a column without a name", "give each column its name")
     for column, count in Counter(task.group_by).items():
@@ -172,7 +216,7 @@ def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _reads_messages(task: TaskSpec) -> bool:
-    """Whether a task without a function may still meet a record that it cannot read."""
+    """Whether a task without a function may still read a record that it cannot decode."""
     return task.type == "input" and task.connector == "kafka"
 
 
@@ -180,9 +224,11 @@ def _reads_messages(task: TaskSpec) -> bool:
 
 
 def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]) -> Iterator[SardonyxError]:
-    """Conditions, group functions, lifecycles and connectors: they can be imported, and are what they must be.
+    """Conditions, group functions, lifecycles and connectors: each can be imported and has the right kind.
 
-    ``find`` gives what a ``module:name`` stands for, or raises ``FunctionError``.
+    Args:
+        spec: the job.
+        find: returns what ``module:name`` names, or raises ``FunctionError``.
     """
 
     def look(task: str, reference: str | None, check: Callable[[Any], object]) -> Iterator[SardonyxError]:
@@ -214,14 +260,14 @@ def _check_fused(spec: JobSpec, task: TaskSpec, find: Callable[[str], Callable[.
             continue
         try:
             kinds = {fns.takes(each) == "dataframe" for each in (fn, find(other))}
-        except FunctionError:  # told where functions are looked at
+        except FunctionError:  # the check of functions reports it
             continue
         if len(kinds) > 1:
             raise FunctionError(
                 "SX-JOB-FUSE",
                 f"it cannot be fused with {source!r}: one of the two takes a pyspark.sql.DataFrame, the other does not",
-                cause="the one runs in Spark's plan for the whole batch, the other on its workers, slice by slice",
-                fix="write both for DataFrames, or none, or leave fuse out",
+                cause="one runs in Spark's plan for the whole batch, the other on its workers, slice by slice",
+                fix="write both for DataFrames, or neither, or remove fuse",
             )
 
 
@@ -249,12 +295,12 @@ def _check_lifecycle(found: Any) -> None:
     except TypeError as error:
         raise FunctionError(
             "SX-JOB-LIFECYCLE",
-            f"lifecycle {found.__name__!r} cannot be made without arguments",
+            f"lifecycle {found.__name__!r} cannot be created without arguments",
             cause=str(error),
-            fix="let its __init__ take nothing; what it needs to know stands in the context that start is given",
+            fix="remove the arguments of its __init__; start gets a context with what it needs",
             where=where,
         ) from error
-    except ValueError:  # a builtin that tells no signature
+    except ValueError:  # a builtin without a signature
         pass
     if any(callable(getattr(found, hook, None)) for hook in HOOKS):
         return
@@ -263,7 +309,7 @@ def _check_lifecycle(found: Any) -> None:
     raise FunctionError(
         "SX-JOB-LIFECYCLE",
         f"lifecycle {found.__name__!r} has no hook{hints[0] if hints else ''}",
-        cause=f"it has {', '.join(own) or 'nothing of its own'}",
+        cause=f"it has {', '.join(own) or 'no methods'}",
         fix=f"give it one or more of {', '.join(HOOKS)}",
         where=where,
     )

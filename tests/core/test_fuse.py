@@ -189,7 +189,7 @@ def test_failed_records_have_no_way_out_of_the_middle() -> None:
     second = job.task("second", label, after=first, fuse=True)
     job.output("write", blackhole(), after=second)
     job.output("bad", blackhole(), after=second.failed)
-    assert "its failed records are to go to 'bad'" in refused(job)
+    assert "its failed records go to 'bad'" in refused(job)
 
 
 def test_an_output_with_positions_is_not_fused_with_an_input_of_splits() -> None:

@@ -57,7 +57,7 @@ def test_names_in_backticks_comments_and_not_null():
         ("a strin", "did you mean 'string'?"),
         ("a", "column 'a' has no type"),
         ("a int b int", "',' is missing after column 'a'"),
-        ("a int,", "a column's name should stand here"),
+        ("a int,", "a column's name should come here"),
         ("a int, A int", "stands there twice"),
         ("a decimal(50,2)", "does not exist"),
         ("a decimal(1,", "a whole number"),

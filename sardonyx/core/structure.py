@@ -1,0 +1,66 @@
+"""Structural rules of a job's graph as predicates. Pure.
+
+The client reports every breach with a fix (:mod:`sardonyx.job.validate`); the coordinator refuses a job that breaks one
+(:mod:`coordinator.core.admission`), because a request may come from any client. Both ask here, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from sardonyx.core.graph import order_of
+from sardonyx.core.spec import JobSpec
+
+
+class UnknownTask(NamedTuple):
+    """A name in the workflow that no task has."""
+
+    name: str
+    other: str
+    """The task at the other end of the edge."""
+    side: Literal["before", "after"]
+    """Where the unknown one would come, seen from the other."""
+
+
+def repeated_names(spec: JobSpec) -> dict[str, int]:
+    """Names that several tasks have, with how many."""
+    return {name: count for name, count in Counter(task.name for task in spec.catalog).items() if count > 1}
+
+
+def repeated_edges(spec: JobSpec) -> dict[tuple[str, str], int]:
+    """Edges that the workflow has several times, with how often."""
+    return {edge: count for edge, count in Counter(spec.workflow).items() if count > 1}
+
+
+def unknown_tasks(spec: JobSpec) -> Iterator[UnknownTask]:
+    """The ends of edges that name no task of the catalog."""
+    known = {task.name for task in spec.catalog}
+    for source, target in spec.workflow:
+        if source not in known:
+            yield UnknownTask(source, target, "before")
+        if target not in known:
+            yield UnknownTask(target, source, "after")
+
+
+def cycle_in(spec: JobSpec) -> list[str]:
+    """The tasks of a cycle in order, the first one again at the end; empty if there is none. Ignores unknown tasks."""
+    unique = {task.name: task for task in reversed(spec.catalog)}
+    edges = [edge for edge in spec.workflow if unique.keys() >= set(edge)]
+    try:
+        order_of(JobSpec(name=spec.name, workflow=edges, catalog=list(unique.values())))
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def reached(spec: JobSpec) -> set[str]:
+    """Tasks that an edge leads to: every task but inputs should be one."""
+    return {target for _, target in spec.workflow}
+
+
+def left(spec: JobSpec) -> set[str]:
+    """Tasks that an edge leads out of: every task but outputs should be one."""
+    return {source for source, _ in spec.workflow}
