@@ -283,6 +283,17 @@ def test_a_missing_input_topic_is_a_clear_error(make: Callable[..., Task]):
     assert task.topic in caught.value.message
 
 
+def test_a_mistyped_input_topic_gets_the_nearest_one(make: Callable[..., Task]):
+    """Of the topics that there are, the error names the one that was probably meant."""
+    task = make({"start": "earliest"})
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    meant = f"{task.topic}s"
+    client.create_topics([NewTopic(meant, num_partitions=1, replication_factor=1)])[meant].result()
+    with pytest.raises(InputError) as caught:
+        task.create()
+    assert caught.value.message == f"the input topic {task.topic!r} does not exist; did you mean {meant!r}?"
+
+
 def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task, monkeypatch: pytest.MonkeyPatch):
     """A broker may refuse to say a new topic's end just after it was made: that is no failure of the task."""
     ask = AdminClient.list_offsets
