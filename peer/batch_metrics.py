@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sardonyx.runtime.metrics import REGISTRY
+
+if TYPE_CHECKING:
+    from peer.prepared_task import Result
 
 _TASK = ("job", "task")
 
@@ -18,24 +22,19 @@ STEP_SECONDS = REGISTRY.histogram(
 )
 
 
-def count_batch(
-    job: str, task: str, *, rows_in: int, rows_out: int, skipped: int, dead: int, seconds: Mapping[str, float]
-) -> None:
+def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float]) -> None:
     """Count a committed batch.
 
     Args:
         job: id of the job.
         task: name of the task.
-        rows_in: rows that it read.
-        rows_out: rows that the function gave.
-        skipped: records left out.
-        dead: dead letters.
+        result: what became of the batch's rows.
         seconds: duration of each step.
     """
     BATCHES.add(job=job, task=task)
-    ROWS_IN.add(rows_in, job=job, task=task)
-    ROWS_OUT.add(rows_out, job=job, task=task)
-    SKIPPED.add(skipped, job=job, task=task)
-    DEAD_LETTERS.add(dead, job=job, task=task)
+    ROWS_IN.add(result.rows_in, job=job, task=task)
+    ROWS_OUT.add(result.table.num_rows, job=job, task=task)
+    SKIPPED.add(result.skipped, job=job, task=task)
+    DEAD_LETTERS.add(len(result.letters), job=job, task=task)
     for step, spent in seconds.items():
         STEP_SECONDS.observe(spent, job=job, task=task, step=step)

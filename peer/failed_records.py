@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -22,8 +22,10 @@ from queues.messages import Outgoing
 from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
-from spark_tasks.apply import Applied
 from spark_tasks.failures import Bad
+
+if TYPE_CHECKING:
+    from spark_tasks.apply import Applied
 
 
 @dataclass(frozen=True)

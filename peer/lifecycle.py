@@ -14,7 +14,7 @@ import structlog
 
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
-from spark_tasks.failures import MESSAGE_LIMIT, user_traceback
+from spark_tasks.failures import MESSAGE_LIMIT, shown_traceback
 
 log = structlog.get_logger()
 
@@ -123,7 +123,7 @@ class Hooks:
             "SX-FN-LIFECYCLE",
             f"{hook} of lifecycle {self._name} raised {shorten(said, MESSAGE_LIMIT)}",
             fix="mend it; what it makes once for a peer and task must be there before the first batch",
-            traceback=user_traceback(error),
+            traceback=shown_traceback(error),
             where=self._where,
         )
 

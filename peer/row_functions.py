@@ -18,7 +18,7 @@ from queues.keys import Checksums, Column, checksums, checksums_of
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from sardonyx.runtime.functions import takes_rows
-from spark_tasks.failures import MESSAGE_LIMIT, user_traceback
+from spark_tasks.failures import MESSAGE_LIMIT, shown_traceback
 from spark_tasks.records import to_records
 
 Load = Callable[[str], Callable[..., Any]]
@@ -68,7 +68,7 @@ class RowFunction:
                 f"{self._named} raised {shorten(said, MESSAGE_LIMIT)}",
                 cause=f"the record was {shorten(repr(given), 1_000)}" if self.takes == "record" else "",
                 fix="mend the function: without its answer there is no telling where these rows go",
-                traceback=user_traceback(error),
+                traceback=shown_traceback(error),
                 where={"task": self._task, "function": self._reference},
             ) from error
 

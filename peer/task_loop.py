@@ -215,15 +215,7 @@ class TaskLoop:
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()
-            count_batch(
-                self._work.assignment.job,
-                stage.name,
-                rows_in=result.rows_in,
-                rows_out=result.table.num_rows,
-                skipped=result.skipped,
-                dead=len(result.letters),
-                seconds=self._clock.seconds,
-            )
+            count_batch(self._work.assignment.job, stage.name, result, self._clock.seconds)
             log.debug(
                 "batch committed", rows_in=result.rows_in, rows_out=result.table.num_rows, **self._clock.milliseconds()
             )

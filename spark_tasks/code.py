@@ -31,7 +31,7 @@ from typing import Any
 
 from sardonyx.core.errors import FunctionError, SetupError
 from sardonyx.runtime.functions import check_reference, import_function
-from spark_tasks.failures import as_written, user_traceback
+from spark_tasks.failures import as_written, shown_traceback
 
 _PREFIX = "_sx_"
 _HASH_IN_NAME = 16
@@ -102,7 +102,7 @@ class CodeBundle:
                 as_written(error.message),
                 cause=as_written(error.cause),
                 fix=error.fix,
-                traceback=user_traceback(raised) if raised is not None and error.traceback else "",
+                traceback=shown_traceback(raised) if raised is not None and error.traceback else "",
                 where={**error.where, "function": reference},
             ) from raised
 

@@ -5,8 +5,6 @@ A user sees the frames and the message of their own code, never a JVM's stack tr
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import re
 import reprlib
 import traceback
@@ -17,11 +15,11 @@ import msgspec
 
 from sardonyx.core.errors import Failure, FunctionError, SetupError
 from sardonyx.core.text import shorten
+from sardonyx.core.tracebacks import is_machinery, user_traceback
 
 RAISED = "SX-FN-RAISED"
 MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 8_000
-_HERE = str(Path(__file__).parent)
 _ZIP = re.compile(r'File "[^"]*[0-9a-f]{64}\.zip/')
 _PACKAGE = re.compile(r"\b_sx_[0-9a-f]{16}\.")
 _LAST_LINE = re.compile(r"[A-Za-z_][\w.]*(:|$)")
@@ -40,20 +38,6 @@ class Bad(msgspec.Struct, frozen=True):
     """What is shown of it; the traceback is of bounded length."""
 
 
-def _machinery() -> tuple[str, ...]:
-    """Directories whose frames say nothing to a user."""
-    found = [_HERE, str(Path(_HERE).parent / "peer"), "<frozen importlib"]
-    for package in ("pyspark", "py4j"):
-        with contextlib.suppress(ImportError, ValueError):  # made unimportable: then it has no frames either
-            spec = importlib.util.find_spec(package)
-            if spec is not None and spec.origin is not None:
-                found.append(str(Path(spec.origin).parent))
-    found.append(str(Path(importlib.util.__file__).parent))
-    return tuple(found)
-
-
-_MACHINERY = _machinery()
-
 _record_repr = reprlib.Repr()
 _record_repr.maxdict = 40
 _record_repr.maxlist = _record_repr.maxtuple = 10
@@ -61,18 +45,9 @@ _record_repr.maxstring = _record_repr.maxother = 80
 _record_repr.maxlevel = 4
 
 
-def user_traceback(error: BaseException) -> str:
-    """A traceback with only the user's frames, also in the errors that it came from."""
-    shown = traceback.TracebackException.from_exception(error, compact=True)
-    queue: list[traceback.TracebackException | None] = [shown]
-    while queue:
-        part = queue.pop()
-        if part is not None:
-            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_MACHINERY)]
-            queue += [part.__cause__, part.__context__]
-    if not shown.stack and shown.__cause__ is None and shown.__context__ is None:
-        return readable("".join(shown.format_exception_only()))
-    return readable("".join(shown.format()))
+def shown_traceback(error: BaseException) -> str:
+    """:func:`sardonyx.core.tracebacks.user_traceback`, with names as the user wrote them and of bounded length."""
+    return readable(user_traceback(error))
 
 
 def as_written(text: str) -> str:
@@ -185,7 +160,7 @@ def _root_cause(error: BaseException) -> str:
 def _said(error: BaseException) -> tuple[str, str, str]:
     """Class, message and traceback as the user should read them."""
     if not type(error).__module__.startswith("pyspark."):
-        return type(error).__name__, readable(str(error)), user_traceback(error)
+        return type(error).__name__, readable(str(error)), shown_traceback(error)
     text = str(error)
     _, found, trace = text.partition("Traceback (most recent call last):")
     if found:  # raised by a Python function on a worker; Spark's message holds its traceback
@@ -194,7 +169,7 @@ def _said(error: BaseException) -> tuple[str, str, str]:
         kind, _, message = (last[-1] if last else type(error).__name__).partition(": ")
         return kind.rpartition(".")[2], message, trace
     short = text.partition("\n")[0].rstrip(";")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_MACHINERY)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_machinery(f.filename)]
     kind = type(error).__name__
     head = "Traceback (most recent call last):\n" if frames else ""
     return kind, short, readable(f"{head}{''.join(traceback.format_list(frames))}{kind}: {short}\n")

@@ -1,23 +1,43 @@
-"""The user's own traceback: what they wrote, without the frames of whoever called it."""
+"""The user's own traceback: the frames of user code, without those of Sardonyx, Spark and the import system."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
 import traceback
 from pathlib import Path
 
-_OURS = str(Path(__file__).parents[1])
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("sardonyx", "spark_tasks", "peer", "queues", "sentinel", "coordinator")
 
 
 def user_traceback(error: BaseException) -> str:
-    """A traceback that begins at the first frame of the user's code; for a syntax error just the line that has it."""
-    first = error.__traceback__
-    while first is not None and _is_machinery(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    shown = traceback.TracebackException(type(error), error, first, compact=True)
-    if first is None:
+    """A traceback with only the user's frames, also in the errors that it came from. A syntax error shows just its line."""
+    shown = traceback.TracebackException.from_exception(error, compact=True)
+    queue: list[traceback.TracebackException | None] = [shown]
+    while queue:
+        part = queue.pop()
+        if part is not None:
+            part.stack[:] = [frame for frame in part.stack if not is_machinery(frame.filename)]
+            queue += [part.__cause__, part.__context__]
+    if not shown.stack and shown.__cause__ is None and shown.__context__ is None:
         return "".join(shown.format_exception_only())
-    return "".join(shown.format(chain=error.__cause__ is not None))
+    return "".join(shown.format())
 
 
-def _is_machinery(filename: str) -> bool:
-    return filename.startswith((_OURS, "<frozen importlib")) or "/importlib/" in filename
+def is_machinery(filename: str) -> bool:
+    """Whether frames of this file say nothing to a user."""
+    return filename.startswith(_machinery())
+
+
+@functools.cache
+def _machinery() -> tuple[str, ...]:
+    folders = [_ROOT / package for package in _PACKAGES]
+    for package in ("pyspark", "py4j"):
+        with contextlib.suppress(ImportError, ValueError):  # a package that cannot be imported has no frames either
+            spec = importlib.util.find_spec(package)
+            if spec is not None and spec.origin is not None:
+                folders.append(Path(spec.origin).parent)
+    folders.append(Path(importlib.util.__file__).parent)
+    return ("<frozen importlib", *(str(folder / "_")[:-1] for folder in folders))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,7 +22,8 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
 
     def batch(job: str, task: str, rows_in: int, **seconds: float) -> None:
-        count_batch(job, task, rows_in=rows_in, rows_out=1, skipped=0, dead=0, seconds=seconds)
+        result: Any = SimpleNamespace(rows_in=rows_in, table=SimpleNamespace(num_rows=1), skipped=0, letters=[])
+        count_batch(job, task, result, seconds)
 
     with written_to(path):
         batch("count-1", "read", 100, wait=0.01, decode=0.001, function=0.0005, write=0.002)

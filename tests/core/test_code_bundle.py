@@ -15,7 +15,7 @@ import pytest
 from sardonyx.core.errors import FunctionError, SetupError
 from sardonyx.runtime.functions import takes
 from spark_tasks.code import CodeBundle
-from spark_tasks.failures import user_traceback
+from spark_tasks.failures import shown_traceback
 
 
 def file_of(name: str) -> str:
@@ -134,7 +134,7 @@ def test_a_traceback_shows_the_users_lines_and_names(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         bundle.load("job:fn")({"a": 1, "b": 0})
     assert "return row['a'] / row['b']" in "".join(traceback.format_exception(raised.value))
-    shown = user_traceback(raised.value)
+    shown = shown_traceback(raised.value)
     assert 'File "job.py", line 3, in fn' in shown
     assert 'File "helpers.py", line 2, in ratio' in shown
     assert "_sx_" not in shown
