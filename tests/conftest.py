@@ -16,6 +16,7 @@ SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().r
 os.environ["SARDONYX_SEED"] = str(SEED)
 
 LONGEST = (
+    "test_tutorial.py",
     "test_flights.py",
     "test_bad_input.py",
     "test_task_loop.py",
