@@ -1,4 +1,4 @@
-"""Makes and removes the topics of a job, fences its slots, and removes what ended jobs leave on Kafka."""
+"""Creates and deletes the topics of a job, fences its slots, and removes what purged jobs leave on Kafka."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = structlog.get_logger()
 
 
 class KafkaLinks:
-    """The links on Kafka."""
+    """The side effects of the coordinator on Kafka; see :class:`coordinator.loop.side_effects.SideEffects`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._read: dict[str, LastCommits] = {}
-        """By job, what was read of its groups by attempts to remove its links that did not get to their end."""
+        """By job, what was read of its groups by attempts to delete its links that failed."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
@@ -45,8 +45,8 @@ class KafkaLinks:
         forget(self._settings, jobs)
 
     def _settle_files(self, graph: Graph, job: str) -> None:
-        """Put in order what the file outputs of a job that was ended early had written aside, in folders that are seen from
-        here: all of them on one machine, those that are mounted on several.
+        """Publish or remove the temporary files that the file outputs of an ended job have left, in folders that this machine can
+        see.
         """
         for stage in graph.stages:
             parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
@@ -57,8 +57,8 @@ class KafkaLinks:
             try:
                 if output.unsettled:
                     output.settle(read_all(self._settings, parts.topic))
-            except SardonyxError as error:  # the topics must go all the same
-                log.warning("files of an ended job stay written aside", job=job, task=task.name, reason=str(error))
+            except SardonyxError as error:  # the topics must be deleted all the same
+                log.warning("temporary_files_not_settled", job=job, task=task.name, error=str(error))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment

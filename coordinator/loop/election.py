@@ -1,9 +1,9 @@
-"""Who leads: the election, the epoch that fences, and the deadline after which a leader stops by itself.
+"""Leader election: the queue of candidates, the epoch that fences, and the deadline after which a leader stops by itself.
 
 No timeout makes a leader safe: a process that was paused wakes up and still believes that it leads. Two checks make it safe.
 Every write of a leader checks ``/epoch`` (:meth:`sardonyx.zookeeper.session.ZooKeeperSession.commit`). The winner of an
-election raises the epoch in the same transaction that proves that its own election node still exists. The deadline only saves
-a leader that is cut off from working for nothing.
+election raises the epoch in the same transaction that proves that its own election node still exists. The deadline only keeps
+a leader that is cut off from working in vain.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, Operation, SetIf
 
 DEADLINE = 2 / 3
-"""Part of the session timeout after which a leader without an answer stops: well before a successor can be elected."""
+"""Fraction of the session timeout after which a leader without an answer stops: well before a successor can be elected."""
 
 RENEW = 1 / 4
-"""Part of the session timeout after which an idle leader asks ZooKeeper for an answer."""
+"""Fraction of the session timeout after which an idle leader asks ZooKeeper for an answer."""
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class Leadership:
 
     @property
     def deadline(self) -> float:
-        """When to stop if ZooKeeper gives no answer, by the monotonic clock; it moves on with every answer."""
+        """When to stop if ZooKeeper gives no answer, by the monotonic clock. Every answer moves it on."""
         return self.zk.last_answer + DEADLINE * self.zk.session_timeout
 
     @property
@@ -65,10 +65,10 @@ class Leadership:
         return self.zk.last_answer + RENEW * self.zk.session_timeout
 
     def check(self) -> None:
-        """To be called before anything is done as leader.
+        """Must be called before anything is done as leader.
 
-        While the connection is down it waits, up to the deadline. If this process was too busy or was paused, so that the
-        deadline passed with the connection standing, it asks ZooKeeper before it goes on.
+        While the connection is down it waits, up to the deadline. If this process was busy or paused until the deadline passed,
+        and is connected, it asks ZooKeeper before it goes on.
 
         Raises:
             LeadershipEnded: the deadline passed without a connection.
@@ -80,34 +80,34 @@ class Leadership:
                 "SX-COORDINATOR-CUT-OFF",
                 f"no answer from ZooKeeper at {self.zk.hosts} for {DEADLINE * self.zk.session_timeout:.1f} s",
                 cause="the connection is down",
-                fix="nothing: it stands for election again",
+                fix="do nothing: this coordinator stands for election again by itself",
             )
         if self.zk.runtime.now() > self.deadline:
             self.renew()
 
     def commit(self, operations: Iterable[Operation]) -> None:
-        """A transaction under this epoch: :meth:`check`, then :meth:`ZooKeeperSession.commit`, with the errors of both."""
+        """Commit a transaction under this epoch: :meth:`check`, then :meth:`ZooKeeperSession.commit`, with the errors of both."""
         self.begin(operations)()
 
     def begin(self, operations: Iterable[Operation]) -> Callable[[], None]:
-        """Like :meth:`commit`, without waiting: what it gives waits, and raises what :meth:`commit` raises."""
+        """Like :meth:`commit`, without waiting. The function that it returns waits, and raises what :meth:`commit` raises."""
         self.check()
         failpoint("before-write")
         return self.zk.begin(operations, epoch_version=self.version)
 
     def renew(self) -> None:
-        """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if the epoch is another's."""
+        """Get an answer from ZooKeeper, and with it more time. Raises ``Deposed`` if another leader raised the epoch."""
         found = self.zk.read_version(node_paths.EPOCH)
         if found is None or found[1] != self.version:
-            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator leads now", cause="the epoch has moved on")
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator leads now", cause="it has raised the epoch")
 
 
 class Candidate:
-    """One coordinator's place in the line of those who would lead. It lasts as long as the tree's session.
+    """One coordinator's place in the queue of candidates. It lasts as long as the session.
 
     Args:
         zk: the session.
-        wake: makes :meth:`wait` look again; set by this object, and by whoever sets its ``stop``.
+        wake: makes :meth:`wait` look again. Set by this object, and by the code that sets its ``stop``.
     """
 
     def __init__(self, zk: ZooKeeperSession, wake: Signal) -> None:
@@ -117,34 +117,34 @@ class Candidate:
         self._node = zk.create_sequential(node_paths.election_prefix(self._token), identity().encode(), ephemeral=True)
 
     def wait(self, stop: Signal) -> bool:
-        """Wait until this is the first in the line; False if ``stop`` was set before.
+        """Wait until this is the first in the queue; False if ``stop`` was set before.
 
         Raises:
-            SessionLost: our place is gone.
+            SessionLost: our election node is gone.
             ZooKeeperAway: no answer for too long.
         """
         while True:
             self._wake.clear()
             if stop.is_set():
                 return False
-            line = sorted(self._zk.children(node_paths.ELECTION), key=_turn)
-            if self._node not in line:
+            queue = sorted(self._zk.children(node_paths.ELECTION), key=_turn)
+            if self._node not in queue:
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
-            place = line.index(self._node)
+            place = queue.index(self._node)
             if place == 0:
                 return True
-            # Only the one in front is watched: when it goes, one candidate looks, not all of them.
-            if self._zk.read(f"{node_paths.ELECTION}/{line[place - 1]}", watch=self._on_change) is not None:
+            # Only the candidate before this one is watched: when it goes, one candidate looks, not all of them.
+            if self._zk.read(f"{node_paths.ELECTION}/{queue[place - 1]}", watch=self._on_change) is not None:
                 self._wake.wait()
 
     def take(self) -> Leadership:
-        """Raise the epoch, in one transaction with the check that our election node still stands.
+        """Raise the epoch, in one transaction with the check that our election node still exists.
 
-        A lost reply is not guessed at: what stands in the epoch afterwards tells whether it was us.
+        If the reply is lost, the epoch is read: it holds a token that tells whether we raised it.
 
         Raises:
             SessionLost: our election node is gone.
-            Deposed: somebody else took the epoch at the same time.
+            Deposed: another coordinator raised the epoch at the same time.
         """
         self._zk.sync()
         data, version = self._zk.read_version(node_paths.EPOCH) or (b"", 0)
@@ -160,8 +160,8 @@ class Candidate:
         except TransactionFailed as error:
             if isinstance(error.operation, Check):
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone") from error
-            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator took the epoch first") from error
-        log.info("leads", epoch=note.epoch, leader=note.leader)
+            raise Deposed("SX-COORDINATOR-DEPOSED", "another coordinator raised the epoch first") from error
+        log.info("leader_elected", epoch=note.epoch, leader=note.leader)
         return Leadership(self._zk, note, version + 1)
 
     def _on_change(self, event: Any) -> None:

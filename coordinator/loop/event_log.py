@@ -1,9 +1,7 @@
-"""The replayable log in ZooKeeper. What shortens a replay stands in :mod:`coordinator.loop.snapshots`.
+"""The replayable log in ZooKeeper: its form, and how it is read. :mod:`coordinator.loop.log_writer` appends to it, and
+:mod:`coordinator.loop.snapshots` shortens a replay.
 
-An entry stands in the log before anything is decided about it, and it leaves the inbox in the transaction that puts it there:
-so a request becomes an event once.
-
-Entries stand in batches, several to a node: what was appended at once costs one create, and is read back in one piece.
+A node holds a batch of entries: what was appended together costs one create, and is read back with one read.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 FIRST = 1
-"""The number of the first entry; so 0 says "nothing yet"."""
+"""The number of the first entry; so 0 means "nothing yet"."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -31,13 +29,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     event: AnyEvent
     request: str = ""
-    """The uuid of the inbox node that it came in by, if it did."""
+    """The uuid of the inbox node that it came from, if it did."""
     leader: str = ""
-    """On the first entry that a leadership appends: who leads from here on, as ``host:pid``. No decision depends on it."""
+    """On the first entry that a leadership appends: the leader, as ``host:pid``. No decision depends on it."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``/log/<bucket>/<first>``: entries from number ``first`` on; never none, never across the end of the bucket."""
+    """``/log/<bucket>/<first>``: entries from number ``first`` on. It is never empty, and never crosses the end of a bucket."""
 
     format: int
     entries: list[Entry]
@@ -54,7 +52,7 @@ _batches = msgspec.json.Decoder(Batch)
 
 
 def read_log(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, AnyEvent]]:
-    """The events from number ``first`` on, or from the oldest that is still kept, in order.
+    """The events from number ``first`` on, or from the oldest that is kept, in order.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
@@ -66,7 +64,7 @@ def read_log(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, AnyEve
 
 
 def read_entries(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, Entry]]:
-    """Like :func:`read_log`, with what else an entry holds. Read bucket by bucket: what is appended meanwhile may come."""
+    """Like :func:`read_log`, with whole entries. Read bucket by bucket, so entries that are appended meanwhile may come too."""
     start = begins(zk)
     if FIRST < first < start:
         raise compacted(first, start)
@@ -91,7 +89,7 @@ def read_entries(zk: ZooKeeperSession, first: int = 0) -> Iterator[tuple[int, En
 
 
 def begins(zk: ZooKeeperSession) -> int:
-    """The number of the oldest entry that is kept: what is in front of it was compacted, also if it still stands."""
+    """The number of the oldest entry that is kept. Older ones are compacted, even where their nodes still exist."""
     return int(zk.read(node_paths.LOG) or FIRST)
 
 
@@ -126,13 +124,13 @@ def read_checkpoint(zk: ZooKeeperSession) -> int:
 
 
 def read_checkpoint_version(zk: ZooKeeperSession) -> tuple[int, int]:
-    """The same, and how many times it has been moved."""
+    """The same, and how many times it has been set."""
     data, version = zk.read_version(node_paths.CHECKPOINT) or (b"", 0)
     return int(data or 0), version
 
 
 def checkpoint(n: int, version: int) -> SetIf:
-    """The operation that moves the checkpoint, which must have been moved so many times before."""
+    """The operation that sets the checkpoint, if it has been set ``version`` times before."""
     return SetIf(node_paths.CHECKPOINT, str(n).encode(), version)
 
 
@@ -157,21 +155,25 @@ def unreadable(what: str, why: str) -> SetupError:
     return SetupError(
         "SX-LOG-FORMAT",
         f"{what} cannot be read: {why}",
-        cause="the deployment was made by another version, or somebody else wrote to it",
-        fix="run the version that made it, or choose a fresh deployment",
+        cause="another version of Sardonyx made the deployment, or another program wrote to it",
+        fix="run the version that made it, or choose a new deployment name",
     )
 
 
 def _missing(zk: ZooKeeperSession, n: int) -> SardonyxError:
-    """Why entry ``n`` is not there: ``/log`` says what was removed before it is removed, so the two cannot be confused."""
+    """Why entry ``n`` does not exist. ``/log`` is set before entries are removed, so the two reasons cannot be confused."""
     first = begins(zk)
-    if n < first:
-        return compacted(n, first)
+    return compacted(n, first) if n < first else gap(n)
+
+
+def gap(n: int) -> InternalError:
+    """Entry ``n`` is missing from the log, and no snapshot covers it."""
     return InternalError(
         "SX-INTERNAL-LOG-GAP",
-        f"the log has no entry {n}",
-        cause="it was removed by hand, or the tree was restored in part",
-        fix="restore the whole deployment in ZooKeeper, or start a fresh one under another name",
+        f"the log has no entry {n}, and no snapshot covers it",
+        cause="the entry was removed by hand, or ZooKeeper was restored in part",
+        fix="restore the whole deployment in ZooKeeper, or start a new one under another name",
+        where={"n": n},
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from coordinator.core.state import State
 from coordinator.loop.election import Leadership
-from coordinator.loop.node_gc import sweep_claims, sweep_code
+from coordinator.loop.node_gc import remove_old_claims, remove_unused_code
 from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
 from sardonyx.core import node_paths
 
@@ -64,8 +64,8 @@ class JobCollector:
             return
         nodes = self._leadership.zk.children_of((node_paths.CODE, node_paths.REDO))
         used = {job.spec.code for job in state.jobs.values() if job.spec.code is not None}
-        sweep_code(self._leadership, nodes.get(node_paths.CODE, ()), used)
-        sweep_claims(self._leadership, nodes.get(node_paths.REDO, ()), state.jobs)
+        remove_unused_code(self._leadership, nodes.get(node_paths.CODE, ()), used)
+        remove_old_claims(self._leadership, nodes.get(node_paths.REDO, ()), state.jobs)
         gone = [job for job in dict.fromkeys((*jobs, *self._read)) if job not in state.jobs]
         readers = readers_of_letters({job: state.jobs[job].spec for job in state.plans})
         self._read = {job: readers[job] for job in gone if job in readers}

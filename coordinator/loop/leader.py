@@ -32,7 +32,6 @@ from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_
 from coordinator.loop.side_effects import LinksWorker, SideEffects
 from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
-from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AnyEvent,
     Create,
@@ -294,7 +293,7 @@ class Leader:
 
         Raises:
             SardonyxError: ``SX-LOG-FORMAT``: written by another version.
-            InternalError: ``SX-INTERNAL-LOG-GAP``.
+            InternalError: ``SX-INTERNAL-LOG-GAP``: an entry is missing.
         """
         self._zk.sync()
         found = snapshots.latest(self._zk)
@@ -338,7 +337,7 @@ class Leader:
             if n <= self.state.n:
                 continue
             if n != self.state.n + 1:
-                raise _missing(self.state.n + 1)
+                raise event_log.gap(self.state.n + 1)
             slot = slot_left_by(self.state, entry.event)
             if slot is not None and entry.event.at > lately:
                 left[slot] = n
@@ -346,7 +345,7 @@ class Leader:
             if n > checkpoint:
                 touched |= {effect.path for effect in effects if isinstance(effect, TreeEffect)}
         if self.state.n < checkpoint:
-            raise _missing(self.state.n + 1)
+            raise event_log.gap(self.state.n + 1)
         return touched
 
     def _repair(self, touched: set[str]) -> int:
@@ -368,12 +367,3 @@ class Leader:
         self._effects.flush()
         self._effects.drain()
         return len(changes)
-
-
-def _missing(n: int) -> InternalError:
-    return InternalError(
-        "SX-INTERNAL-LOG-GAP",
-        f"the log has no entry {n}, and no snapshot covers it",
-        cause="somebody edited the tree, or restored it in part",
-        fix="restore the whole deployment in ZooKeeper, or start a fresh one under another name",
-    )

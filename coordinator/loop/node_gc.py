@@ -1,5 +1,5 @@
-"""Code that no job names any more is removed from ``/code``, and claims on dead letters of forgotten jobs from ``/redo``;
-nothing else ever removes them.
+"""Removes code that no job uses from ``/code``, and claims on the dead letters of purged jobs from ``/redo``. Nothing else
+removes these nodes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.transactions import Check
 
 YOUNG = 3600.0
-"""Seconds after its last touch in which code is kept though no job names it: its job may be on its way. Clients touch it
-right before they submit, so this must be longer than a request can lie in the inbox of a cluster that is led."""
+"""Seconds for which code is kept after it was written last, though no job uses it: its job may be on its way. Clients write it
+right before they submit, so this must be longer than a request can stay in the inbox of a cluster with a leader."""
 
 log = structlog.get_logger()
 
 
-def sweep_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> int:
-    """Of the code bundles of these names (their sha256) remove those that are not in ``used`` and have not been touched for an
-    hour; how many.
+def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> int:
+    """Remove code that no job uses and that was not written for an hour. Returns how many bundles were removed.
 
-    Each goes together with the check that it still is as it was looked at: a client that touches it now is before us or
-    behind us, and in both cases finds out.
+    Each is removed on condition that its version is the one that was looked at. A client that writes it at the same time does so
+    before, and it stays; or after, and the client finds that it is gone.
+
+    Args:
+        leadership: whose epoch each write checks.
+        names: of the nodes below ``/code``: the sha256 of each bundle.
+        used: names that jobs use.
     """
     zk = leadership.zk
     removed = 0
@@ -40,17 +44,22 @@ def sweep_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> 
             continue
         try:
             leadership.commit([Check(path, found[0]), Delete(path)])
-        except TransactionFailed:  # touched at this very moment
+        except TransactionFailed:  # written at this very moment
             continue
         removed += 1
-        log.info("code that no job uses is removed", sha256=name)
+        log.info("unused_code_removed", sha256=name)
     return removed
 
 
-def sweep_claims(leadership: Leadership, names: Iterable[str], jobs: Container[str]) -> int:
-    """Of the claims on dead letters remove those of jobs that are not known any more; how many.
+def remove_old_claims(leadership: Leadership, names: Iterable[str], jobs: Container[str]) -> int:
+    """Remove the claims on dead letters of jobs that are purged. Returns how many were removed.
 
-    A claim is only ever made in a transaction that checks that its job stands, so none comes behind us.
+    A claim is made in a transaction that checks that its job exists, so none can be made after this.
+
+    Args:
+        leadership: whose epoch each write checks.
+        names: of the nodes below ``/redo``: ``<job>.<task>``.
+        jobs: ids of the jobs that are known.
     """
     removed = 0
     for name in names:

@@ -1,11 +1,11 @@
-"""Snapshots of the state, which shorten a replay, and the compaction of the log in front of them.
+"""Snapshots of the state, which shorten a replay, and the compaction of the log before them.
 
 What must be durable first:
 
-- the parts of a snapshot, and all effects up to its moment, stand before its own node says how many parts they are and what
-  they hash to: so one that was only half written is never taken for one;
-- ``/log`` says where the log begins before anything in front of that is removed, so that a compaction is done for every
-  reader at once, wherever it breaks off, and an entry that is missing for another reason is known as a hole.
+- the parts of a snapshot, and all effects up to its entry, are written before its own node holds their number and hash. So a
+  snapshot that is only half written never counts;
+- ``/log`` says where the log begins before older entries are removed. So a compaction takes effect for all readers at once,
+  wherever it is interrupted, and an entry that is missing for another reason is known to be a gap.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ PART = 512 * 1024
 """Bytes of one part of a snapshot."""
 
 KEPT = 2
-"""The latest, and the one before it, should the latest turn out unreadable."""
+"""How many of the latest snapshots are kept: the latest, and the one before it in case the latest is damaged."""
 
 SPARSE = 10_000
-"""Of every so many entries one snapshot is kept, for as long as the log behind it is: no moment is far from one."""
+"""Of every so many entries one snapshot is kept as long as the log after it, so no moment is far from a snapshot."""
 
 STATE_AN_ENTRY = 256
 """Bytes of state that a snapshot may store for each entry since the last one, so that its cost for each event does not grow
-with the state: at ten thousand peers it is one every eight thousand."""
+with the state: at ten thousand peers there is a snapshot every eight thousand entries."""
 
 log = structlog.get_logger()
 
 
 class SnapshotNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``/snapshot/<n>``, written last: what its parts make together."""
+    """``/snapshot/<n>``, written last: the number of its parts and the hash of all."""
 
     format: int
     parts: int
@@ -193,20 +193,20 @@ def thin(leadership: Leadership) -> None:
 
 
 def complete(zk: ZooKeeperSession) -> list[int]:
-    """The numbers of the snapshots that were written to their end, oldest first."""
+    """The numbers of the snapshots that are complete, oldest first."""
     numbers = [int(name) for name in zk.children(node_paths.SNAPSHOT)]
     notes = zk.read_many(map(node_paths.snapshot, numbers))
     return [n for n in numbers if notes.get(node_paths.snapshot(n))]
 
 
 def sparse(snapshots: Sequence[int]) -> list[int]:
-    """Of snapshots in order, the first one at or behind each multiple of :data:`SPARSE`."""
+    """Of snapshots in order, the first one at or after each multiple of :data:`SPARSE`."""
     passed = [0, *(n // SPARSE for n in snapshots)]
     return [n for n, before in zip(snapshots, passed, strict=False) if n // SPARSE > before]
 
 
 def latest(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
-    """The latest snapshot that is whole: after which event, and the state's bytes. None if there is none.
+    """The latest complete snapshot: its entry, and the state's bytes. None if there is none.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
@@ -215,21 +215,21 @@ def latest(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
 
 
 def base(zk: ZooKeeperSession, n: int) -> tuple[int, bytes] | None:
-    """The newest whole snapshot at or before event ``n``: from there the log leads to ``n``. None: from its beginning.
+    """The newest complete snapshot at or before entry ``n``: a replay to ``n`` starts there. None: at the beginning of the log.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
-        SardonyxError: ``SX-LOG-COMPACTED``: what led to ``n`` is not kept any more.
+        SardonyxError: ``SX-LOG-COMPACTED``: the entries that lead to ``n`` are not kept any more.
     """
     found = _newest(zk, n)
-    first = begins(zk)  # read last: a compaction says it before it removes anything
+    first = begins(zk)  # read last: a compaction sets it before it removes anything
     if first > FIRST and (found is None or found[0] + 1 < first):
         raise compacted(n, first)
     return found
 
 
 def _newest(zk: ZooKeeperSession, n: int) -> tuple[int, bytes] | None:
-    """Looks anew after each failure: while one is read the leader may write another, and remove this one."""
+    """Looks again after each failure: while one is read, the leader may write another and remove this one."""
     damaged: set[int] = set()
     while True:
         numbers = [number for number in complete(zk) if number <= n and number not in damaged]
@@ -242,7 +242,7 @@ def _newest(zk: ZooKeeperSession, n: int) -> tuple[int, bytes] | None:
 
 
 def _read(zk: ZooKeeperSession, n: int) -> bytes | None:
-    """The state in a snapshot; None if it was removed meanwhile, or is damaged."""
+    """The state in a snapshot; None if the snapshot was removed meanwhile, or is damaged."""
     data = zk.read(node_paths.snapshot(n))
     if not data:
         return None
@@ -257,12 +257,12 @@ def _read(zk: ZooKeeperSession, n: int) -> bytes | None:
     if hashlib.sha256(state).hexdigest() == note.sha256:
         return state
     if zk.read(node_paths.snapshot(n)):
-        log.warning("snapshot is damaged, the one before it is taken", n=n, snapshot=node_paths.snapshot(n))
+        log.warning("snapshot_damaged", n=n, node=node_paths.snapshot(n), consequence="an older one is used")
     return None
 
 
 def _remove(leadership: Leadership, n: int) -> None:
-    """In one transaction: a snapshot that lacks some of its parts does not exist."""
+    """Remove a snapshot in one transaction, so that no complete snapshot lacks parts."""
     zk = leadership.zk
     if zk.read(node_paths.snapshot(n)) is None:
         return
@@ -271,11 +271,11 @@ def _remove(leadership: Leadership, n: int) -> None:
 
 
 def compact(leadership: Leadership, *, keep: int) -> int:
-    """Remove what lies in front of a snapshot that is kept for good reason; how many entries.
+    """Remove the log and the snapshots before a certain snapshot. Returns how many entries were removed.
 
-    That is the newest sparse snapshot (:data:`SPARSE`) which is at least ``keep`` entries behind the latest but one, and
-    which can be read. So the log always begins at 1 or right behind a snapshot that stands. First of all ``/log`` says
-    so; what an earlier leader had begun to remove is removed as well.
+    That is the newest sparse snapshot (:data:`SPARSE`) that can be read and is at least ``keep`` entries before the latest but
+    one. So the log always begins at 1 or right after a snapshot that exists. ``/log`` is set first. What an earlier leader had
+    begun to remove is removed as well.
     """
     zk = leadership.zk
     whole = complete(zk)
@@ -294,7 +294,7 @@ def compact(leadership: Leadership, *, keep: int) -> int:
 
 
 def _remove_entries(leadership: Leadership, start: int) -> int:
-    """Remove all batches that end before ``start``, oldest first, and the buckets that become empty for ever."""
+    """Remove all batches that end before ``start``, oldest first, and the buckets that stay empty."""
     zk = leadership.zk
     removed = 0
     removals: list[list[Operation]] = []
@@ -302,7 +302,7 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
     for path, names in zk.children_of(f"{node_paths.LOG}/{bucket}" for bucket in begun).items():
         bucket = int(path.rpartition("/")[2])
         numbers = list(map(int, names))
-        # The one that holds `start` stays, and with it whatever comes behind; in an older bucket that is none.
+        # The batch that holds `start` stays, and all after it; an older bucket holds none of these.
         old = bisect_right(numbers, start) - 1 if bucket == start // node_paths.LOG_BUCKET else len(numbers)
         gone: list[Operation] = [Delete(node_paths.log_batch(n)) for n in numbers[: max(old, 0)]]
         if gone:

@@ -17,9 +17,9 @@ def test_only_old_code_that_nobody_uses_is_removed(settings: Settings, monkeypat
     with leadership(settings) as won:
         for name in ("used", "left"):
             won.zk.create(node_paths.code(name), b"zip")
-        assert node_gc.sweep_code(won, ["left", "used"], {"used"}) == 0
+        assert node_gc.remove_unused_code(won, ["left", "used"], {"used"}) == 0
         monkeypatch.setattr(node_gc, "YOUNG", -60.0)  # as if an hour had passed
-        assert node_gc.sweep_code(won, ["left", "used"], {"used"}) == 1
+        assert node_gc.remove_unused_code(won, ["left", "used"], {"used"}) == 1
         assert won.zk.children(node_paths.CODE) == ["used"]
 
 
@@ -37,5 +37,5 @@ def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: p
         won.zk.create(node_paths.code("wanted"), b"zip")
         with monkeypatch.context() as patch:
             patch.setattr(ZooKeeperSession, "last_change", touched_right_after)
-            assert node_gc.sweep_code(won, ["wanted"], set()) == 0
+            assert node_gc.remove_unused_code(won, ["wanted"], set()) == 0
         assert won.zk.children(node_paths.CODE) == ["wanted"]
