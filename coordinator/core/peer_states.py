@@ -1,14 +1,12 @@
-"""The seven states of a virtual peer and what may become of each, declared once with ``transitions``. Pure.
+"""The seven states of a virtual peer and the transitions between them. Pure.
 
-The machine is asked once, at import, for its whole table; a transition of a peer is then one look into a dictionary, and
-ten thousand peers need no machine each. ``docs/coordination.md`` shows the diagram that :func:`diagram` draws.
+The table is declared once. A decision looks a transition up in a dictionary made from it, because a machine object for each of
+ten thousand peers would cost memory and time. ``transitions`` draws the same table as the diagram of ``docs/coordination.md``.
 """
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
-
-from transitions import Machine
+from typing import Literal, get_args
 
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import PeerState
@@ -16,14 +14,13 @@ from sardonyx.core.events import PeerState
 Trigger = Literal["offer", "ack", "wait", "seal", "release", "revoke", "die"]
 """What the coordinator decides about a peer.
 
-offer: it is to take a task. ack: it has taken it. wait: it is exhausted, others on the task are not. seal: it is the one
-to write the sentinels. release: it is free again. revoke: its task is taken away because it cannot be relied upon.
-die: it is gone.
+offer: the peer gets a task. ack: it has accepted the task. wait: it is exhausted, but other peers of the task are not. seal: it
+must write the sentinels. release: it is free again. revoke: its task is taken away because it does not respond. die: it is gone.
 """
 
 STATES: tuple[PeerState, ...] = get_args(PeerState)
 WORKING: frozenset[PeerState] = frozenset({"acking", "active"})
-"""States of a peer that has work on its task in front of it."""
+"""States of a peer that still has input to read for its task."""
 ASSIGNED: frozenset[PeerState] = frozenset({"acking", "active", "waiting", "sealing"})
 """States of a peer that is on a task."""
 
@@ -37,20 +34,8 @@ _TABLE: list[tuple[Trigger, list[PeerState], PeerState]] = [
     ("die", ["idle", "acking", "active", "waiting", "sealing", "revoked"], "dead"),
 ]
 
-machine = Machine(
-    model=None,
-    states=list(STATES),
-    initial="idle",
-    auto_transitions=False,
-    transitions=[{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE],
-)
-"""The declaration itself, for tools that read ``transitions`` machines."""
-
 _AFTER: dict[tuple[PeerState, Trigger], PeerState] = {
-    (cast("PeerState", transition.source), cast("Trigger", name)): cast("PeerState", transition.dest)
-    for name, event in machine.events.items()
-    for transitions in event.transitions.values()
-    for transition in transitions
+    (source, trigger): target for trigger, sources, target in _TABLE for source in sources
 }
 
 
@@ -78,13 +63,16 @@ def allowed() -> dict[tuple[PeerState, Trigger], PeerState]:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, in a fixed order."""
-    edges: dict[tuple[PeerState, PeerState], list[str]] = {}
-    for (source, trigger), target in sorted(_AFTER.items(), key=lambda row: (_rank(row[0][0]), _rank(row[1]))):
-        edges.setdefault((source, target), []).append(trigger)
-    lines = [f"    {source} --> {target}: {', '.join(triggers)}" for (source, target), triggers in edges.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {machine.initial}", *lines, "    dead --> [*]"])
+    """The table as a Mermaid state diagram, drawn by ``transitions``."""
+    from transitions.extensions import GraphMachine  # only the documentation draws it
 
-
-def _rank(state: PeerState) -> int:
-    return STATES.index(state)
+    machine = GraphMachine(
+        states=list(STATES),
+        initial="idle",
+        auto_transitions=False,
+        graph_engine="mermaid",
+        transitions=[{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE],
+    )
+    machine.model_graphs[id(machine)].reset_styling()  # otherwise the initial state is drawn as the current one
+    source = str(machine.get_combined_graph().draw(None))
+    return "\n".join(line.rstrip() for line in source[source.index("stateDiagram-v2") :].splitlines())
