@@ -64,7 +64,7 @@ def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSessio
             until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
     far.close()
     said = Counter(line["event"] for line in lines)
-    assert said["node created in spite of a lost connection"] == REQUESTS == len(sent.made)
+    assert said["node_created_after_lost_reply"] == REQUESTS == len(sent.made)
     assert said["request_already_taken"] == REQUESTS // 2
     entries = [entry for _, entry in event_log.read_entries(zk)]
     assert sorted(entry.request for entry in entries) == sorted(sent.made)

@@ -123,11 +123,11 @@ def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
 def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A create whose reply was lost is sent again without a search, and nobody knows the first by its name."""
     _forgetful(monkeypatch)
-    ask = sardonyx.zookeeper.session.ZooKeeperSession._ask
+    call = sardonyx.zookeeper.session.ZooKeeperSession.call
     monkeypatch.setattr(
         sardonyx.zookeeper.session.ZooKeeperSession,
-        "_ask",
-        lambda self, call, *, first=None, instead=None: ask(self, call, first=first),
+        "call",
+        lambda self, send, *, first=None, instead=None: call(self, send, first=first),
     )
 
 
