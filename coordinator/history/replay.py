@@ -16,7 +16,7 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, check, decode_state, encode_state, project
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, TreeEffect
+from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect
 
 UNHURRIED = 100
 """Peers and tasks up to which the rules are checked after every event; of a larger state after every few, so that the
@@ -26,12 +26,20 @@ Snapshots = Callable[[int], bytes | None]
 """The bytes of the snapshot after an event; None if there is none."""
 
 
+Note = PeerNote | JobNote | TaskNote
+"""What the status node of a peer, a job or a task holds."""
+
+
 class Change(NamedTuple):
-    """A node before and after an event; None: it did not stand, or stands no more."""
+    """A node before and after an event; None: the node did not exist, or does not exist any more."""
 
     path: str
     before: bytes | None
     after: bytes | None
+    was: Note | None
+    """``before`` as a note; None also for other nodes than those of peers' states, jobs' status and tasks."""
+    now: Note | None
+    """The same of ``after``."""
 
 
 class Decided(NamedTuple):
@@ -43,6 +51,24 @@ class Decided(NamedTuple):
     changes: list[Change]
     held: Assignment | None = None
 
+    def peer_note(self, peer: str) -> PeerNote | None:
+        """The peer's note after the event; None if the event did not change it, or if the peer is dead."""
+        note = self._now(node_paths.peer_state(peer))
+        return note if isinstance(note, PeerNote) else None
+
+    def job_note(self, job: str) -> JobNote | None:
+        """The job's note after the event; None if the event did not change it, or deleted the job."""
+        note = self._now(node_paths.job_status(job))
+        return note if isinstance(note, JobNote) else None
+
+    def task_note(self, job: str, task: str) -> TaskNote | None:
+        """The task's note after the event; None if the event did not change it, or deleted its job."""
+        note = self._now(node_paths.job_task(job, task))
+        return note if isinstance(note, TaskNote) else None
+
+    def _now(self, path: str) -> Note | None:
+        return next((change.now for change in self.changes if change.path == path), None)
+
 
 class Replay:
     """The deciding core, going on from a state (which it changes), with the tree as its decisions make it."""
@@ -51,6 +77,7 @@ class Replay:
         self.state = state
         self.zk = project(state)
         """Path -> data of every node that the decisions up to now have made."""
+        self._notes = {path: note for path in self.zk if (note := _note_at(state, path)) is not None}
 
     def step(self, n: int, event: AnyEvent) -> Decided:
         """Decide the next event.
@@ -71,13 +98,28 @@ class Replay:
             after = None if isinstance(effect, Delete) else effect.data
             if after is not None:
                 self.zk[effect.path] = after
-            changes.append(Change(effect.path, before, after))
+            was = self._notes.pop(effect.path, None)
+            now = None if after is None else _note_at(self.state, effect.path)
+            if now is not None:
+                self._notes[effect.path] = now
+            changes.append(Change(effect.path, before, after, was, now))
         return Decided(n, event, effects, changes, held)
 
     def steps(self, entries: Iterable[tuple[int, AnyEvent]]) -> Iterator[Decided]:
         """Decide a stretch of the log, one event at a time."""
         for n, event in entries:
             yield self.step(n, event)
+
+
+def _note_at(state: State, path: str) -> Note | None:
+    """The note that stands at a path, made from the state."""
+    place = place_of(path)
+    if place.peer:
+        return state.peers[place.peer].note()
+    job = state.jobs[place.job]
+    if place.task:
+        return job.tasks[place.task].note()
+    return job.note() if place.part == "status" else None
 
 
 def missing_entry(n: int) -> InternalError:

@@ -1,5 +1,7 @@
-"""What went wrong with a job and how it went on, read from the log: peers that were lost, who took their place and when, tasks
-that failed and were begun again, coordinators that took over. Pure.
+"""What went wrong with a job and how it went on, read from the log. Pure.
+
+It tells of peers that were lost, of the peers that took their places, of tasks that failed and were started again, and of
+coordinators that took over.
 """
 
 from __future__ import annotations
@@ -23,13 +25,12 @@ from sardonyx.core.events import (
     PeerDied,
     PeerNote,
     TaskFailed,
-    TaskNote,
 )
-from sardonyx.core.node_paths import job_status, job_task, peer_state
+from sardonyx.core.node_paths import job_status, peer_state
 
 Kind = Literal["died", "left", "evicted", "unanswered", "declined", "failed", "coordinator"]
-"""How a peer came off its task: it died, left, was taken out by a user, did not answer the offer, could not run it, gave it
-up; or another coordinator took over."""
+"""How a peer lost its task: it died, it left, a user evicted it, it did not answer the offer, it could not run the task, or the
+task failed on it. Or: another coordinator took over."""
 
 _KINDS: dict[type, Kind] = {
     PeerDied: "died",
@@ -42,7 +43,7 @@ _KINDS: dict[type, Kind] = {
 
 
 class Past(NamedTuple):
-    """An entry of the log with what was decided about it; ``leader``: who leads from here on, where that is another."""
+    """An entry of the log with what was decided about it; ``leader``: the coordinator that leads from here on, if it is new."""
 
     decided: Decided
     leader: str = ""
@@ -52,7 +53,7 @@ class TimelineEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that went wrong while a job ran. Times are seconds since 1970, durations seconds."""
 
     n: int
-    """The entry of the log that tells of it."""
+    """The number of the log entry."""
     at: float
     kind: Kind
     task: str = ""
@@ -61,21 +62,21 @@ class TimelineEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The coordinator that took over, as ``host:pid``."""
     error: Failure | None = None
     fatal: bool = False
-    """Whether the job failed of it."""
+    """Whether the job failed because of it."""
     failures: int = 0
     """How often the task has failed by now."""
     backoff: float | None = None
-    """How long the task then rested before it was offered again."""
+    """Seconds until the task was offered again."""
     others: list[str] = []
-    """Who was on the task besides, and went on with it."""
+    """The other peers of the task, which went on with it."""
     by: str = ""
-    """Who took the place."""
+    """The peer that took the place."""
     after: float | None = None
-    """How long it took until somebody had it."""
+    """Seconds until that peer began."""
 
 
 def timeline_of(job: str, past: Iterable[Past], *, running: bool = False) -> list[TimelineEvent]:
-    """What went wrong with a job, in order.
+    """The timeline of a job: what went wrong, in order.
 
     Args:
         job: its id.
@@ -96,15 +97,15 @@ class _Open(NamedTuple):
 
 
 class _Teller:
-    """Goes along the log, and closes each item when its place is taken again."""
+    """Reads along the log, and completes each timeline event when another peer takes the place."""
 
     def __init__(self, job: str, running: bool) -> None:
         self._job = job
         self._running = running
         self.over = False
-        """Whether the job has ended: nothing that follows is part of its story."""
+        """Whether the job has ended: nothing after that belongs to its timeline."""
         self._places: list[_Open] = []
-        """Places that were lost and are not taken again yet."""
+        """Places that no peer has taken again yet."""
         self._backing_off: list[TimelineEvent] = []
         self.found: list[TimelineEvent] = []
 
@@ -116,38 +117,33 @@ class _Teller:
         if isinstance(decided.event, BackoffEnded):
             self._backoff_ended(decided.event)
         for change in decided.changes:
-            if place_of(change.path).peer and change.after is not None:
-                note = msgspec.json.decode(change.after, type=PeerNote)
+            note = change.now
+            if isinstance(note, PeerNote):
                 if note.state == "active" and note.assignment is not None:
                     self._taken(place_of(change.path).peer, note.assignment, decided)
             elif change.path == job_status(self._job):
-                self._running = change.after is not None and not _ended(change.after)
+                self._running = isinstance(note, JobNote) and note.ended_at is None
                 self.over = not self._running
 
     def _losses(self, decided: Decided) -> None:
+        """Note it if the event took its peer off a task of the job."""
         event, held = decided.event, decided.held
         kind = _KINDS.get(type(event))
         if kind is None or held is None or held.job != self._job:
             return
         peer = str(getattr(event, "peer", ""))
-        after = {change.path: change.after for change in decided.changes}
-        if _assignment(after.get(peer_state(peer))) == held:  # an answer that came too late changes nothing
+        if not _lost_its_task(decided, peer):
             return
-        if peer_state(peer) not in after:
-            return
-        node = after.get(job_task(held.job, held.task))
-        task = None if node is None else msgspec.json.decode(node, type=TaskNote)
-        others = [] if task is None else sorted(set(task.peers) - _offered(after, decided.n) - {peer})
-        status = after.get(job_status(held.job))
+        task, job = decided.task_note(held.job, held.task), decided.job_note(held.job)
         item = self._add(
             decided,
             kind,
             task=held.task,
             peer=peer,
             error=getattr(event, "error", None),
-            fatal=status is not None and _ended(status),
+            fatal=job is not None and job.ended_at is not None,
             failures=task.failures if task is not None and kind in ("failed", "declined") else 0,
-            others=others,
+            others=[] if task is None else sorted(set(task.peers) - _offered(decided) - {peer}),
         )
         if task is not None and task.state == "complete":
             return
@@ -163,7 +159,7 @@ class _Teller:
                 self._backing_off.remove(item)
 
     def _taken(self, peer: str, assignment: Assignment, decided: Decided) -> None:
-        """A peer begins to work: it has the place of whoever lost that slot before it was offered."""
+        """A peer begins to work: it takes the place of the peer that lost this slot before."""
         for place in list(self._places):
             item = place.item
             same = (self._job, item.task, place.slot) == (assignment.job, assignment.task, assignment.slot)
@@ -178,19 +174,18 @@ class _Teller:
         return item
 
 
-def _assignment(note: bytes | None) -> Assignment | None:
-    return None if note is None else msgspec.json.decode(note, type=PeerNote).assignment
+def _lost_its_task(decided: Decided, peer: str) -> bool:
+    """Whether the peer does not have the assignment any more that it had; an answer that came too late changes nothing."""
+    if not any(change.path == peer_state(peer) for change in decided.changes):
+        return False
+    note = decided.peer_note(peer)
+    return note is None or note.assignment != decided.held
 
 
-def _ended(note: bytes) -> bool:
-    return msgspec.json.decode(note, type=JobNote).ended_at is not None
-
-
-def _offered(after: dict[str, bytes | None], n: int) -> set[str]:
-    """The peers to whom the event itself has given something: they were not on it before."""
-    found = set()
-    for path, note in after.items():
-        assignment = _assignment(note) if place_of(path).peer else None
-        if assignment is not None and assignment.id == n:
-            found.add(place_of(path).peer)
-    return found
+def _offered(decided: Decided) -> set[str]:
+    """The peers to which the event itself has offered a task: they were not on it before."""
+    return {
+        place_of(change.path).peer
+        for change in decided.changes
+        if isinstance(change.now, PeerNote) and change.now.assignment and change.now.assignment.id == decided.n
+    }

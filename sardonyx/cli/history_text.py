@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.history.replay import Change, Decided, concerned_peers, place_of
+from coordinator.history.replay import Change, Decided, Note, concerned_peers, place_of
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.event_text import failure_words, rows, summary
 from sardonyx.core.events import (
@@ -29,7 +29,7 @@ from sardonyx.core.events import (
     TaskNote,
     kind_of,
 )
-from sardonyx.core.node_paths import job_status, job_task, peer_state
+from sardonyx.core.node_paths import peer_state
 from sardonyx.core.text import plural
 from sardonyx.core.units import duration
 
@@ -72,11 +72,11 @@ def _data(data: bytes | None) -> Any:
 def _change(change: Change) -> str:
     place = place_of(change.path)
     if place.peer:
-        return f"peer {place.peer}: {_peer(change.before)} -> {_peer(change.after)}"
+        return f"peer {place.peer}: {_peer(change.was)} -> {_peer(change.now)}"
     if place.task:
-        return f"task {place.job}/{place.task}: {_from_to(_task(change.before), _task(change.after))}"
+        return f"task {place.job}/{place.task}: {_from_to(_task(change.was), _task(change.now))}"
     if place.part == "status":
-        return f"job {place.job}: {_from_to(_job(change.before), _job(change.after))}"
+        return f"job {place.job}: {_from_to(_job(change.was), _job(change.now))}"
     return ""
 
 
@@ -95,17 +95,15 @@ def _outside(effect: Effect) -> str:
     return ""
 
 
-def _peer(data: bytes | None) -> str:
-    if data is None:
+def _peer(note: Note | None) -> str:
+    if not isinstance(note, PeerNote):
         return "not there"
-    note = msgspec.json.decode(data, type=PeerNote)
     return note.state + (f" on {place_words(note.assignment)}" if note.assignment else "")
 
 
-def _task(data: bytes | None) -> str:
-    if data is None:
+def _task(note: Note | None) -> str:
+    if not isinstance(note, TaskNote):
         return "not there"
-    note = msgspec.json.decode(data, type=TaskNote)
     words: list[str] = [note.state]
     if note.peers:
         words.append(f"peers {', '.join(sorted(note.peers))}")
@@ -116,10 +114,9 @@ def _task(data: bytes | None) -> str:
     return ", ".join(words + ([rows(note.counts)] if note.counts else []))
 
 
-def _job(data: bytes | None) -> str:
-    if data is None:
+def _job(note: Note | None) -> str:
+    if not isinstance(note, JobNote):
         return "not there"
-    note = msgspec.json.decode(data, type=JobNote)
     words: list[str] = [note.status]
     if note.waits_for:
         words.append(f"waits for {note.waits_for} more virtual {plural(note.waits_for, 'peer')}")
@@ -149,18 +146,18 @@ def life(peer: str, past: Iterable[Decided]) -> Iterator[Moment]:
             state = None
         else:
             text = "; ".join(_turn(peer, decided, change))
-            state = _state(change.after)
+            state = _state(change.now)
         yield Moment(decided.n, event.at, kind_of(event), state, text)
 
 
-def _state(after: bytes | None) -> str:
-    return "dead" if after is None else msgspec.json.decode(after, type=PeerNote).state
+def _state(note: Note | None) -> str:
+    return note.state if isinstance(note, PeerNote) else "dead"
 
 
 def _turn(peer: str, decided: Decided, change: Change) -> list[str]:
     """What became of it: how it left what it had, and what it has now."""
-    before = None if change.before is None else msgspec.json.decode(change.before, type=PeerNote)
-    after = None if change.after is None else msgspec.json.decode(change.after, type=PeerNote)
+    before = change.was if isinstance(change.was, PeerNote) else None
+    after = change.now if isinstance(change.now, PeerNote) else None
     words = []
     if before is None and isinstance(decided.event, PeerBorn):
         words.append(_birth(decided.event))
@@ -219,14 +216,12 @@ def _release(peer: str, decided: Decided, had: Assignment) -> str:
     event = decided.event
     if getattr(event, "peer", None) == peer and isinstance(event, Declined | TaskFailed):
         return ("cannot run it: " if isinstance(event, Declined) else "gives it up: ") + failure_words(event.error)
-    after = {change.path: change.after for change in decided.changes}
-    job = after.get(job_status(had.job))
-    if job is not None and msgspec.json.decode(job, type=JobNote).ended_at is not None:
-        return f"the job is {msgspec.json.decode(job, type=JobNote).status}"
-    task = after.get(job_task(had.job, had.task))
-    if task is not None and msgspec.json.decode(task, type=TaskNote).state == "complete":
+    job, task = decided.job_note(had.job), decided.task_note(had.job, had.task)
+    if job is not None and job.ended_at is not None:
+        return f"the job is {job.status}"
+    if task is not None and task.state == "complete":
         return "the task is complete"
-    return f"called away, since {summary(event)}"
+    return f"preempted, since {summary(event)}"
 
 
 class Eviction(msgspec.Struct, frozen=True):
@@ -243,18 +238,16 @@ def eviction(decided: Decided) -> Eviction:
     """What the event that took a peer out has done."""
     event = decided.event
     peer = str(getattr(event, "peer", ""))
-    after = {change.path: change.after for change in decided.changes}
-    state = _state(after.get(peer_state(peer)))
+    state = _state(decided.peer_note(peer))
     why = "" if isinstance(event, Evicted) else f" ({summary(event)}, before a user could take it out)"
     lines = [f"peer {peer} is {state}{why}"]
     held = decided.held
     if held is None:
         return Eviction(peer, state, None, [*lines, "it had no task; its daemon brings it back under a new id at once"])
     task = f"{held.job}/{held.task}"
-    node = after.get(job_task(held.job, held.task))
-    if node is not None:
-        note = msgspec.json.decode(node, type=TaskNote)
-        offered = [name for name in sorted(note.peers) if peer_state(name) in after]
+    note = decided.task_note(held.job, held.task)
+    if note is not None:
+        offered = [name for name in sorted(note.peers) if decided.peer_note(name) is not None]
         if offered:
             lines.append(f"its task {task} is offered to {', '.join(offered)}")
         elif note.peers:
