@@ -6,17 +6,12 @@ coordinator itself could not go on, since a request in the inbox may come from a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from sardonyx.core import structure
 from sardonyx.core.errors import Failure
+from sardonyx.core.names import is_name
 from sardonyx.core.spec import JobSpec, TaskSpec
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
-"""Names of jobs and tasks; they become parts of paths and topics."""
-JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
-"""A job's id: its name and what the client made to tell it from others of that name."""
 
 
 def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
@@ -45,7 +40,7 @@ def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
 def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
     names = [task.name for task in spec.catalog]
     for name in [spec.name, *names]:
-        if not NAME.fullmatch(name):
+        if not is_name(name):
             yield "SX-JOB-STRUCTURE", f"{name[:80]!r} cannot be a name"
     if structure.repeated_names(spec):
         yield "SX-JOB-STRUCTURE", "two tasks have the same name"

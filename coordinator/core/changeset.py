@@ -1,7 +1,7 @@
-"""One decision in the making: the moves out of which :mod:`coordinator.core.decide` puts a decision together. Pure.
+"""The changes of one decision: the operations from which :mod:`coordinator.core.decide` builds it. Pure.
 
-Every change of a state goes through a :class:`ChangeSet`. It looks at each node of the tree before its first change, and in the
-end gives as effects exactly what differs: computed from what was touched, never from the whole state.
+Every change of a state goes through a :class:`ChangeSet`. It keeps each node's note from before the first change. In the end it
+returns as effects exactly what differs. The cost depends on what was changed, not on the size of the state.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
 
 FORGIVEN = 600.0
-"""Seconds after which a failure no longer counts when the next one comes: a job that runs for months will see many."""
+"""Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
 
 
 class ChangeSet:
@@ -71,7 +71,7 @@ class ChangeSet:
         self.n = n
         self.at = at
         self.jobs: dict[str, None] = {}
-        """Jobs of which something has changed, in order."""
+        """The changed jobs, in order."""
         self._touched: dict[str, tuple[Peer | Job | Task, PeerNote | JobNote | TaskNote | None]] = {}
         self._made: list[TreeEffect] = []
         self._removed: list[TreeEffect] = []
@@ -80,12 +80,12 @@ class ChangeSet:
 
     @property
     def free_changed(self) -> bool:
-        """Whether more or fewer peers are idle than before the event."""
+        """Whether the number of idle peers differs from before the event."""
         return self.state.free != self._free
 
     def effects(self) -> list[Effect]:
-        """What is to be done: the tree's changes, parents before children; removals, children before parents; then what
-        lies outside the tree.
+        """What must be done: changes of nodes, parents before children; deletions, children before parents; then the effects
+        outside ZooKeeper.
         """
         changes: list[TreeEffect] = list(self._made)
         for path, (entity, before) in self._touched.items():
@@ -96,21 +96,21 @@ class ChangeSet:
             if after is None:
                 changes.append(Delete(path))
                 continue
-            force_setattr(after, "n", self.n)  # nobody else has seen it yet
+            force_setattr(after, "n", self.n)  # nothing else refers to it yet
             changes.append((Create if before is None else Set)(path, encode_note(after)))
         return [*changes, *self._removed, *self._outer]
 
     # Peers
 
     def birth(self, name: str, *, daemon: str, host: str, pid: int) -> None:
-        """A peer that is idle."""
+        """Add an idle peer."""
         peer = Peer("idle", self.n, self.at, self._rank(), daemon=daemon, host=host, pid=pid)
         self.state.peers[name] = peer
         self.state.by_state["idle"][name] = None
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
     def move(self, name: str, trigger: Trigger) -> None:
-        """A peer's transition; its place on a task is not touched."""
+        """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
         peer.state = peer_states.after(peer.state, trigger)
@@ -123,7 +123,7 @@ class ChangeSet:
                 del state.peers[dead.popitem(last=False)[0]]
 
     def leave(self, name: str, trigger: Trigger) -> None:
-        """A peer's transition out of its task, if it has one. If all that remain on it are waiting, they become idle."""
+        """Move a peer to another state and off its task. If all remaining peers of the task are waiting, they become idle."""
         peer = self._peer(name)
         place, peer.assignment = peer.assignment, None
         self.move(name, trigger)
@@ -138,12 +138,12 @@ class ChangeSet:
                 self.move(other, "release")
 
     def take_pulse(self, name: str) -> None:
-        """A dead peer's pulse is to be removed."""
+        """Have a dead peer's pulse removed."""
         self.state.peers[name].pulse_due = True
         self._outer.append(DeletePulse(name))
 
     def offer(self, offer: Offer) -> None:
-        """A task to the peers that have been idle longest, each with the smallest slot that is free."""
+        """Offer a task to the peers that have been idle longest; each gets the smallest free slot."""
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
         for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
@@ -156,7 +156,7 @@ class ChangeSet:
     # Jobs
 
     def admit(self, name: str, spec: JobSpec) -> None:
-        """A job that is taken in: planning, and its topics are to be made."""
+        """Accept a job: it is being planned, and its topics must be created."""
         job = Job(self.n, self.n, spec, self.at)
         self._record(name, job)
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
@@ -167,12 +167,12 @@ class ChangeSet:
         self._outer.append(CreateLinks(name))
 
     def refuse(self, name: str, spec: JobSpec, error: Failure) -> None:
-        """A job that is not taken in: it is recorded, failed, and has no tasks."""
+        """Refuse a job: it is recorded as failed, without tasks."""
         self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error))
         self.state.expirable[name] = None
 
     def start(self, name: str, facts: dict[str, LinkFacts]) -> None:
-        """The job's links stand: it runs."""
+        """The job's links exist, so it runs."""
         job = self.job(name)
         job.status, job.links, job.facts = "running", "made", facts
         self.state.plans[name] = Plan(self.state.plans[name].graph, facts)
@@ -180,28 +180,28 @@ class ChangeSet:
         self.state.jobs_with_capacity.add(name)
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
-        """The job is over: its peers are idle, none of its tasks rests, its topics are to be removed."""
+        """End a job: its peers become idle, no task backs off any more, and its topics must be deleted."""
         self.waits_for(name, 0)
         job = self.job(name)
         job.status, job.ended_at, job.error = status, self.at, error
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
             for peer in self.state.on_task(task):
-                if peer in task.peers:  # the leaving of another may have freed it
+                if peer in task.peers:  # it may have become idle when another peer left
                     self.leave(peer, "release")
         del self.state.plans[name], self.state.names[job.spec.name]
         self.state.jobs_with_capacity.discard(name)
         self._outer.append(DeleteLinks(name))
 
     def links_came_late(self, name: str) -> None:
-        """Topics may have been made after those of the ended job were removed: remove them again."""
+        """Topics may have been created after the deletion for the ended job: delete them again."""
         job = self.job(name)
         job.links, job.letters = "made", 0  # counted again when they are gone
         self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
     def links_gone(self, name: str, last: LastCommits) -> None:
-        """The topics and groups are removed: keep what the groups had committed last."""
+        """The topics and groups are deleted: keep what the groups had committed last."""
         job = self.job(name)
         job.links = "gone"
         for task_name in job.tasks:
@@ -237,7 +237,7 @@ class ChangeSet:
                 self.state.expirable[name] = None
 
     def forget(self, name: str) -> None:
-        """An ended job is gone from state and tree; only its id is remembered for a while."""
+        """Delete an ended job from state and tree; only its id is remembered for a while."""
         job = self.state.jobs.pop(name)
         self.state.expirable.pop(name, None)
         self.jobs.pop(name, None)
@@ -250,8 +250,8 @@ class ChangeSet:
             purged.popitem(last=False)
 
     def task_is(self, job: str, name: str, state: TaskState, counts: Counts | None = None) -> None:
-        """A task's new state, and with it that of the bound tasks beside it. The same again changes nothing at all: the
-        job is not touched, and need not be looked at.
+        """Set a task's state, and that of the bound tasks that mirror it. Setting the same state again changes nothing, so
+        the job needs no further look.
         """
         if counts is None and self.state.jobs[job].tasks[name].state == state:
             return
@@ -267,7 +267,7 @@ class ChangeSet:
                 self._task(job, bound).state = "complete" if complete else "running"
 
     def task_failed(self, job: str, name: str, error: Failure) -> Task:
-        """Count a failure and keep the first. What lies too far back is forgiven: the count begins anew."""
+        """Count a failure and keep the first error. If the last failure was long ago, the count starts again."""
         self.set_backing_off(job, name, backing_off=False)
         task = self._task(job, name)
         if task.failed_at is not None and self.at - task.failed_at > FORGIVEN:
@@ -278,7 +278,7 @@ class ChangeSet:
         return task
 
     def set_backing_off(self, job: str, name: str, *, backing_off: bool) -> None:
-        """Whether a task is kept back from being offered."""
+        """Begin or end a task's back-off, in which it is not offered."""
         if self.state.jobs[job].tasks[name].backing_off != backing_off:
             task = self._task(job, name)
             self.state.forget_backoff(job, name, task)
@@ -286,16 +286,16 @@ class ChangeSet:
             self.state.note_backoff(job, name, task)
 
     def waits_for(self, name: str, peers: int) -> None:
-        """How many more peers a job needs, and since when it needs any."""
+        """Set how many more peers a job needs; it also keeps since when it needs any."""
         if self.state.jobs[name].waits_for != peers:
             job = self.job(name)
             job.waits_for = peers
             job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
 
-    # What was there before
+    # The notes from before the first change
 
     def job(self, name: str) -> Job:
-        """A job that is about to be changed."""
+        """A job that the caller is about to change."""
         job = self.state.jobs[name]
         self.jobs[name] = None
         path = node_paths.job_status(name)

@@ -1,17 +1,16 @@
 """``decide(state, n, event) -> effects``: everything the coordinator decides, and nothing else. Pure.
 
-No clock, no chance, no I/O: the same events in the same order always give the same state and the same effects, so a log
-can be replayed anywhere. An event that does not fit what is known (an unknown peer, another assignment, a job that has
-ended, the same event again) changes nothing, by the rule written at its handler.
+There is no clock, no randomness and no I/O. The same events in the same order always give the same state and the same effects, so
+a log can be replayed anywhere. An event that does not fit the state changes nothing: it names an unknown peer, an old assignment
+or an ended job, or it is a repetition. Each handler states its rule.
 
-After each event that has touched a job, or the number of idle peers, these are offered work, and each job's need for further
-peers is counted anew.
+After an event that has changed a job, or the number of idle peers, idle peers are offered work. Then the number of peers that
+each job misses is computed again.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 
 from coordinator.core import scheduling
-from coordinator.core.admission import JOB_ID, refusal
+from coordinator.core.admission import refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
@@ -53,13 +52,22 @@ from sardonyx.core.events import (
     PeerDied,
     TaskFailed,
 )
+from sardonyx.core.names import is_job_id
 
 
 def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
-    """Take event ``n`` in: change ``state`` in place and say what is to be done.
+    """Apply event ``n``: change ``state`` in place and return what must be done.
 
-    The effects on the tree are exactly the difference that the event makes to :func:`coordinator.core.state.project`; they
-    belong into one transaction with the checkpoint. The others may be run only after it.
+    The effects on the tree are exactly the difference that the event makes to :func:`coordinator.core.state.project`. They
+    must be written in one transaction with the checkpoint. The other effects may run only after that transaction.
+
+    Args:
+        state: changed in place.
+        n: the event's number in the log; greater than that of the last event.
+        event: with its time stamped in.
+
+    Returns:
+        Changes of nodes, parents before children; deletions, children before parents; then effects outside ZooKeeper.
 
     Raises:
         InternalError: SX-LOG-ORDER, ``n`` does not come after the last event; SX-STATE-ILLEGAL, a bug.
@@ -67,14 +75,14 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
     if n <= state.n:
         raise InternalError(
             "SX-LOG-ORDER",
-            f"event {n} cannot follow event {state.n}",
-            cause="the log was read from the wrong place, or two leaders wrote to it",
+            f"event {n} cannot come after event {state.n}",
+            cause="the log was read from a wrong position, or two leaders wrote to it",
             fix="please report this with the coordinator's log",
             where={"n": n},
         )
     changes = ChangeSet(state, n, event.at)
     _HANDLERS[type(event)](changes, event)
-    # Otherwise everybody got what there was after the last event, and that is as it was.
+    # Without such a change, the offers after the previous event still hold.
     if changes.jobs or changes.free_changed:
         _offer_work(changes)
         _count_missing(changes)
@@ -85,7 +93,7 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
 def replay(
     entries: Iterable[tuple[int, AnyEvent]], state: State | None = None, *, deployment: str = "default"
 ) -> State:
-    """The state after a stretch of the log, going on from ``state`` (changed in place) or from nothing."""
+    """The state after a part of the log, starting from ``state`` (changed in place) or from an empty one."""
     state = new_state(deployment) if state is None else state
     for n, event in entries:
         decide(state, n, event)
@@ -96,7 +104,7 @@ def replay(
 
 
 def _born(changes: ChangeSet, event: PeerBorn) -> None:
-    """An id is used once: for one that is known, dead or alive, it is a repetition."""
+    """Each id is used once. If the id is known, the event is a repetition."""
     if event.peer not in changes.state.peers:
         changes.birth(event.peer, daemon=event.daemon, host=event.host, pid=event.pid)
 
@@ -117,7 +125,7 @@ def _left(changes: ChangeSet, event: Left) -> None:
 
 
 def _evicted(changes: ChangeSet, event: Evicted) -> None:
-    """A peer at work is revoked and sees so; an idle one holds nothing that it would have to give back."""
+    """A peer with a task is revoked, and reads that in its state node. An idle peer holds nothing and dies at once."""
     peer = changes.state.peers.get(event.peer)
     if peer is None:
         return
@@ -135,7 +143,7 @@ def _grace_ended(changes: ChangeSet, event: GraceEnded) -> None:
         changes.take_pulse(event.peer)
 
 
-# A peer and its task. All of these are about one assignment: if the peer does not hold that very one, they come too late.
+# A peer and its task. Each of these events names an assignment. If the peer does not hold it any more, the event is too late.
 
 
 def _held(
@@ -173,8 +181,8 @@ def _task_failed(changes: ChangeSet, event: TaskFailed) -> None:
 
 
 def _give_up(changes: ChangeSet, place: Assignment, name: str, error: Failure, *, fatal: bool) -> None:
-    """The peer is idle; what is fatal, or has failed too often, fails the job: with this error, or with the first. If the
-    job goes on, the task rests.
+    """The peer becomes idle. A fatal error fails the job, and so does one failure too many (with the first error that counted).
+    Otherwise the task backs off.
     """
     task = changes.task_failed(place.job, place.task, error)
     changes.leave(name, "release")
@@ -187,7 +195,7 @@ def _give_up(changes: ChangeSet, place: Assignment, name: str, error: Failure, *
 
 
 def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
-    """Only if the task has not failed again since the timer was looked at; then it rests anew."""
+    """Ends the back-off, unless the task has failed again since: then a new back-off has begun."""
     job = changes.state.jobs.get(event.job)
     task = job.tasks.get(event.task) if job is not None else None
     if task is not None and task.backing_off and task.failures == event.failures:
@@ -195,7 +203,7 @@ def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
 
 
 def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
-    """The last one of a task to find its input drained seals; the others wait, since what they hold may still change."""
+    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input."""
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "active":
         return
@@ -208,7 +216,7 @@ def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
 
 
 def _completed(changes: ChangeSet, event: Completed) -> None:
-    """The task is complete, unless somebody joined it meanwhile: then that one will find it exhausted and seal again."""
+    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again."""
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "sealing":
         return
@@ -227,10 +235,8 @@ def _completed(changes: ChangeSet, event: Completed) -> None:
 
 
 def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
-    """A known id is a repetition, even if its job was forgotten; an id that cannot be one leaves no trace, since there is
-    nowhere to write it.
-    """
-    if event.job in changes.state.jobs or event.job in changes.state.purged or not JOB_ID.fullmatch(event.job):
+    """A known id is a repetition, even if its job was deleted. An invalid id is ignored: it cannot be the name of a node."""
+    if event.job in changes.state.jobs or event.job in changes.state.purged or not is_job_id(event.job):
         return
     error = refusal(event.job, event.spec, changes.state.names.get(event.spec.name))
     if error is not None:
@@ -240,7 +246,7 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
 
 
 def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
-    """For a job that was ended meanwhile they must go again, or they would stand for ever."""
+    """If the job has ended meanwhile, its topics must be deleted again: nothing else would delete them."""
     job = changes.state.jobs.get(event.job)
     if job is None or job.refused:
         return
@@ -251,13 +257,13 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
 
 
 def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
-    """Some of the topics may stand; the same care as for those that all stand."""
+    """Some of the topics may exist, so they are handled as if all did."""
     job = changes.state.jobs.get(event.job)
     if job is None or job.refused:
         return
     if job.status == "planning":
         changes.end(event.job, "failed", event.error)
-        job.links = "made"  # in part; so that the same news again finds nothing to do
+        job.links = "made"  # in part; a repetition of the event then changes nothing
     elif job.ended and job.links != "made":
         changes.links_came_late(event.job)
 
@@ -319,11 +325,11 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
 }
 
 
-# After every event that may have changed who gets what
+# After every event that may change which peer gets which task
 
 
 def _offer_work(changes: ChangeSet) -> None:
-    """Idle peers get work; jobs that could not end otherwise get theirs back from further down."""
+    """Idle peers get work. Jobs that could not end otherwise preempt peers of their later tasks."""
     while True:
         while (offer := scheduling.next_offer(changes.state)) is not None:
             changes.offer(offer)
@@ -345,8 +351,8 @@ def _count_missing(changes: ChangeSet) -> None:
 
 
 def _in_question(changes: ChangeSet) -> list[str]:
-    """The running jobs for which the event may have changed what they can get: those it touched, and with the number of
-    idle peers all that have room.
+    """The running jobs that may get other peers after this event: those that it changed and, if the number of idle peers changed,
+    all that have capacity.
     """
     known, touched = changes.state.jobs, changes.jobs
     if changes.free_changed:
@@ -358,35 +364,37 @@ def _in_question(changes: ChangeSet) -> list[str]:
 
 
 MAX_BACKOFF = 60.0
-"""Seconds that a task rests at most after a failure."""
+"""Seconds: the longest back-off of a task."""
 
 
 class Timers(msgspec.Struct, frozen=True):
-    """How long things may take, in seconds, and how many ended jobs are kept. No decision depends on them, only when the
-    events come that are decided on; so they may differ between coordinators and change at any time.
+    """Timeouts in seconds, and how many ended jobs are kept.
+
+    Decisions do not depend on them; only the times of timer events do. So they may differ between coordinators and may change at
+    any time.
     """
 
     ack_timeout: float = 15.0
-    """An offer stays so long without answer, then the peer is revoked."""
+    """A peer that does not answer an offer within this time is revoked."""
     revoke_grace: float = 10.0
-    """A revoked peer, or one that has said it leaves, has so long to withdraw its pulse."""
+    """A revoked or leaving peer must withdraw its pulse within this time."""
     failure_backoff: float = 1.0
-    """A task rests so long after its first failure, twice as long after the second, and so on up to a minute."""
+    """The back-off after a task's first failure; it doubles with each further failure, up to a minute."""
     keep_jobs: int = 1000
     """Of more jobs that have ended, and whose topics are gone, the oldest are forgotten. Jobs with dead letters that were
     neither redone nor dropped do not count, and stay."""
 
     def backoff(self, failures: int) -> float:
-        """How long a task rests that has failed so often."""
+        """Seconds of back-off after this number of failures."""
         return min(self.failure_backoff * 2.0 ** min(failures - 1, 64), MAX_BACKOFF)
 
 
 def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
-    """The timers that have run out at ``now`` (seconds since 1970), as events to be logged.
+    """The timers that have expired at ``now`` (seconds since 1970), as events for the log.
 
-    Timers follow from the times in the state, so a new leader has them all. Each queue is looked at from its oldest entry
-    until the first that is not due. A clock that stands further *before* an entry than the timeout says nothing about how
-    long that has waited (the last leader's clock was ahead): it counts as due.
+    Timers follow from the times in the state, so a new leader has them all. Each queue is read from its oldest entry to the
+    first that is not due. If ``now`` lies more than the timeout *before* an entry, the last leader's clock was ahead and the
+    waiting time is unknown: the entry counts as due.
     """
     events: list[AnyEvent] = []
     for name in state.by_state["acking"]:
@@ -416,22 +424,19 @@ def surplus(state: State, now: float, timers: Timers) -> list[JobPurged]:
 
 
 def _over(now: float, since: float, timeout: float) -> bool:
-    """Computed as in :func:`next_due`, to the last bit: at the very time that was named there it must be over."""
+    """Whether a timeout has expired; uses the same arithmetic as :func:`next_due`, so that it has at the time announced there."""
     return not since - timeout < now < since + timeout
 
 
 def _backoffs_due(state: State, now: float, timers: Timers) -> Iterator[BackoffEnded]:
-    """In a row that is sorted by time, those are due that lie at its two ends: long ago, or far ahead."""
     for failures, row in sorted(state.backing_off.items()):
-        rest = timers.backoff(failures)
-        past = bisect_right(row, now, key=lambda entry: entry[0] + rest)
-        ahead = max(past, bisect_left(row, now, key=lambda entry: entry[0] - rest))
-        for _, job, task in row[:past] + row[ahead:]:
-            yield BackoffEnded(at=now, job=job, task=task, failures=failures)
+        for failed_at, job, task in row:
+            if _over(now, failed_at, timers.backoff(failures)):
+                yield BackoffEnded(at=now, job=job, task=task, failures=failures)
 
 
 def next_due(state: State, timers: Timers) -> float | None:
-    """When :func:`due` and :func:`surplus` should be asked again (seconds since 1970; 0 is at once); None: no timer runs."""
+    """When to call :func:`due` and :func:`surplus` again (seconds since 1970; 0: at once); None: no timer runs."""
     if len(state.expirable) > timers.keep_jobs:
         return 0.0
     first = math.inf
@@ -447,7 +452,7 @@ def next_due(state: State, timers: Timers) -> float | None:
 
 
 def unfinished(state: State) -> list[OuterEffect]:
-    """What a new leader must run again: effects outside the tree of whose end the log does not tell."""
+    """What a new leader must run again: effects outside ZooKeeper whose completion is not in the log."""
     effects: list[OuterEffect] = []
     for name, job in state.jobs.items():
         if job.status == "planning":

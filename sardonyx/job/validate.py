@@ -21,6 +21,7 @@ from sardonyx.connectors.check_paths import check_places
 from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, is_bounded
+from sardonyx.core.names import is_name
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
 from sardonyx.job import validate_edges
@@ -32,7 +33,6 @@ __all__ = ["MAX_SPEC_BYTES", "check_places", "problems_of", "validate"]
 MAX_SPEC_BYTES = 60 * 1024
 """A spec is written in one ZooKeeper transaction with other nodes. Larger data belongs into files."""
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 _RESERVED = ("splits", "parts", "topic", "dead")
 """A task's own queues are called task.splits, task.parts, task.topic and task.dead."""
 
@@ -90,7 +90,7 @@ def problems_of(
 
 
 def _job(spec: JobSpec) -> Iterator[SardonyxError]:
-    if not _NAME.fullmatch(spec.name):
+    if not is_name(spec.name):
         yield _bad_name("the job", spec.name)
     if spec.partitions < 1:
         yield SardonyxError(
@@ -120,7 +120,7 @@ def _names(spec: JobSpec) -> Iterator[SardonyxError]:
                 f"{count} tasks have this name",
                 fix="name each task differently; its queues are named by it",
             )
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             yield _bad_name("a task", name)
         elif name in _RESERVED:
             yield problem(

@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from sardonyx.core import units
 from sardonyx.core.errors import SetupError
+from sardonyx.core.names import NAME_RULE, is_name
 from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
 
@@ -31,7 +32,6 @@ ENV_PREFIX = "SARDONYX__"
 MASK = "******"
 
 _SECRET = re.compile(r"password|secret|sasl|digest|token|credential|ssl\.key", re.IGNORECASE)
-_DEPLOYMENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
 """A duration; written as "250 ms" or "10 s", held as seconds."""
@@ -223,8 +223,8 @@ class Settings(BaseSettings):
     @field_validator("deployment")
     @classmethod
     def _a_name(cls, value: str) -> str:
-        if not _DEPLOYMENT.fullmatch(value):
-            raise ValueError("must be a letter, then letters, digits, _ or -, at most 60 in all")
+        if not is_name(value):
+            raise ValueError(f"must be {NAME_RULE}")
         return value
 
     @classmethod
