@@ -54,7 +54,7 @@ from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel import rules
-from sentinel.election import Votes, VotesGone
+from sentinel.election import ElectionClosed, SentinelElection
 
 log = structlog.get_logger()
 
@@ -93,7 +93,7 @@ class TaskLoop:
         self._work = work
         self._handle = handle
         self._zk = zk
-        self._votes = Votes(zk, work.assignment.job)
+        self._votes = SentinelElection(zk, work.assignment.job)
         self._patience = seconds(work.stage.task.batch_timeout)
         self._size = work.stage.task.batch_size
         self._told = False
@@ -129,7 +129,7 @@ class TaskLoop:
                     self._close()
         except (AssignmentRevoked, SessionLost) as reason:
             log.debug("stopped", reason=type(reason).__name__)
-        except VotesGone as error:
+        except ElectionClosed as error:
             self._handle.pause(_HEARD_SOON)
             self._fail(error, fatal=False)  # says nothing if the job has ended, as it should have
         except (FunctionError, InputError, OutputError) as error:

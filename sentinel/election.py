@@ -1,4 +1,4 @@
-"""Which of a link's sentinels counts: the first vote in ZooKeeper, for ever."""
+"""Elects the sentinel of a link that counts: the first one that a reader writes to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sardonyx.zookeeper.errors import ParentMissing
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 
-class VotesGone(SardonyxError):
-    """The votes of a job are removed: it has ended, and whoever works for it will hear of that."""
+class ElectionClosed(SardonyxError):
+    """The election of a job's sentinels is closed: the job has ended, and its peers will read so in their state nodes."""
 
 
-class Votes:
-    """The leaders of a job's links, as this reader knows them. Not shared between threads.
+class SentinelElection:
+    """The elected sentinels (leaders) of a job's links, as one reader knows them. Not thread-safe.
 
-    The first reader to meet a sentinel creates the link's node with its uuid; everybody reads that node, and since it never
-    changes, once. The vote stands even if its voter dies at once. What the votes stand below is made and removed by the
-    coordinator, so there are none after the job's end.
+    The first reader that meets a sentinel creates the link's node with the sentinel's uuid. The node never changes, so every
+    reader reads it once. The result stays valid if the reader that wrote it dies. The coordinator creates and deletes the parent
+    node, so no election takes place after the job's end.
     """
 
     def __init__(self, zk: ZooKeeperSession, job: str) -> None:
@@ -27,23 +27,27 @@ class Votes:
         self._leaders: dict[str, str] = {}
 
     def leader(self, link: str, uuid: str) -> str:
-        """The uuid of the link's leader; ``uuid``, a sentinel just met on it, stands for election if there is none yet."""
+        """The uuid of the link's elected sentinel. If there is none yet, ``uuid``, a sentinel met on the link, is elected.
+
+        Raises:
+            ElectionClosed: the job has ended.
+        """
         known = self._leaders.get(link)
         if known is not None:
             return known
         path = node_paths.sentinel(self._job, link)
         failpoint("vote")
         try:
-            self._zk.create(path, uuid.encode())  # loses against an earlier vote, which is as good
+            self._zk.create(path, uuid.encode())  # has no effect after an earlier vote
             elected = self._zk.read(path)
         except ParentMissing:
             elected = None
         if elected is None:
-            raise VotesGone(
-                "SX-SENTINEL-VOTE",
-                f"the vote on link {link} is gone",
-                cause="the job has ended; or somebody removed nodes below /sentinel by hand",
-                fix="nothing, if the job has ended",
+            raise ElectionClosed(
+                "SX-SENTINEL-ELECTION",
+                f"the election of a sentinel for link {link} is closed",
+                cause="the job has ended, or somebody deleted nodes below /sentinel by hand",
+                fix="do nothing if the job has ended; otherwise submit the job again",
                 where={"job": self._job, "link": link},
             )
         failpoint("voted")

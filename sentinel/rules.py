@@ -1,11 +1,11 @@
-"""How a reader treats the end of a partition: reduce, in the middle, drained, exhausted. Pure.
+"""How a reader finds the end of a partition: sentinel reduction, sentinel in the middle, drained, exhausted. Pure.
 
-A sentinel is a message that says: the writers of this link have sealed it. Since a sealer may die and another seal again,
-a link can carry several, and one can have records behind it. The readers of a link agree on one of them, its leader
-(:mod:`sentinel.election`), drop all others, and move the leader to the end of its partition whenever records stand behind it. So
-each partition converges on one sentinel, at its end. The idea is that of Onyx 0.x (sentinel reduction, "sentinel in the
-middle"), carried over from a broker that could count its messages to one whose offsets also count transaction markers:
-therefore the end is told by the client's end-of-partition event, never by arithmetic on offsets.
+A sentinel is a message that says: the writers of this link have sealed it. A sealing peer may die and another one seals again, so
+a link can carry several sentinels, and records can come after one. The readers of a link elect one sentinel, the leader
+(:mod:`sentinel.election`). They drop all others, and write the leader again at the end of its partition whenever records come
+after it. So each partition ends with one sentinel. The idea comes from Onyx 0.x (sentinel reduction, "sentinel in the middle").
+Onyx's broker could count its messages; Kafka's offsets also count transaction markers. Therefore only the client's
+end-of-partition event marks the end, never arithmetic on offsets.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 BOUND_END = "end"
-"""What stands for a sentinel's uuid where a bound input's end position tells the end."""
+"""Used in place of a sentinel's uuid where the end position of a bound input marks the end."""
 
 
 @dataclass
 class PartitionView:
-    """What a reader knows of one partition, from the position it began at to the last message it took.
+    """What a reader knows of one partition, from its first position to the last message that it took.
 
     Feed it everything the partition gives, in order: :meth:`record`, :meth:`sentinel`, :meth:`end_of_partition`.
     """
 
     position: int
-    """The next offset to read, or the offset of the leader's sentinel while that is the last thing seen."""
+    """The next offset to read; or the offset of the leader, while that is the last message seen."""
     end: int | None = None
-    """A bound input's end: records at this offset and behind it are not read."""
+    """A bound input's end: records at this offset and after it are not read."""
     leader: str | None = None
-    """uuid of the leader's sentinel, while that is the last thing seen; None otherwise."""
+    """uuid of the leader, while that is the last message seen; None otherwise."""
     at_end: bool = False
-    """Whether the client has said that nothing stands behind what was seen."""
+    """Whether the client has reported that no message follows."""
     displaced: str | None = field(default=None)
-    """uuid of the leader's sentinel, if records came behind it and no later copy of it was seen since."""
+    """uuid of the leader, if records came after it and no later copy of it was seen since."""
 
     def record(self, offset: int) -> bool:
-        """A message with records. Returns whether it is to be worked on: False behind a bound end."""
+        """A message with records. Returns whether to process it: False after a bound end."""
         if self.end is not None and offset >= self.end:
             self.position = self.end
             return False
@@ -47,10 +47,10 @@ class PartitionView:
         return True
 
     def sentinel(self, offset: int, uuid: str, leader: str) -> None:
-        """A sentinel, and the leader that the vote gave for its link.
+        """A sentinel, and the elected leader of its link.
 
-        One that is not the leader's is read past. Behind the leader's it changes nothing: the position stays at the
-        leader's, and the next reader drops it again.
+        A sentinel that is not the leader is skipped. If it comes after the leader, the position stays at the leader, and the
+        next reader drops the sentinel again.
         """
         self.at_end = False
         if uuid == leader:
@@ -59,19 +59,19 @@ class PartitionView:
             self.position = offset + 1
 
     def end_of_partition(self, offset: int) -> None:
-        """Nothing committed stands before ``offset`` that was not given yet."""
+        """The client has delivered every committed message before ``offset``."""
         self.at_end = True
         if self.end is not None:
             self.position = max(self.position, min(offset, self.end))
 
     def take_displaced(self) -> str | None:
-        """The leader's uuid, if its sentinel must be written again at the end of this partition with the coming commit."""
+        """The leader's uuid, if the next commit must write it again at the end of this partition."""
         uuid, self.displaced = self.displaced, None
         return uuid
 
     @property
     def drained(self) -> str | None:
-        """What proves that all records of this partition were read: the leader's uuid, or ``"end"``; None if nothing does."""
+        """The proof that all records of this partition were read: the leader's uuid, or ``"end"``; None: not proven."""
         if self.end is not None:
             return BOUND_END if self.position >= self.end else None
         return self.leader if self.at_end else None
@@ -81,8 +81,8 @@ def exhausted(held: Iterable[str | None], committed: Mapping[object, str | None]
     """Whether a peer may ask "seal?".
 
     Args:
-        held: for each partition that it holds, what was COMMITTED as drained there (None: nothing was).
-        committed: the same for all partitions of the task, as the group has it; only asked for when it holds none.
+        held: for each partition that it holds, the COMMITTED proof that it is drained (None: no proof).
+        committed: the same for all partitions of the task, from its group; needed only if the peer holds no partition.
     """
     own = list(held)
     if own:

@@ -1,6 +1,6 @@
-"""Why does a job not run? What is missing, who holds it, and since when; read from a state, also a past one. Pure.
+"""Why a job does not run: what is missing, which peers hold it, and since when. Read from any state, also a past one. Pure.
 
-``sardonyx job explain`` shows it. The reasons stand in order of weight: the first one is what to look at first.
+``sardonyx job explain`` shows it. The most important reason comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.core.units import duration
 
 Code = Literal[
     "unknown",
-    "forgotten",
+    "purged",
     "refused",
     "failed",
     "killed",
@@ -38,10 +38,10 @@ Code = Literal[
     "unanswered",
     "runs",
 ]
-"""What a reason is, for programs. The meaning of each is told in ``docs/coordination.md``."""
+"""The kind of a reason, for programs. ``docs/coordination.md`` explains each."""
 
 SHOWN = 10
-"""Peers of one reason that are shown to people; a program gets them all."""
+"""How many peers of one reason are shown to people; programs get all."""
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,19 +61,19 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     text: str
     """One sentence for people."""
     since: float | None = None
-    """Since when it is so, seconds since 1970; None where nobody noted it."""
+    """Since when, seconds since 1970; None if unknown."""
     task: str | None = None
-    """The task that it is about, if it is about one."""
+    """The task concerned, if it is one task."""
     needed: int | None = None
-    """How many virtual peers are asked for."""
+    """How many virtual peers are needed."""
     free: int | None = None
     """How many are idle."""
     failures: int | None = None
     limit: int | None = None
-    """How many failures the job outlives, or how many peers the task takes."""
+    """How many failures the job survives, or how many peers the task takes."""
     error: Failure | None = None
     peers: list[Holder] = []
-    """Who holds what is missing, or who is at work; the longest there first."""
+    """The peers that hold what is missing, or that are at work; those that have been there longest come first."""
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,20 +82,20 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str
     n: int
     reasons: list[Reason]
-    """Never empty; the weightiest first."""
+    """Never empty; the most important first."""
     status: JobStatus | None = None
-    """None for a job that is not known (any more)."""
+    """None for a job that is unknown or purged."""
 
 
 def explain(state: State, job: str) -> Explanation:
-    """Why this job does not run, in any status, also if there is no such job."""
+    """Why this job does not run; works for every status and for unknown jobs."""
     found = state.jobs.get(job)
     if found is None:
         return Explanation(job, state.n, [_unknown(state, job)])
     if found.ended:
         reasons = list(_ended(found))
     elif found.status == "planning":
-        text = "its topics are being made, or looked up in Kafka"
+        text = "its topics are being created, or looked up in Kafka"
         reasons = [Reason(code="topics-creating", text=text, since=found.submitted_at)]
     else:
         reasons = _running(state, job, found)
@@ -104,8 +104,8 @@ def explain(state: State, job: str) -> Explanation:
 
 def _unknown(state: State, job: str) -> Reason:
     if job in state.purged:
-        return Reason(code="forgotten", text="it had ended, and was purged")
-    return Reason(code="unknown", text="no job of this id was ever handed in, or it was purged long ago")
+        return Reason(code="purged", text="it had ended, and was purged")
+    return Reason(code="unknown", text="no job of this id was ever submitted, or it was purged long ago")
 
 
 # Jobs that have ended
@@ -113,7 +113,7 @@ def _unknown(state: State, job: str) -> Reason:
 
 def _ended(job: Job) -> Iterator[Reason]:
     if job.status == "failed" and job.error is not None:
-        what: tuple[Code, str] = ("refused", "it was not taken in") if job.refused else ("failed", "it failed")
+        what: tuple[Code, str] = ("refused", "it was refused") if job.refused else ("failed", "it failed")
         text = f"{what[1]}: {_one_line(job.error)}"
         yield Reason(code=what[0], text=text, since=job.ended_at, error=job.error)
     elif job.status == "killed":
@@ -121,8 +121,8 @@ def _ended(job: Job) -> Iterator[Reason]:
     else:
         yield Reason(code="completed", text="all its tasks are complete", since=job.ended_at)
     if not job.purgeable:
-        then = "; after that it is forgotten" if job.purge else ""
-        yield Reason(code="topics-deleting", text=f"its topics and groups are being removed{then}", since=job.ended_at)
+        then = "; after that the job is deleted" if job.purge else ""
+        yield Reason(code="topics-deleting", text=f"its topics and groups are being deleted{then}", since=job.ended_at)
 
 
 # Jobs that run, or should
@@ -147,7 +147,7 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
 
 
 def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
-    """Peers that the job cannot go on without."""
+    """Peers without which the job cannot go on."""
     busy = [peer for found in ASSIGNED for peer in state.by_state[found]]
     revoked = list(state.by_state["revoked"])
     if not busy and not state.free:
@@ -181,7 +181,7 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
         yield Reason(
             code="starved-by-unbounded-jobs",
-            text=f"all virtual peers of other jobs are on such as never end by themselves: {holding}",
+            text=f"all peers with a task work for jobs that never end: {holding}",
             since=max(state.peers[peer].since for peer in others),
         )
 
@@ -200,7 +200,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
             )
             yield Reason(
                 code="task-backing-off",
-                text=f"task {stage} backs off after failure {task.failures} (the job outlives {limit}), "
+                text=f"task {stage} backs off after failure {task.failures} (the job survives {limit}), "
                 f"first {_one_line(task.error)}{others}",
                 since=task.failed_at,
                 task=stage,
@@ -212,7 +212,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
-    """Tasks that could be at work if more peers were free, beside those that the job as a whole waits for."""
+    """Tasks that would run if more peers were idle, unless the job as a whole waits for peers."""
     if job.waits_for:
         return
     for stage in _asking(job, plan):
@@ -236,7 +236,7 @@ def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
-    """Tasks that idle peers cannot help with."""
+    """Tasks that cannot take another idle peer."""
     if not state.free:
         return
     for stage, spec in plan.stages.items():
@@ -269,7 +269,7 @@ def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _holders(state: State, peers: list[str]) -> list[Holder]:
-    """These peers with their places, the longest there first."""
+    """These peers with their tasks; those that have been there longest come first."""
     found = []
     for name in sorted(peers, key=lambda name: state.peers[name].order):
         peer = state.peers[name]
@@ -282,7 +282,7 @@ def _holders(state: State, peers: list[str]) -> list[Holder]:
 
 
 def as_lines(explanation: Explanation, now: float) -> list[str]:
-    """An explanation for people, a line each; ``now`` (seconds since 1970) tells how long each thing has lasted."""
+    """An explanation as lines for people; ``now`` (seconds since 1970) gives the durations."""
     lines = [f"{explanation.job} is {explanation.status or 'not known'}"]
     for reason in explanation.reasons:
         lines.append(f"  {reason.text}{_for(reason.since, now)}")

@@ -188,8 +188,8 @@ def explain(call: Call, job: JobId) -> None:
 
     lines = as_lines(found, time.time())
     handed_in = any(reason.code == "submitted" for reason in why.outside)
-    forgotten = found.reasons[0].code == "forgotten"
-    call.put(f"{found.job} is {'submitted' if handed_in else 'forgotten'}" if handed_in or forgotten else lines[0])
+    forgotten = found.reasons[0].code == "purged"
+    call.put(f"{found.job} is {'submitted' if handed_in else 'purged'}" if handed_in or forgotten else lines[0])
     for reason in why.outside:
         call.put(f"  {reason.text}")
     for line in lines[1:] if not handed_in else ():

@@ -20,23 +20,23 @@ COPY = "copy is submitted: read -> write; read is a topic"
 MADE = "the links of copy are made"
 
 CASES: list[tuple[str, list[str], list[str]]] = [
-    ("a job that nobody knows", [], ["unknown: no job of this id was ever handed in, or it was purged long ago"]),
+    ("a job that nobody knows", [], ["unknown: no job of this id was ever submitted, or it was purged long ago"]),
     (
         "purged",
         [COPY, "copy is killed", "the links of copy are gone", "copy is purged"],
-        ["forgotten: it had ended, and was purged"],
+        ["purged: it had ended, and was purged"],
     ),
     (
         "refused",
         ["5 s pass", "copy is submitted: read -> write; write names no topic"],
-        ["refused since 5: it was not taken in: SX-JOB-STRUCTURE: write names no topic (SX-JOB-STRUCTURE)"],
+        ["refused since 5: it was refused: SX-JOB-STRUCTURE: write names no topic (SX-JOB-STRUCTURE)"],
     ),
     (
         "failed, and its topics are there",
         [COPY, MADE, "P1 is born", "3 s pass", "P1 fails for good: ZeroDivisionError"],
         [
             "failed since 3: it failed: SX-TEST: ZeroDivisionError (SX-TEST)",
-            "topics-deleting since 3: its topics and groups are being removed",
+            "topics-deleting since 3: its topics and groups are being deleted",
         ],
     ),
     (
@@ -44,7 +44,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [COPY, MADE, "4 s pass", "copy is killed", "copy is purged"],
         [
             "killed since 4: a user ended it",
-            "topics-deleting since 4: its topics and groups are being removed; after that it is forgotten",
+            "topics-deleting since 4: its topics and groups are being deleted; after that the job is deleted",
         ],
     ),
     (
@@ -64,7 +64,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
     (
         "planning",
         ["2 s pass", COPY, "7 s pass"],
-        ["topics-creating since 2: its topics are being made, or looked up in Kafka"],
+        ["topics-creating since 2: its topics are being created, or looked up in Kafka"],
     ),
     (
         "nobody has ever lived",
@@ -142,7 +142,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "[P1 active live/write 0, P2 active live/write 1]"
             ),
             (
-                "starved-by-unbounded-jobs since 1: all virtual peers of other jobs are on such as never end by themselves: "
+                "starved-by-unbounded-jobs since 1: all peers with a task work for jobs that never end: "
                 "live (2 virtual peers)"
             ),
         ],
@@ -153,7 +153,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [
             (
                 "task-backing-off at write since 5 failure 1 limit 3: "
-                "task write backs off after failure 1 (the job outlives 3), first "
+                "task write backs off after failure 1 (the job survives 3), first "
                 "SX-TEST: no module; 1 virtual peer on it goes on (SX-TEST) [P2 active copy/write 0]"
             ),
             "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
@@ -165,7 +165,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [
             (
                 "task-backing-off at read since 0 failure 1 limit 3: "
-                "task read backs off after failure 1 (the job outlives 3), first "
+                "task read backs off after failure 1 (the job survives 3), first "
                 "SX-TEST: no module (SX-TEST)"
             ),
             "task-blocked at write: task write is not offered while nobody works on read in front of it",
@@ -294,7 +294,7 @@ def test_words_for_people() -> None:
     refused = explained(["copy is submitted: read -> write; write names no topic"])
     assert as_lines(refused, 3.0) == [
         "copy is failed",
-        "  it was not taken in: SX-JOB-STRUCTURE: write names no topic, for 3.0 s",
+        "  it was refused: SX-JOB-STRUCTURE: write names no topic, for 3.0 s",
         "    fix: run `sardonyx check` on the job; it names every problem and what to do about it",
     ]
     assert as_lines(explained([]), 3.0)[0] == "copy is not known"

@@ -61,7 +61,7 @@ def test_ended_jobs_are_forgotten(settings: Settings, zk: ZooKeeperSession, sard
         assert purged == ["two-bbbbbb", "three-cccccc"]
         assert "keep_jobs" in sardonyx("job", "show", "one", code=1).stderr
         told = sardonyx("job", "explain", "one-aaaaaa").stdout
-        assert told.splitlines() == ["one-aaaaaa is forgotten", "  it had ended, and was purged"]
+        assert told.splitlines() == ["one-aaaaaa is purged", "  it had ended, and was purged"]
         assert "SX-JOB-UNKNOWN" in sardonyx("job", "explain", "one-zzzzzz", code=1).stderr
         assert "SX-USAGE" in sardonyx("job", "purge", code=2).stderr
     assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]

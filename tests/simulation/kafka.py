@@ -23,7 +23,7 @@ from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
-from sentinel.election import Votes, VotesGone
+from sentinel.election import ElectionClosed, SentinelElection
 from tests.simulation.engine import Process, SimClockwork, Simulation
 
 GROUP_TIMEOUT = 6.0
@@ -252,7 +252,7 @@ class Loop:
         self.rng = runner.kafka.sim.rng
         self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
         self.handle, self.zk = handle, zk
-        self.votes = Votes(zk, self.assignment.job)
+        self.votes = SentinelElection(zk, self.assignment.job)
         self.told = self.sealed = False
         self.member = f"{self.peer}/{self.assignment.id}"
 
@@ -276,7 +276,7 @@ class Loop:
                     self.handle.pause(0.3)
         except (AssignmentRevoked, SessionLost):
             pass
-        except VotesGone:
+        except ElectionClosed:
             self.handle.pause(10.0)
             with contextlib.suppress(AssignmentRevoked, SessionLost):
                 self._fail(fatal=False)
