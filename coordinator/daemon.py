@@ -200,7 +200,7 @@ def main(settings: Settings) -> int:
     )
     coordinator = Coordinator(settings, KafkaLinks(settings))
     ended: list[BaseException] = []
-    told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # of signals, and None when the coordinator has ended
 
     def run() -> None:
         try:
@@ -208,15 +208,15 @@ def main(settings: Settings) -> int:
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             ended.append(error)
         finally:
-            told.put(None)
+            ends.put(None)
 
-    with heard((signal.SIGTERM, signal.SIGINT), told.put):
+    with heard((signal.SIGTERM, signal.SIGINT), ends.put):
         threading.Thread(target=run, name="coordinator", daemon=True).start()
-        number = told.get()
+        number = ends.get()
         if number is not None:
             log.info("coordinator_stopping", signal=signal.Signals(number).name)
             coordinator.stop()
-            if told.get() is not None:
+            if ends.get() is not None:
                 return 128 + number
     if ended:
         raise ended[0]

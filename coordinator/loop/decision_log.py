@@ -39,7 +39,7 @@ class DecisionLog:
     """Logs what was decided about some entries that were appended together."""
 
     def __init__(self, entries: Sequence[PendingEntry]) -> None:
-        self._log = log.bind()  # once: what is bound anew for each line costs more than a decision
+        self._log = log.bind()  # once: binding for each line costs more than a decision
         self._debugs = self._log.is_enabled_for(logging.DEBUG)
         self._entries = entries
         self._many: set[type] = set()

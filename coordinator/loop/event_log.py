@@ -181,6 +181,6 @@ def compacted(n: int, first: int) -> SardonyxError:
     return SardonyxError(
         "SX-LOG-COMPACTED",
         f"the log does not reach back to entry {n} any more; it begins at {first}",
-        cause="the coordinator removes what is further behind than coordinator.keep_log",
+        cause="the coordinator removes entries that are older than coordinator.keep_log allows",
         fix="ask for a later number; a larger coordinator.keep_log keeps more from now on",
     )

@@ -28,14 +28,14 @@ class JobCollector:
         self._leadership = leadership
         self._topics = topics
         self._purged: dict[str, int] = {}
-        """Purged jobs whose leavings are to be removed -> the entry by which they were purged. The state remembers only the last
+        """Purged jobs that are not cleaned up yet -> the entry by which they were purged. The state remembers only the last
         thousand."""
         self._read: dict[str, str] = {}
         """Purged jobs whose dead letters are still read -> the job that reads them."""
 
     @property
     def waiting(self) -> bool:
-        """Whether there are purged jobs whose leavings were not looked at yet."""
+        """Whether there are purged jobs that are not cleaned up yet."""
         return bool(self._purged)
 
     def purged(self, job: str, n: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -352,18 +352,23 @@ class Leader:
         """Make the touched nodes what the state says; returns how many changes that took. Their effects may be there in part, so
         each node is read.
         """
-        wanted = project(self.state)
-        found = self._zk.read_many(sorted(touched))
-        changes: list[TreeEffect] = []
-        for path in sorted(touched):
-            before, after = found.get(path), wanted.get(path)
-            if after is None:
-                changes += [] if before is None else [Delete(path)]
-            elif before is None:
-                changes.append(Create(path, after))
-            elif before != after:
-                changes.append(Set(path, after))
+        paths = sorted(touched)
+        changes = _changes(paths, self._zk.read_many(paths), project(self.state))
         self._effects.add(self.state.n, changes)
         self._effects.flush()
         self._effects.drain()
         return len(changes)
+
+
+def _changes(paths: Iterable[str], found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[TreeEffect]:
+    """What turns the nodes at these paths from what was found into what is wanted."""
+    changes: list[TreeEffect] = []
+    for path in paths:
+        before, after = found.get(path), wanted.get(path)
+        if after is None:
+            changes += [] if before is None else [Delete(path)]
+        elif before is None:
+            changes.append(Create(path, after))
+        elif before != after:
+            changes.append(Set(path, after))
+    return changes

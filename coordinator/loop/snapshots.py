@@ -168,7 +168,7 @@ class SnapshotSchedule:
         """Wait until the snapshot is complete, then remove old snapshots and entries.
 
         To be called when nothing else is in flight: removal asks many small questions one after the other, and each would wait
-        behind all that was sent before it.
+        for all that was sent before it.
 
         Args:
             durable: the entry up to which all effects are in the tree; must have reached the snapshot's.
@@ -306,8 +306,8 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
         old = bisect_right(numbers, start) - 1 if bucket == start // node_paths.LOG_BUCKET else len(numbers)
         gone: list[Operation] = [Delete(node_paths.log_batch(n)) for n in numbers[: max(old, 0)]]
         if gone:
-            behind = numbers[old] if old < len(numbers) else (bucket + 1) * node_paths.LOG_BUCKET
-            removed += behind - numbers[0]
+            following = numbers[old] if old < len(numbers) else (bucket + 1) * node_paths.LOG_BUCKET
+            removed += following - numbers[0]
         if bucket < start // node_paths.LOG_BUCKET:
             gone.append(Delete(path))
         removals += chunked([operation] for operation in gone)

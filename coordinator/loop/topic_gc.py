@@ -47,7 +47,7 @@ class TopicCollector:
         self._worker = RetryingWorker("topic-gc", first_pause=pause, longest_pause=pause, runtime=runtime)
         self._lock = runtime.condition()
         self._wanted: tuple[str, ...] = ()
-        """Jobs whose leavings are still to be removed; an attempt takes all of them."""
+        """Jobs that are not cleaned up yet; an attempt takes all of them."""
 
     def collect(self, purged: Collection[str]) -> None:
         """Begin to remove what these jobs have left. Does not wait."""
