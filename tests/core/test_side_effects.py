@@ -1,4 +1,4 @@
-"""What is done outside ZooKeeper: in order for each job, tried again when it must be, and never in another job's way."""
+"""Side effects run in order for each job, are tried again when they must be, and do not hold up other jobs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_effects_end_as_events(start: Start) -> None:
 
 
 def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
-    """A missing topic is no trouble of the moment: the job hears of it, with job and code, after one attempt."""
+    """A missing topic is not a passing failure: the job fails with job and code, after one attempt."""
     script = Script(create=[InputError("SX-KAFKA-TOPIC-MISSING", "no topic", where={"topic": "t"})])
     worker, done = start(script)
     worker.submit(1, CreateLinks("j1"), SPEC)
@@ -92,7 +92,7 @@ def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
 
 
 def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> None:
-    """What is no answer is tried again; if it stays, the job fails with the traceback, cut to what the log takes."""
+    """A failure that is not an answer is tried again. If it stays, the job fails with the traceback, cut to fit the log."""
     worker, done = start(Script(create=[OSError("away"), OSError("away"), FACTS]))
     worker.submit(1, CreateLinks("j1"), SPEC)
     assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
@@ -112,7 +112,7 @@ def test_removing_links_is_never_given_up(start: Start) -> None:
     assert done.get(timeout=10) == LinksDeleted(job="j1")
 
 
-def test_a_jobs_effects_keep_their_order_and_no_job_waits_for_another(start: Start) -> None:
+def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(start: Start) -> None:
     """While one job's topics are being made or cannot be removed, others go on; its own later effects wait."""
     release = threading.Event()
 
@@ -160,7 +160,7 @@ def test_more_positions_than_the_log_takes_are_left_out(start: Start) -> None:
 
 
 def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
-    """A result that comes when the worker is closed reaches nobody; the next leader does it again."""
+    """A result that comes when the worker is closed is dropped; the next leader does it again."""
     running, release = threading.Event(), threading.Event()
 
     def answer() -> dict[str, LinkFacts]:

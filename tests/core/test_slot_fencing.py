@@ -1,4 +1,4 @@
-"""Slots that lost peers left are fenced aside from the loop: once nobody holds them, and not for longer than it helps."""
+"""Slots that lost peers left are fenced beside the loop, while no peer holds them and as long as it helps."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_a_slot_that_was_left_is_fenced(start: Start) -> None:
     assert {kafka.fenced.get(timeout=10), kafka.fenced.get(timeout=10)} == {ONE, OTHER}
 
 
-def test_a_slot_that_somebody_has_taken_meanwhile_is_left_alone(start: Start) -> None:
-    """Whoever has it ends by himself what was open, and would only be fenced."""
+def test_a_slot_that_a_peer_has_taken_meanwhile_is_left_alone(start: Start) -> None:
+    """The peer that has it ends by itself what was open, and would only be fenced."""
     fences, kafka = start(vacant=lambda slot: slot == OTHER)
     fences.submit(1, ONE, SPEC)
     fences.submit(2, OTHER, SPEC)
@@ -81,8 +81,8 @@ def test_what_the_broker_has_ended_by_itself_needs_no_fence(start: Start) -> Non
         kafka.fenced.get(timeout=0.1)
 
 
-def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
-    """Kafka is away: that is told, and the next one is tried."""
+def test_a_fence_that_fails_holds_no_other_up(start: Start) -> None:
+    """Kafka is away: that is logged, and the next slot is fenced."""
 
     def breaks(slot: Slot) -> None:
         if slot == ONE:
@@ -93,7 +93,7 @@ def test_a_fence_that_fails_holds_nobody_up(start: Start) -> None:
         fences.submit(1, ONE, SPEC)
         fences.submit(2, OTHER, SPEC)
         assert kafka.fenced.get(timeout=10) == OTHER
-        # Each is dismissed behind what is told of it, in the same thread.
+        # Each leaves its group after the log line about its fence, in the same thread.
         assert {kafka.dismissed.get(timeout=10) for _ in range(2)} == {ONE, OTHER}
         fences.close()
     assert any(line.get("error") == "Kafka is away" and line["job"] == "j1" for line in told)
@@ -116,8 +116,8 @@ def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
     assert len({kafka.fenced.get(timeout=10) for _ in range(most)}) == most
 
 
-def test_a_slots_place_in_its_group_is_given_up_behind_its_transaction(start: Start) -> None:
-    """Unless somebody takes the slot in between: the place is his then. If one cannot be done, the other is."""
+def test_a_slots_place_in_its_group_is_given_up_after_its_transaction(start: Start) -> None:
+    """Unless a peer takes the slot in between: the place is its own then. If one of the two fails, the other is done."""
     taken: list[Slot] = []
     asked: queue.Queue[Slot] = queue.Queue()
 

@@ -1,4 +1,4 @@
-"""What forgotten jobs have left is removed aside from the coordinator's loop, and again until Kafka is there."""
+"""What purged jobs have left is removed beside the coordinator's loop, and tried again until Kafka is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 class Kafka:
-    """Away as often as it is told to be; notes what it was asked."""
+    """Fails the first ``away`` times; notes what it was asked."""
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
@@ -33,8 +33,8 @@ def test_it_is_tried_until_kafka_is_there() -> None:
     assert kafka.asked == [("a", "b")] * 3
 
 
-def test_what_is_asked_for_meanwhile_comes_on_top() -> None:
-    """Whether Kafka is away or at work just then: nothing that was asked for before is dropped."""
+def test_what_is_asked_for_meanwhile_is_added() -> None:
+    """Whether Kafka is away or at work at that time: nothing that was asked for before is dropped."""
     asked: list[tuple[str, ...]] = []
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the leader sees of its two lists, on a real ZooKeeper."""
+"""What the leader reads of its two lists, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collected(intake: Intake, state: State, at: float) -> list[PendingEntry]:
 
 
 def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Numbers that others write shorter than we do must not end one leadership after the other."""
+    """Numbers that other writers encode shorter than we do must not end one leadership after the other."""
     numbers = b",".join([b"1e15"] * 12_000)
     spec = b'{"name":"j","workflow":[],"catalog":[{"name":"a","type":"input","params":{"x":[%s]}}]}' % numbers
     zk.create_sequential(f"{node_paths.INBOX}/submit-0f1e-", b'{"kind":"submit","job":"j","spec":%s}' % spec)
@@ -38,7 +38,7 @@ def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk:
 
 
 def test_a_long_list_of_pulses_is_left_alone_for_a_while(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """However often peers come and go; but a peer is born before what it asks for, and in the end all is seen."""
+    """However often peers come and go. But a peer is born before what it asks for, and in the end all is seen."""
     woken = threading.Event()
     intake = Intake(leader, wake=woken.set, limits=Limits(pulse_pause=1e6, longest_pulse_pause=1e6))
     zk.create(node_paths.pulse("a"), b"{}")
@@ -63,7 +63,7 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(leader: Leadership, zk:
 
 
 def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Somebody has said in a peer's name that it leaves: its pulse goes, though nothing in the list has changed."""
+    """A request said in a peer's name that it leaves: its pulse is removed, though nothing in the list has changed."""
     intake = Intake(leader, wake=lambda: None)
     zk.create(node_paths.pulse("a"), b"{}")
     (born,) = collected(intake, new_state(), 1.0)
@@ -91,5 +91,5 @@ def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeep
     ],
 )
 def test_requests_stand_in_the_order_that_zookeeper_gave_them(name: str, place: tuple[int, str]) -> None:
-    """Behind the largest number comes the smallest; what has none comes first, and is found unreadable."""
+    """After the largest number comes the smallest. A name without a number comes first, and is found unreadable."""
     assert numbered(name) == place

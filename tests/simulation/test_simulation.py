@@ -1,4 +1,4 @@
-"""Ten thousand histories of a simulated cluster, those that once went wrong, and proof that the simulation would notice."""
+"""Ten thousand histories of a simulated cluster, those that once failed, and proof that the simulation notices defects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARES = 20
 
 @pytest.mark.parametrize("number", range(SHARES))
 def test_simulated_histories(number: int) -> None:
-    """Whoever crashes, is paused or cut off when: all rules hold, nothing is lost or doubled, and everything bounded ends."""
+    """Whatever crashes, is paused or cut off: all rules hold, nothing is lost or doubled, and every bounded job ends."""
     size = HISTORIES // SHARES
     total, failures = share(FIRST + number * size, size)
     assert not failures, "\n".join(
@@ -45,7 +45,7 @@ def test_simulated_histories(number: int) -> None:
 
 @pytest.mark.parametrize("path", sorted((HERE / "histories").glob("*.json")), ids=lambda path: path.stem)
 def test_histories_that_went_wrong_once(path: Path) -> None:
-    """What the simulation found stays found: each bug's history, shrunk, as it was before the mend."""
+    """Each defect that the simulation found has its history here, shrunk, as it was before the fix."""
     World(msgspec.json.decode(path.read_bytes(), type=Plan)).play()
 
 
@@ -69,7 +69,7 @@ def test_a_seed_gives_the_same_history_every_time() -> None:
     assert len(set(told[0].splitlines())) == 12
 
 
-# What the simulation is worth: the product with one thing taken out must be found wanting, soon.
+# What the simulation is worth: with one safeguard taken out of the product, it must fail soon.
 
 
 def _unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def _unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is exhausted seals, whatever the others do."""
+    """A peer that is exhausted seals, whatever the others do."""
 
     def exhausted(step: Any, event: Any) -> None:
         peer = coordinator.core.decide._held(step, event)
@@ -105,7 +105,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task is complete when one says so, though somebody has joined meanwhile."""
+    """A task is complete when one peer says so, though another has joined meanwhile."""
     monkeypatch.setattr(coordinator.core.decide, "WORKING", frozenset())
 
 
@@ -121,7 +121,7 @@ def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A create whose reply was lost is sent again without a search, and nobody knows the first by its name."""
+    """A create whose reply was lost is sent again without a search, and the first one is not recognised by its uuid."""
     _forgetful(monkeypatch)
     call = sardonyx.zookeeper.session.ZooKeeperSession.call
     monkeypatch.setattr(
@@ -138,4 +138,4 @@ MUTATIONS = [_unfenced, _forgetful, _unrepaired, _unfinished, _hasty, _early, _d
 def test_the_simulation_notices(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """With one safeguard taken out, some of the first thousand histories fail."""
     mutate(monkeypatch)
-    assert any(played(random_plan(str(seed)))[1] for seed in range(1000)), "nobody noticed"
+    assert any(played(random_plan(str(seed)))[1] for seed in range(1000)), "the simulation did not notice"
