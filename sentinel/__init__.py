@@ -1,4 +1,4 @@
-"""Sentinels end bounded jobs: the rules that tell when a partition is read to its end, and the election of a task's leader.
+"""Sentinels end bounded jobs: the rules that tell when a partition is read to its end, and the election of a link's leader.
 
-Imports :mod:`sardonyx.zookeeper` and below. :mod:`sentinel.rules` is pure.
+Imports :mod:`sardonyx.zookeeper` and below. :mod:`sentinel.rules` and :mod:`sentinel.nodes` are pure.
 """

@@ -144,9 +144,9 @@ def peers(settings: Settings, *names: str, answers: bool = True) -> Iterator[lis
 
 
 @contextmanager
-def coordinator(settings: Settings, outer: FakeLinks | None = None) -> Iterator[Coordinator]:
+def coordinator(settings: Settings, side_effects: FakeLinks | None = None) -> Iterator[Coordinator]:
     """A coordinator in a thread of this process, stopped in the end; what ended it otherwise is raised."""
-    running = Coordinator(settings, FakeLinks() if outer is None else outer)
+    running = Coordinator(settings, FakeLinks() if side_effects is None else side_effects)
     raised: list[BaseException] = []
 
     def run() -> None:

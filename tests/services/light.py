@@ -194,12 +194,12 @@ def follow() -> None:
 def _coordinate(audit: Path | None, *, kafka: bool) -> None:
     follow()
     settings = load_settings()
-    outer: SideEffects = KafkaLinks(settings) if kafka else FakeLinks()
+    side_effects: SideEffects = KafkaLinks(settings) if kafka else FakeLinks()
     if audit is None:
-        Coordinator(settings, outer).run()
+        Coordinator(settings, side_effects).run()
     else:
         AuditedTree.lines = audit
-        Coordinator(settings, outer, connect=AuditedTree.connect).run()
+        Coordinator(settings, side_effects, connect=AuditedTree.connect).run()
 
 
 def _serve(name: str, holds: frozenset[str]) -> None:

@@ -74,9 +74,9 @@ def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
     one of them, also of more than are remembered.
     """
     monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 1)
-    outer = FakeLinks()
+    side_effects = FakeLinks()
     jobs = [f"job{number}-aaaaaa" for number in range(4)]
-    with coordinator(settings, outer), peers(settings, "peer-a"):
+    with coordinator(settings, side_effects), peers(settings, "peer-a"):
         for job in jobs:
             submit(zk, job)
             completed(zk, job)
@@ -87,10 +87,11 @@ def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
         for job in jobs:
             zk.request(JobPurged(job=job))
         until(
-            lambda: {job for what, job in outer.asked if what == "forget"} == set(jobs[1:]), what="what is left to go"
+            lambda: {job for what, job in side_effects.asked if what == "forget"} == set(jobs[1:]),
+            what="what is left to go",
         )
         zk.request(JobKilled(job="redo-bbbbbb"))
-        until(lambda: ("forget", jobs[0]) in outer.asked, what="the letters to go with their reader")
+        until(lambda: ("forget", jobs[0]) in side_effects.asked, what="the letters to go with their reader")
 
 
 def test_a_purge_goes_on_past_jobs_that_others_purged(

@@ -395,7 +395,7 @@ def failpoint_for(number: int, seed: int) -> str:
     """Where the leader of the history at this place dies: in turn over all points, at a passage that the seed chooses."""
     point = FAILPOINTS[(number + seed) % len(FAILPOINTS)]
     # Topics are made once and removed once; before the first peer is sealing everything else happens five times.
-    return f"{point}:{1 if point.endswith('outer') else random.Random(f'{seed}/{number}').randint(1, 5)}:kill"
+    return f"{point}:{1 if point.endswith('side-effect') else random.Random(f'{seed}/{number}').randint(1, 5)}:kill"
 
 
 def played(zookeeper: str, folder: Path, number: int, failpoint: str) -> str:

@@ -14,7 +14,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from tests.simulation.engine import Process, SimClockwork, Waiter
+from tests.simulation.engine import Process, SimRuntime, Waiter
 from tests.simulation.zookeeper import Session, SimZooKeeper, Stat
 
 LATENCY = (0.0003, 0.004)
@@ -98,7 +98,7 @@ class SimClient:
         self.zookeeper = zookeeper
         self.sim = zookeeper.sim
         self.process = process
-        self.runtime = SimClockwork(process)
+        self.runtime = SimRuntime(process)
         zookeeper.clients += 1
         self.number = zookeeper.clients
         self.timeout = timeout

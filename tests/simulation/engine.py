@@ -298,7 +298,7 @@ class SimPost:
         return self._items.pop(0)
 
 
-class SimClockwork:
+class SimRuntime:
     """A process's clock, chance and threads; stands in for ``sardonyx.runtime.clock.Runtime``."""
 
     EPOCH = 1_700_000_000.0

@@ -24,7 +24,7 @@ from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel.election import ElectionClosed, SentinelElection
-from tests.simulation.engine import Process, SimClockwork, Simulation
+from tests.simulation.engine import Process, SimRuntime, Simulation
 
 GROUP_TIMEOUT = 6.0
 """Seconds of silence after which a group puts a member out."""
@@ -85,7 +85,7 @@ class SimKafka:
 
     # Links, as the coordinator makes and removes them
 
-    def create(self, runtime: SimClockwork, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+    def create(self, runtime: SimRuntime, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         graph = self.graphs.setdefault(job, graph_of(spec, "sim", job))
         for link in graph.links:
             runtime.sleep(self.sim.rng.random() * 0.05)
@@ -98,7 +98,7 @@ class SimKafka:
                 self.bound.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions, records, end=end))
         return {link.name: LinkFacts(spec.partitions) for link in graph.links}
 
-    def delete(self, runtime: SimClockwork, job: str, spec: JobSpec) -> LastCommits:
+    def delete(self, runtime: SimRuntime, job: str, spec: JobSpec) -> LastCommits:
         counts, positions = {}, {}
         graph = graph_of(spec, "sim", job)
         for stage in graph.stages:
@@ -117,14 +117,14 @@ class SimKafka:
             self.topics.pop(job, None)
         return LastCommits(counts, positions)
 
-    def forget(self, runtime: SimClockwork, jobs: Collection[str]) -> None:
+    def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
         for job in jobs:
             self.topics.pop(job, None)
 
-    def fence(self, runtime: SimClockwork, slot: Slot) -> None:
+    def fence(self, runtime: SimRuntime, slot: Slot) -> None:
         """From the outside; whoever holds the slot by now is fenced like whoever held it."""
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
@@ -192,7 +192,7 @@ class SimLinks:
     """A coordinator's hands on Kafka: stands in for ``coordinator.loop.side_effects.KafkaLinks``."""
 
     kafka: SimKafka
-    runtime: SimClockwork
+    runtime: SimRuntime
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self.kafka.create(self.runtime, job, spec)
@@ -223,7 +223,7 @@ class SimRunner:
     """A peer's work: stands in for ``peer.daemon.SparkTaskRunner``. The steps are those of ``peer.task_loop``."""
 
     kafka: SimKafka
-    runtime: SimClockwork
+    runtime: SimRuntime
     trouble: Any
     """``declines``, ``fails``, ``fails_for_good``: how often each happens; a part of 1."""
 

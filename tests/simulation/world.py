@@ -34,7 +34,7 @@ from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Setting
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.simulation.client import SimClient
-from tests.simulation.engine import Process, SimClockwork, Simulation, Stuck
+from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
 from tests.simulation.kafka import SimKafka, SimLinks, SimRunner
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
@@ -173,7 +173,7 @@ class World:
         self.incarnations += 1
         process = Process(self.sim, f"{place}.{self.incarnations}")
         self.places[place] = process
-        runtime = SimClockwork(process)
+        runtime = SimRuntime(process)
         connect = partial(self._connect, process)
         made: Coordinator | PeerDaemon
         if place.startswith("c"):
@@ -210,7 +210,7 @@ class World:
     ) -> ZooKeeperSession:
         client = SimClient(self.zookeeper, process, SESSION)
         self.oracle.clients.append(client)
-        zk = SimTree(client, settings, survive_expiry=survive_expiry, runtime=SimClockwork(process))
+        zk = SimTree(client, settings, survive_expiry=survive_expiry, runtime=SimRuntime(process))
         zk.oracle = self.oracle
         return zk.open(settings.zookeeper.connect_timeout if timeout is None else timeout, listener)
 
@@ -230,7 +230,7 @@ class World:
         """Have the user do something with the tree, as often as it takes."""
 
         def ask() -> None:
-            runtime = SimClockwork(self.user)
+            runtime = SimRuntime(self.user)
             while self._user_tree is None:
                 runtime.sleep(0.1)
             while True:
@@ -340,7 +340,7 @@ class World:
                 if cue.kill:
                     self._again(place)
                     process.crash()
-                SimClockwork(process).sleep(cue.hold)
+                SimRuntime(process).sleep(cue.hold)
 
     @property
     def slow(self) -> float:
