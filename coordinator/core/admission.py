@@ -1,4 +1,4 @@
-"""Whether a job that was handed in can be planned at all: the coordinator's own short look at its structure. Pure.
+"""Whether a submitted job can be planned: the coordinator's own short check of its structure. Pure.
 
 The client has validated the job in full (:mod:`sardonyx.job.validate`). Here only that is asked again without which the
 coordinator itself could not go on, since a request in the inbox may come from anybody.
@@ -15,7 +15,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
-    """Why a job is not taken in, or None. ``taken_by``: the job that holds its name and has not ended."""
+    """Why a job is refused; None if it is accepted. ``taken_by``: a job of this name that has not ended."""
     if taken_by is not None:
         return Failure(
             "SX-JOB-NAME-TAKEN",
@@ -31,7 +31,7 @@ def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
     return Failure(
         code,
         message,
-        cause="the job was handed in without the client's validation, or by another version of it",
+        cause="the job was submitted without the client's validation, or by another version of the client",
         fix="run `sardonyx check` on the job; it names every problem and what to do about it",
         where={"job": job, "name": spec.name},
     )

@@ -1,10 +1,9 @@
-"""Which task does an idle peer get next, when is a peer called back, and how many peers are missing. Pure; changes nothing
-but the note of which jobs have no room left.
+"""Which task an idle peer gets next, when peers are preempted, and how many peers are missing. Pure; it changes only the set of
+jobs that may have capacity.
 
-The order: jobs take turns. In a job, tasks that nobody works on come first, in topological order; then tasks that can
-share, the one with the fewest peers first. No task is offered while a task right in front of it has nobody and is not
-complete: its peers could only wait, and might be just those that are missing in front. A task that rests after a failure
-is offered to nobody.
+Jobs take turns. In a job, tasks without peers come first, in topological order. Then come tasks that more peers can share; the
+one with the fewest peers comes first. A task is not offered while a task directly upstream has no peers and is not complete: its
+peers could only wait, and may be just those that are missing upstream. A task that backs off after a failure is not offered.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from coordinator.core.state import Job, Plan, State, Task
 
 
 class Offer(NamedTuple):
-    """``peers`` idle peers are to be offered a task at once."""
+    """A task to offer to ``peers`` idle peers at once."""
 
     job: str
     task: str
@@ -27,14 +26,14 @@ class Offer(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """Peers to be freed, so that with those already idle ``offer`` can be made."""
+    """Peers to take off their tasks, so that with the idle ones there are enough for ``offer``."""
 
     peers: list[str]
     offer: Offer
 
 
 def next_offer(state: State) -> Offer | None:
-    """The next offer to the idle peers, or None if no job has work for as few as there are."""
+    """The next offer to the idle peers; None if no job has work for so few."""
     free = state.free
     if not free or not state.jobs_with_capacity:
         return None
@@ -50,7 +49,7 @@ def next_offer(state: State) -> Offer | None:
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:
-    """Jobs in the order in which they are served: as they were submitted, beginning behind the one that was served last."""
+    """The jobs in the order in which they are served: by submission, starting after the job that was served last."""
     if len(names) == 1:
         return list(names)
     jobs, turn = state.jobs, state.turn
@@ -61,13 +60,13 @@ def in_turn(state: State, names: Collection[str]) -> list[str]:
 
 
 def choose(state: State, name: str, free: float) -> Offer | None:
-    """The task of a running job that comes next if ``free`` peers are idle, and how many of them begin it."""
+    """The next task of a running job if ``free`` peers are idle, and how many of them start it."""
     job, plan = state.jobs[name], state.plans[name]
     shared: tuple[int, str] | None = None
     for stage in plan.stages:
         task = job.tasks[stage]
         staffed = len(task.peers)
-        full = staffed >= plan.limit[stage]  # asked first: most are, in a cluster that is at work
+        full = staffed >= plan.limit[stage]  # checked first: in a busy cluster most tasks are full
         if full or task.state == "complete" or task.backing_off or _blocked(job, plan, stage):
             continue
         if not staffed:
@@ -80,40 +79,40 @@ def choose(state: State, name: str, free: float) -> Offer | None:
 
 
 def needs(job: Job, plan: Plan, stage: str) -> int:
-    """How many idle peers a task that nobody works on asks for: ``min_peers`` to be begun, one to be gone on with."""
+    """How many idle peers a task without peers needs: ``min_peers`` to start, one to go on."""
     if job.tasks[stage].state != "pending":
         return 1
     return max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
 
 
 def deserted(task: Task) -> bool:
-    """Nobody works on it, and somebody must."""
+    """Whether the task has no peers and is not complete."""
     return not task.peers and task.state != "complete"
 
 
 def asks(task: Task) -> bool:
-    """Nobody works on it, and somebody should now."""
+    """Whether the task needs peers now: it is deserted and does not back off."""
     return deserted(task) and not task.backing_off
 
 
 def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
-    """The deserted tasks right in front of this one, because of which it is not offered."""
+    """The deserted tasks directly upstream of this one, because of which it is not offered."""
     return [before for before in plan.upstream[stage] if deserted(job.tasks[before])]
 
 
 def _blocked(job: Job, plan: Plan, stage: str) -> bool:
     tasks = job.tasks
-    for before in plan.upstream[stage]:  # noqa: SIM110 - asked most often of all; a generator takes twice as long
+    for before in plan.upstream[stage]:  # noqa: SIM110 - called most often of all; a generator takes twice as long
         if deserted(tasks[before]):
             return True
     return False
 
 
 def stalled(job: Job, plan: Plan) -> list[str]:
-    """The tasks on which a bounded job's end depends now, if nobody works on any of them; without those that rest.
+    """The front of a bounded job: the tasks whose upstream tasks are complete. Empty if any of them has peers.
 
-    Everything in front of these is complete. As long as one of them has peers it comes to its end, and then the job has
-    come a step nearer to its own. If none has, no peer further down can ever finish. What rests gets peers when it has.
+    While a task of the front has peers, it will complete, and the job makes progress. If none has, no peer downstream can ever
+    finish. Tasks that back off are left out, since they get peers later.
     """
     if not plan.graph.bounded:
         return []
@@ -129,10 +128,10 @@ def stalled(job: Job, plan: Plan) -> list[str]:
 
 
 def preemption(state: State, name: str) -> Preemption | None:
-    """Whom a bounded job must take from further down its graph, because it could not end otherwise.
+    """The peers that a bounded job must take off its downstream tasks, because it could not end otherwise.
 
-    This happens when the peers at its front died and nobody is free to follow them. Those furthest down, and of these
-    the ones that came last, lose least.
+    This happens when the peers of its front died and no peer is idle. Peers of the last tasks in topological order are taken
+    first, and of these the ones that came last: they lose the least work.
     """
     job, plan = state.jobs[name], state.plans[name]
     front = stalled(job, plan)
@@ -140,36 +139,36 @@ def preemption(state: State, name: str) -> Preemption | None:
         return None
     for stage in front:
         needed = needs(job, plan, stage)
-        peers = _who_is_called(state, job, plan, needed - state.free)
+        peers = _preempted(state, job, plan, needed - state.free)
         if peers:
             return Preemption(peers, Offer(name, stage, needed))
     return None
 
 
-def _who_is_called(state: State, job: Job, plan: Plan, missing: int) -> list[str]:
-    """The peers whose leaving frees ``missing`` or more; nobody if there are not so many.
+def _preempted(state: State, job: Job, plan: Plan, missing: int) -> list[str]:
+    """Peers that give ``missing`` or more idle peers when they leave; an empty list if there are not so many.
 
-    A sealing peer will be free soon. Those that wait are not called, but become idle with the last one that they wait for.
+    Sealing peers are not taken, since they will be idle soon. Neither are waiting ones: they become idle with the last peer for
+    which they wait.
     """
-    called: list[str] = []
+    found: list[str] = []
     for stage in reversed(plan.stages):
         others = state.on_task(job.tasks[stage])
         for peer in reversed(others.copy()):
             if missing > 0 and state.peers[peer].state in WORKING:
-                called.append(peer)
+                found.append(peer)
                 others.remove(peer)
                 missing -= 1
                 if all(state.peers[other].state == "waiting" for other in others):
                     missing -= len(others)
-    return called if missing <= 0 else []
+    return found if missing <= 0 else []
 
 
 def waits_for(state: State, name: str) -> int:
-    """How many more virtual peers a running job needs before it can go on; 0 if it goes on as it is.
+    """How many more virtual peers a running job needs before it can go on; 0 if it can.
 
-    An unbounded job needs all its tasks at work at the same time. A bounded one works them off one after the other, so it
-    needs only what the first task at its front asks for, less the peers that it has further down. A task that rests asks
-    for nobody.
+    An unbounded job needs peers on all its tasks at the same time. A bounded job completes its tasks one after the other. So it
+    needs only the peers of the first task of its front, less the peers of its downstream tasks. A task that backs off needs none.
     """
     job, plan = state.jobs[name], state.plans[name]
     if not plan.graph.bounded:

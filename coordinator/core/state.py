@@ -1,7 +1,7 @@
-"""What is known: peers, jobs and tasks; how it is stored, how it looks in the tree, and the rules it obeys. Pure.
+"""The coordinator's state: peers, jobs and tasks; its stored form, its nodes in ZooKeeper, and its invariants. Pure.
 
-Only :mod:`coordinator.core.decide` changes a state. What is stored is canonical: equal states encode to equal bytes, whatever
-way they came about (live, replayed from the log, or loaded from a snapshot and gone on from there).
+Only :mod:`coordinator.core.decide` changes a state. The stored form is canonical: equal states encode to equal bytes, whether
+they came about live, by replay of the log, or from a snapshot.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
 
     state: PeerState
     n: int
-    """The event that changed its state node last."""
+    """The last event that changed its state node."""
     since: float
-    """When it entered its state: the wall clock of the event that moved it, seconds since 1970."""
+    """When it entered its state: the wall clock of that event, seconds since 1970."""
     order: int
-    """Rank among all entries into any state: the lower, the longer ago."""
+    """Rank among all entries into any state; a lower rank is older."""
     assignment: Assignment | None = None
     daemon: str = ""
     host: str = ""
     pid: int = 0
     pulse_due: bool = False
-    """Dead, but its pulse has still to be taken away."""
+    """Whether the peer is dead and its pulse must still be deleted."""
 
     def note(self) -> PeerNote | None:
-        """Its state node; a dead peer has none."""
+        """The note of its state node; None for a dead peer."""
         return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment)
 
 
 class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One entry of a job's catalog. A bound task never has peers; its state mirrors the stages beside it."""
+    """One task of a job's catalog. A bound task never has peers; its state mirrors that of its stages."""
 
     n: int
     state: TaskState = "pending"
@@ -74,11 +74,11 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     failures: int = 0
     counts: Counts | None = None
     error: Failure | None = None
-    """The first failure that counts; the one that fails the job if there are too many."""
+    """The first failure that counts; it becomes the job's error if there are too many."""
     failed_at: float | None = None
     """Wall clock of the last failure, seconds since 1970."""
     backing_off: bool = False
-    """It failed, and is offered to nobody until its rest is over."""
+    """The task failed, and is not offered until its back-off is over."""
     claimed: int = 0
     """Dead letters of this task that users have redone or dropped."""
     positions: dict[str, list[int]] = {}
@@ -91,10 +91,10 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A job that was handed in. One that was refused at the door has no tasks."""
+    """A submitted job. A refused job has no tasks."""
 
     number: int
-    """The event that submitted it: jobs take turns in this order."""
+    """The event that submitted it. Jobs take turns in this order."""
     n: int
     """The event that changed its status node last. Once it may be forgotten, that is the event since which it may."""
     spec: JobSpec
@@ -102,17 +102,17 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     status: JobStatus = "planning"
     tasks: dict[str, Task] = {}
     links: Literal["none", "made", "gone"] = "none"
-    """Whether its topics stand, as far as the log tells; while planning they may stand in part."""
+    """Whether its topics exist, according to the log; during planning some may exist."""
     facts: dict[str, LinkFacts] | None = None
     ended_at: float | None = None
     error: Failure | None = None
     waits_for: int = 0
     waits_since: float | None = None
-    """Wall clock of the event since which it waits for peers."""
+    """Wall clock of the event since which the job waits for peers."""
     purge: bool = False
-    """It has ended and is to be forgotten as soon as its links are gone."""
+    """Whether the ended job must be deleted as soon as its links are gone."""
     purge_letters: bool = False
-    """It is to be forgotten then even if it has dead letters that were neither redone nor dropped."""
+    """Whether it must be deleted then even if dead letters were neither redone nor dropped."""
     letters: int = 0
     """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
 
@@ -154,7 +154,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Plan:
-    """What follows from a job's spec and the facts of its links; kept while the job lives, never stored.
+    """What follows from a job's spec and the facts of its links. Kept until the job ends, never stored.
 
     ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take.
     """
@@ -174,7 +174,7 @@ class Plan:
 
 
 def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
-    """More peers than partitions would find nothing to read; a sequential task takes one."""
+    """The most peers of a task: as many as its widest link has partitions; one if it is sequential."""
     if stage.task.consumption == "sequential":
         return 1
     widest = max((facts[link.name].partitions for link in stage.ingress if link.name in facts), default=1)
@@ -184,8 +184,8 @@ def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
 class State:
     """Everything that the coordinator knows after event ``n``.
 
-    The first seven attributes are stored. The others follow from them and are kept beside them, so that the cost of a
-    decision does not grow with the number of peers or jobs.
+    The first seven attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
+    does not grow with the number of peers or jobs.
     """
 
     __slots__ = (
@@ -207,28 +207,28 @@ class State:
     def __init__(self, deployment: str) -> None:
         self.deployment = deployment
         self.n = 0
-        """The last event; 0: none yet, the first one is number 1."""
+        """The last event; 0: none yet. The first event has number 1."""
         self.turn = 0
         """Number of the job that was served last."""
         self.order = 0
-        """The next rank that an entry into a state gets."""
+        """The rank of the next entry into a state."""
         self.peers: dict[str, Peer] = {}
         self.jobs: dict[str, Job] = {}
         self.purged: OrderedDict[str, None] = OrderedDict()
-        """Ids of the jobs that were forgotten last, oldest first."""
+        """Ids of the last deleted jobs, oldest first."""
 
         self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in peer_states.STATES}
-        """Peers in each state, the one that has been in it longest first."""
+        """The peers in each state; the one that has been in it longest comes first."""
         self.plans: dict[str, Plan] = {}
         """Of the jobs that have not ended."""
         self.names: dict[str, str] = {}
         """Name -> id of the jobs that have not ended."""
         self.jobs_with_capacity: set[str] = set()
-        """Running jobs that may have room for another peer; every one that has, or will have after a rest, is in it."""
+        """Running jobs that may take another peer. It contains every job that can, or that can after a back-off."""
         self.backing_off: dict[int, list[tuple[float, str, str]]] = {}
-        """How often they failed -> the tasks that rest, as (failed_at, job, task), sorted: all of a row rest equally long."""
+        """Number of failures -> tasks that back off, as (failed_at, job, task), sorted. All of a row back off equally long."""
         self.expirable: OrderedDict[str, None] = OrderedDict()
-        """Jobs that may be forgotten, the one that has been so longest first."""
+        """Jobs that may expire; the one that has been so longest comes first."""
 
     @property
     def free(self) -> int:
@@ -236,7 +236,7 @@ class State:
         return len(self.by_state["idle"])
 
     def on_task(self, task: Task) -> list[str]:
-        """The peers of a task in the order in which they came to it."""
+        """The peers of a task, in the order in which they were assigned."""
         return sorted(task.peers, key=lambda peer: (self.assignment(peer).id, task.peers[peer]))
 
     def assignment(self, peer: str) -> Assignment:
@@ -247,12 +247,12 @@ class State:
         return found
 
     def note_backoff(self, job: str, name: str, task: Task) -> None:
-        """Take a task that rests into its row."""
+        """Add a task that backs off to its row."""
         if task.backing_off and task.failed_at is not None:
             insort(self.backing_off.setdefault(task.failures, []), (task.failed_at, job, name))
 
     def forget_backoff(self, job: str, name: str, task: Task) -> None:
-        """Take a task that rests out of its row; to be called before anything of its failures is changed."""
+        """Remove a task that backs off from its row. Call it before you change the task's failures."""
         if task.backing_off and task.failed_at is not None:
             row = self.backing_off[task.failures]
             del row[bisect_left(row, (task.failed_at, job, name))]
@@ -261,7 +261,7 @@ class State:
 
 
 def new_state(deployment: str = "default") -> State:
-    """The state of a deployment in which nothing has happened yet."""
+    """The state of a deployment before its first event."""
     return State(deployment)
 
 
@@ -330,7 +330,7 @@ def _expirable(state: State) -> list[str]:
 
 
 def plan_of(state: State, job: str) -> Plan:
-    """Lay a job out anew, from its spec and the facts of its links."""
+    """Make a job's plan from its spec and the facts of its links."""
     found = state.jobs[job]
     return Plan(graph_of(found.spec, state.deployment, job), found.facts or {})
 
@@ -356,7 +356,7 @@ def encode_note(note: PeerNote | JobNote | TaskNote | LinksNote) -> bytes:
 
 
 def project(state: State) -> dict[str, bytes]:
-    """Every node that the coordinator's decisions put into the tree, path -> data, parents before children."""
+    """Every node that the coordinator's decisions create, path -> data, parents before children."""
     zk: dict[str, bytes] = {}
     for name, peer in state.peers.items():
         note = peer.note()
@@ -385,10 +385,10 @@ def job_nodes(name: str, job: Job) -> dict[str, bytes]:
 
 
 def check(state: State) -> None:
-    """Hold the state against the rules that every event must keep. For tests and tools; it looks at everything.
+    """Check the invariants that hold after every event. For tests and tools; it checks the whole state.
 
     Raises:
-        InternalError: SX-INVARIANT, with the rule that is broken and by whom.
+        InternalError: SX-INVARIANT, with the broken rule and the peer, job or task that breaks it.
     """
     places: dict[str, list[tuple[str, str, int]]] = {}
     for job_name, job in state.jobs.items():
@@ -417,16 +417,16 @@ def _check_peer(state: State, name: str, listed: list[tuple[str, str, int]]) -> 
 
 def _check_job(state: State, name: str, job: Job) -> None:
     staffed = any(task.peers for task in job.tasks.values())
-    _rule(job.status == "running" or not staffed, "nobody is on a task of a job that is not running", job=name)
+    _rule(job.status == "running" or not staffed, "no peer is on a task of a job that is not running", job=name)
     _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
     _rule((job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
     _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
-    _rule((job.waits_for > 0) == (job.waits_since is not None), "it is known since when a job waits", job=name)
-    _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be forgotten", job=name)
-    _rule(job.purge or not job.purge_letters, "only a job that waits to be forgotten gives up its letters", job=name)
+    _rule((job.waits_for > 0) == (job.waits_since is not None), "a job that waits knows since when", job=name)
+    _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be deleted", job=name)
+    _rule(job.purge or not job.purge_letters, "only a job that waits to be deleted gives up its letters", job=name)
     letters = job.unclaimed_letters() if job.links == "gone" else 0
     _rule(job.letters == letters, "a job's dead letters are those of its tasks that nobody claimed", job=name)
-    _rule(job.links != "made" or job.status != "planning", "a job whose links stand is not being planned", job=name)
+    _rule(job.links != "made" or job.status != "planning", "a job whose links exist is not being planned", job=name)
     if job.status == "completed":
         complete = all(task.state == "complete" for task in job.tasks.values())
         _rule(complete, "a completed job has all its tasks complete", job=name)
@@ -445,13 +445,13 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
     _rule(len(states) == len(task.peers), "every peer on a task is known", **where)
     _rule(all(found in peer_states.ASSIGNED for found in states), "every peer on a task is at work", **where)
     _rule(states.count("sealing") <= 1, "at most one peer of a task is sealing", **where)
-    _rule(not states or set(states) != {"waiting"}, "somebody of a task is not waiting", **where)
+    _rule(not states or set(states) != {"waiting"}, "not all peers of a task are waiting", **where)
     _rule((task.failures > 0) == (task.failed_at is not None), "a task that failed knows when", **where)
     _rule((task.failures > 0) == (task.error is not None), "a task that failed knows why", **where)
     if task.backing_off:
-        _rule(task.failures > 0, "a task that rests has failed", **where)
-        _rule(task.state != "complete", "a complete task does not rest", **where)
-        _rule(state.jobs[job].status == "running", "a task that rests belongs to a running job", **where)
+        _rule(task.failures > 0, "a task that backs off has failed", **where)
+        _rule(task.state != "complete", "a complete task does not back off", **where)
+        _rule(state.jobs[job].status == "running", "a task that backs off belongs to a running job", **where)
     _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
     if task.peers:
         _rule(task.state != "complete", "a complete task has no peers", **where)
@@ -462,10 +462,10 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
 
 
 def _check_kept(state: State) -> None:
-    """What is kept beside the stored state must follow from it."""
+    """The attributes that are not stored must follow from those that are."""
     for where, queue in state.by_state.items():
         wanted = sorted((p for p in state.peers if state.peers[p].state == where), key=lambda p: state.peers[p].order)
-        _rule(list(queue) == wanted, "peers stand in the queue of their state, in order", state=where)
+        _rule(list(queue) == wanted, "peers are in the queue of their state, in order", state=where)
     alive = [name for name, job in state.jobs.items() if not job.ended]
     _rule(set(state.plans) == set(alive), "exactly the jobs that have not ended have a plan")
     _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")
@@ -480,11 +480,11 @@ def _check_kept(state: State) -> None:
                 backing_off.setdefault(task.failures, []).append((task.failed_at, name, task_name))
     _rule(
         state.backing_off == {key: sorted(rows) for key, rows in backing_off.items()},
-        "tasks that rest stand in their rows",
+        "tasks that back off are in their rows",
     )
-    _rule(list(state.expirable) == _expirable(state), "jobs that may be forgotten stand in the order of their end")
-    _rule(not state.purged.keys() & state.jobs.keys(), "a job that was forgotten is not known")
-    _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last jobs that were forgotten are remembered")
+    _rule(list(state.expirable) == _expirable(state), "jobs that may expire are in the order of their end")
+    _rule(not state.purged.keys() & state.jobs.keys(), "a deleted job is unknown")
+    _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last deleted jobs are remembered")
     _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")
 
 
@@ -504,6 +504,6 @@ def _broken(rule: str, **where: object) -> InternalError:
 
 
 def free_slots(task: Task) -> Iterator[int]:
-    """The slots that nobody on the task holds, smallest first."""
+    """The free slots of a task, smallest first."""
     held = set(task.peers.values())
     return (slot for slot in count() if slot not in held)

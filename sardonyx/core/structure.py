@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from sardonyx.core.graph import order_of
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 class UnknownTask(NamedTuple):
@@ -47,7 +47,9 @@ def unknown_tasks(spec: JobSpec) -> Iterator[UnknownTask]:
 
 def cycle_in(spec: JobSpec) -> list[str]:
     """The tasks of a cycle in order, the first one again at the end; empty if there is none. Ignores unknown tasks."""
-    unique = {task.name: task for task in reversed(spec.catalog)}
+    unique: dict[str, TaskSpec] = {}
+    for task in spec.catalog:  # in its order, which decides where the cycle begins
+        unique.setdefault(task.name, task)
     edges = [edge for edge in spec.workflow if unique.keys() >= set(edge)]
     try:
         order_of(JobSpec(name=spec.name, workflow=edges, catalog=list(unique.values())))
