@@ -254,10 +254,10 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
     if connector not in OPTIONS:
         known = [name for name, uses in OPTIONS.items() if use in uses]
         wrong = f"there is no connector {connector!r}" if connector else f"an {use} needs a connector"
-        return [_problem(f"{wrong}{near(connector or '', known)}", f"an {use} can be {', '.join(known)}")]
+        return [_problem(f"{wrong}{near(connector or '', known)}", f"choose from {', '.join(known)}")]
     if use not in OPTIONS[connector]:
         known = [name for name, uses in OPTIONS.items() if use in uses]
-        return [_problem(f"{connector} cannot be an {use}", f"an {use} can be {', '.join(known)}")]
+        return [_problem(f"{connector} cannot be an {use}", f"choose from {', '.join(known)}")]
     known_options = OPTIONS[connector][use]
     unknown = [name for name in options if name not in known_options]
     meant = {nearest(name, known_options) for name in unknown}  # a mistyped option is not also a missing one
@@ -268,7 +268,7 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
         elif name in meant:
             continue
         elif option.required or options.get("format") in option.required_by:
-            found.append(_problem(f"{connector} as an {use} needs {name}", f"{name} is {option.wanted}"))
+            found.append(_problem(f"{connector} as an {use} needs {name}", f"add {name}: {option.wanted}"))
     if not found and (clash := together(connector, use, options)):
         found.append(_problem(*clash))
     return found
@@ -278,8 +278,8 @@ def _unknown(connector: str, use: Use, name: str) -> SardonyxError:
     known = list(OPTIONS[connector][use])
     other: Use = "output" if use == "input" else "input"
     if name in OPTIONS[connector].get(other, {}):
-        return _problem(f"{connector} takes {name} only as an {other}", f"leave {name} out")
-    fix = f"as an {use} it has {', '.join(known)}" if known else "leave it out"
+        return _problem(f"{connector} takes {name} only as an {other}", f"remove {name}")
+    fix = f"choose from its options as an {use}: {', '.join(known)}" if known else "remove it"
     return _problem(f"{connector} has no option {name!r}{near(name, known)}", fix)
 
 
@@ -287,14 +287,14 @@ def _value_problems(connector: str, name: str, option: Option, options: Mapping[
     value = options[name]
     format_ = options.get("format")
     if option.formats and isinstance(format_, str) and format_ not in option.formats:
-        fix = f"leave {name} out; it belongs to {', '.join(option.formats)}"
+        fix = f"remove {name}; it belongs to {', '.join(option.formats)}"
         return [_problem(f"{connector}: format {format_} has no {name}", fix)]
     try:
         msgspec.convert(value, option.type)
     except msgspec.ValidationError:
         words = getattr(option.type, "__args__", ())
         hint = near(value, words) if isinstance(value, str) else ""
-        return [_problem(f"{connector}: {name} cannot be {value!r}{hint}", f"{name} is {option.wanted}")]
+        return [_problem(f"{connector}: {name} cannot be {value!r}{hint}", f"give {option.wanted}")]
     if name == "schema":
         try:
             arrow_schema(value)
@@ -305,7 +305,7 @@ def _value_problems(connector: str, name: str, option: Option, options: Mapping[
     codecs = CODECS.get(str(format_), ())
     if name == "compression" and codecs and value not in codecs:
         wrong = f"{format_} has {', '.join(codecs)}"
-    fix = f"{name} is {option.wanted}"
+    fix = f"give {option.wanted}"
     shown = "what it is" if option.secret else repr(value)
     return [_problem(f"{connector}: {name} cannot be {shown}", fix, cause=wrong)] if wrong else []
 

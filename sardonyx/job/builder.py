@@ -304,7 +304,7 @@ class Job:
         self._routes[f"{source}.{target}"] = msgspec.to_builtins(Route(of=edge.of, where=where))
 
     def _reference(self, given: object, wanted: str) -> str:
-        """The name of a function or class, which is kept if it was given as such."""
+        """The name of a function or class. One that was given as an object is kept for validation."""
         if isinstance(given, str):
             return given
         _require(given, Callable, wanted)

@@ -150,12 +150,12 @@ def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnEr
     if isinstance(written, str):
         written = {"then": written}
     if not isinstance(written, Mapping):
-        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}, or a mapping with retries, backoff and then"
+        fix = f"write {listed(_ON_ERROR, last='or')}, or a mapping with retries, backoff and then"
         problems.append(_problem(task, f"on_error cannot be {_shown(written)}", fix))
         return OnError()
     then = written.get("then")
     if isinstance(then, str) and then not in _ON_ERROR:
-        fix = f"on_error is {', '.join(_ON_ERROR[:-1])} or {_ON_ERROR[-1]}"
+        fix = f"write {listed(_ON_ERROR, last='or')}"
         problems.append(_problem(task, f"on_error cannot be {_shown(then)}{near(then, _ON_ERROR)}", fix))
         written = {key: value for key, value in written.items() if key != "then"}
     return OnError(**_fields(OnError, written, task, problems))
@@ -194,7 +194,7 @@ def _fields(
     for key in written:
         if key not in known:
             hint = near(str(key), named)
-            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"{what} has {', '.join(named)}"))
+            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"choose from {', '.join(named)}"))
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name not in written:

@@ -221,7 +221,7 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     if task.min_peers < 1:
         yield wrong(f"min_peers cannot be {task.min_peers}", "give 1 or more")
     if task.max_peers is not None and task.max_peers < max(1, task.min_peers):
-        fix = f"give max_peers of {max(1, task.min_peers)} or more, or leave it out"
+        fix = f"give max_peers of {max(1, task.min_peers)} or more, or remove it"
         yield wrong(f"max_peers ({task.max_peers}) is less than min_peers ({task.min_peers})", fix)
     elif task.min_peers > spec.partitions:
         message = f"min_peers is {task.min_peers}, but only {spec.partitions} peers can share a task"
@@ -311,7 +311,7 @@ def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iter
                 "SX-FN-PARAMS",
                 task.name,
                 f"function {task.fn!r} has no parameter {name!r}{near(name, by_name)}",
-                fix=f"besides the rows it takes {', '.join(by_name) or 'nothing'}",
+                fix=f"choose from the parameters that it has besides the rows: {', '.join(by_name) or 'none'}",
             )
     for parameter in parameters:
         needed = parameter.default is parameter.empty and parameter.kind not in (

@@ -35,7 +35,7 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
             yield SardonyxError(
                 "SX-JOB-ROUTE",
                 f"routes: there is no link {link!r}{near(link, links)}",
-                fix=f"the job's links are {', '.join(links) or 'none'}",
+                fix=f"choose from the job's links: {', '.join(links) or 'none'}",
                 where={"link": link},
             )
             continue

@@ -1,6 +1,6 @@
 """Where a module reads the environment while it is imported.
 
-Peers and Spark's workers import a job's modules too, without the environment of whoever submitted the job. A module that
+Peers and Spark's workers import a job's modules too, without the environment in which the job was submitted. A module that
 reads ``os.environ["TOPIC"]`` at its top level then raises there, or quietly gets another value. The source shows this without
 running it; see :mod:`sardonyx.job.warn` for why it is not tried out.
 """

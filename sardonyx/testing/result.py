@@ -36,12 +36,12 @@ class DeadLetter(NamedTuple):
     def of(cls, message: Outgoing) -> DeadLetter:
         """From the message that would be on the dead-letter topic."""
         kafka = Message(topic=message.topic, value=message.value, headers=message.headers)
-        told = dead_letters.told(kafka)
-        assert told is not None  # noqa: S101 (for the type checker: a task writes no others)
+        letter = dead_letters.told(kafka)
+        assert letter is not None  # noqa: S101 (for the type checker: a task writes no others)
         record: Row | bytes | None = message.value
-        if told.kind == "row" and message.value is not None:
+        if letter.kind == "row" and message.value is not None:
             (record,) = to_records(dead_letters.row_of(message.value))
-        return cls(record, told.error, told.failure, told.attempts)
+        return cls(record, letter.error, letter.failure, letter.attempts)
 
 
 class TaskResult:

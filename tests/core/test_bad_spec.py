@@ -31,7 +31,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def codes(result: Result) -> list[str]:
-    """The code of every error told, in order."""
+    """The code of every reported error, in order."""
     assert result.exit_code == 1, result.output
     assert result.stderr.count("  fix:   ") == len(re.findall(r"^SX-", result.stderr, re.MULTILINE)), result.stderr
     return re.findall(r"^(SX-[A-Z-]+): ", result.stderr, re.MULTILINE)

@@ -216,7 +216,7 @@ def test_what_is_wrong_with_a_task_is_told(late, code, said):
     ("routes", "code", "said"),
     [
         ({"parse.lat": {"where": f"{HERE}:is_late"}}, "SX-JOB-ROUTE", "did you mean 'parse.late'"),
-        ({"parse.lat": {}}, "SX-JOB-ROUTE", "the job's links are"),
+        ({"parse.lat": {}}, "SX-JOB-ROUTE", "choose from the job's links"),
         ({"read.parse": {"of": "failed"}}, "SX-JOB-ROUTE", "no function that can fail"),
         ({"parse.late": {"of": "errors"}}, "SX-JOB-FIELD", "of cannot be 'errors'"),
         ({"parse.late": {"wher": 1}}, "SX-JOB-FIELD", "the route of parse.late has no 'wher'; did you mean 'where'"),

@@ -37,7 +37,7 @@ class Models:
 
 
 def fused(**last: Any) -> Job:
-    """Two functions as one, and a third behind a queue, which writes its files itself."""
+    """Two fused functions, and a third after a queue, fused with the output that writes its files."""
     job = Job("fused")
     rows = job.input("read", generator(100, columns={"id": "sequence"}))
     first = job.task("first", clean, after=rows, on_error="dead_letter", max_peers=2)
@@ -140,7 +140,7 @@ def test_only_what_leaves_the_batch_is_counted() -> None:
     ],
 )
 def test_what_belongs_to_batches_is_said_of_the_first(given: dict[str, Any], said: str) -> None:
-    """A fused task has no batches, peers or errors of its own, and who gives it some is told where they belong."""
+    """A fused task has no batches, peers or errors of its own; the error says which task to give them to."""
     job = fused(**given)
     (problem,) = problems_of(job.spec(), functions=job.functions)
     assert (problem.code, problem.where["task"]) == ("SX-JOB-FUSE", "write")

@@ -138,7 +138,7 @@ def test_what_is_said_and_what_is_left_unsaid_give_the_same_spec():
 
 
 def test_options_have_one_form():
-    """Paths, moments and partition numbers stand in the spec as texts; what is None is left out."""
+    """A spec holds paths, moments and partition numbers as texts, and leaves out what is None."""
     start = datetime(2026, 1, 31, 8, tzinfo=UTC)
     assert kafka("t", start=start, end={0: 5}).options == {
         "topic": "t",

@@ -114,7 +114,7 @@ def test_a_peer_says_why_a_module_that_reads_the_environment_cannot_be_imported(
     error = caught.value
     assert error.code == "SX-FN-IMPORT"
     assert "importing it reads ORDERS_TOPIC from the environment" in error.cause
-    assert "without the environment of whoever submitted the job" in error.cause
+    assert "without the environment in which the job was submitted" in error.cause
     assert "def job()" in error.fix
     assert "params" in error.fix
     assert statement in error.traceback

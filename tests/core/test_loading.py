@@ -199,7 +199,7 @@ def test_a_nested_workflow_in_toml(folder):
     ],
 )
 def test_a_workflow_that_cannot_be_read_is_one_problem(folder, workflow, says):
-    """It says how a workflow is written; tasks are not reported as unlinked besides."""
+    """It says how a workflow is written; tasks are not also reported as unlinked."""
     data = {**yaml.safe_load(YAML), "workflow": workflow}
     (folder / "flights.json").write_text(json.dumps(data))
     (problem,) = failing(folder / "flights.json", JobInvalid).problems

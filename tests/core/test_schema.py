@@ -45,7 +45,7 @@ def test_every_type_means_what_it_means_to_spark():
 
 
 def test_names_in_backticks_comments_and_not_null():
-    """What may stand around a type is understood; case does not matter, nor does a colon."""
+    """NOT NULL and COMMENT after a type are understood; case and a colon before the type do not matter."""
     schema = arrow_schema("`a b``c` INT Not Null COMMENT 'it\\'s' , D:String comment \"x\"")
     assert schema == pa.schema([pa.field("a b`c", pa.int32(), nullable=False), pa.field("D", pa.string())])
 

@@ -61,7 +61,7 @@ def only(job: Job):
 
 
 def test_a_good_job_passes():
-    """Nothing is found where nothing is wrong, with functions at hand, imported, or left alone."""
+    """A correct job has no problems, with functions given, imported, or not checked."""
     job = a_job()
     validate(job.spec(), functions=job.functions)
     validate(job.spec())
@@ -152,7 +152,7 @@ def test_inputs_come_first_and_outputs_last():
 
 
 def test_a_job_needs_both_ends():
-    """No input, no output: said as such."""
+    """A job without an input or an output is told so."""
     assert codes(Job("empty")) == ["SX-JOB-ENDS", "SX-JOB-ENDS"]
 
 
@@ -429,7 +429,7 @@ def test_a_header_without_a_named_column(tmp_path):
 
 
 def test_where_results_go(tmp_path):
-    """Not into a directory with something in it, unless told how; never onto a file."""
+    """A directory that is not empty needs a mode; a file is never overwritten by a directory."""
     source = generator(1)
     target = tmp_path / "out"
     check_places(on_disk(source, files(target, format="csv")))
