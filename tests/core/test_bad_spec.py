@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_is_told_at_once(command: list[str], invoke) ->
         "SX-JOB-UNKNOWN-TASK": "did you mean 'read'",
         "SX-JOB-NO-WAY-IN": "alone",
         "SX-JOB-NO-WAY-OUT": "four",
-        "SX-JOB-CYCLE": "two -> one -> two",
+        "SX-JOB-CYCLE": "one -> two -> one",
         "SX-FN-ANNOTATION": "plain",
         "SX-FN-NAME": "lambda",
         "SX-FN-IMPORT": "nowhere",

@@ -36,7 +36,7 @@ def test_each_rule_names_what_breaks_it():
     assert list(structure.unknown_tasks(spec)) == [("lost", "two", "after")]
     assert structure.repeated_names(spec) == {"one": 2}
     assert structure.repeated_edges(spec) == {("in", "one"): 2}
-    assert structure.cycle_in(spec) in (["one", "two", "one"], ["two", "one", "two"])
+    assert structure.cycle_in(spec) == ["one", "two", "one"]
     assert structure.cycle_in(a_spec([("in", "one"), ("one", "out")])) == []
 
 
