@@ -34,7 +34,8 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read_splits import joined_splits, read_splits
-from spark_tasks.session import cancel_group, enter_group, forget_sockets, is_alive
+from spark_tasks.session import cancel_group, enter_group, is_alive
+from spark_tasks.workarounds import forget_sockets
 
 if TYPE_CHECKING:
     from spark_tasks.session import SparkSession

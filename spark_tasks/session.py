@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import os
 import re
 import shutil
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 import weakref
 from pathlib import Path
 from typing import IO
@@ -26,13 +24,13 @@ from typing import IO
 import structlog
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
+from spark_tasks import workarounds
 
 _MARK = "@spark "
 _QUIET_LOG4J = f"""
@@ -65,12 +63,10 @@ _CHATTER = re.compile(
     r"|\s+at |\s*\.\.\. \d+ more"  # frames of Java
 )
 _STOP_SECONDS = 10.0
-_PANDAS_3 = "PySpark does not yet fully support pandas"
-"""A warning at every ``udf()``. What it means (some of Spark's pandas API) is nothing that goes through here."""
 
 log = structlog.get_logger()
 
-# ruff: noqa: SLF001 (PySpark has no public way to use a second JVM after the first has ended)
+# ruff: noqa: SLF001 (PySpark's public interface does not show its JVM)
 
 
 class _Started:
@@ -108,7 +104,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     # Spark would start whichever "python3" comes first on the path, which lacks the packages that this one has.
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYSPARK_DRIVER_PYTHON"] = conf.get("spark.pyspark.driver.python", python)
-    _hush()
+    workarounds.silence()
     began = time.monotonic()
     output = _Output()
     gateway = None
@@ -124,7 +120,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     except Exception as error:
         output.follow()
         process = getattr(gateway, "proc", None)
-        _forget_gateway()
+        workarounds.forget_gateway()
         if process is not None:
             _end(process)
         output.close()
@@ -138,8 +134,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
         ) from error
     if "spark.sql.shuffle.partitions" not in conf:
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
-    # It would print a traceback when the JVM goes first.
-    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+    workarounds.silence_accumulators(spark.sparkContext)
     _started[spark] = _Started(gateway.proc, kept, output)
     log.info(
         "spark_started",
@@ -157,8 +152,8 @@ def stop_session(spark: SparkSession) -> None:
     if started is None:
         return
     if started.process.poll() is None:
-        _stop_context(spark.sparkContext)
-    _forget_gateway()
+        workarounds.stop_context(spark.sparkContext)
+    workarounds.forget_gateway()
     _end(started.process)
     started.output.close()
     started.kept.close()
@@ -190,30 +185,9 @@ def cancel_group(spark: SparkSession, group: str) -> None:
         spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
-def forget_sockets(spark: SparkSession) -> None:
-    """Let the JVM forget the sockets of jobs that are over; to be called now and then.
-
-    Each result comes over a socket of its own, whose path Java keeps until it ends, to remove the file then, though Spark has
-    removed it long before. The set is replaced, not emptied, because another thread may be adding to it. Raises nothing.
-    """
-    with contextlib.suppress(Exception):
-        java = spark.sparkContext._jvm.java
-        kept = java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
-        kept.setAccessible(True)
-        kept.set(None, java.util.LinkedHashSet())
-
-
 def jvm_pid(spark: SparkSession) -> int:
     """The process id of the session's JVM. Raises ``KeyError`` for a session that was not started here."""
     return _started[spark].process.pid
-
-
-_LATE_OPTIMISER = " ".join(
-    f"-XX:Tier4{what}Threshold={calls}"
-    for what, calls in (("Invocation", 50_000), ("MinInvocation", 6_000), ("Compile", 150_000), ("BackEdge", 400_000))
-)
-"""Ten times what Java takes: its optimising compiler, which used half of the JVM's time for minutes, works only on what is hot
-indeed. Between Python functions Spark moves bytes; a DataFrame's own loops are over these numbers within milliseconds."""
 
 
 _SOCKET_FOLDER = 60
@@ -252,7 +226,7 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A batch is cut by us; Spark shall not cut it smaller (its default is 10,000 rows).
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        "spark.executorEnv.PYTHONWARNINGS": f"ignore:{_PANDAS_3}",
+        "spark.executorEnv.PYTHONWARNINGS": f"ignore:{workarounds.PANDAS_WARNING}",
         "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     }
     if settings.master.startswith("local"):
@@ -265,47 +239,9 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
             }
     conf |= settings.conf
     conf["spark.master"] = settings.master
-    options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}" {_LATE_OPTIMISER}'
+    options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}" {workarounds.LATE_OPTIMISER}'
     conf["spark.driver.extraJavaOptions"] = f"{options} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     return conf
-
-
-def _hush() -> None:
-    """Silence what PySpark and py4j print, with stack traces, about errors that they raise anyway."""
-    warnings.filterwarnings("ignore", message=_PANDAS_3)
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-    root = logging.getLogger()
-    if _not_from_py4j not in root.filters:
-        root.addFilter(_not_from_py4j)
-
-
-def _not_from_py4j(record: logging.LogRecord) -> bool:
-    return record.module != "java_gateway"
-
-
-def _stop_context(context: SparkContext) -> None:
-    """Like ``SparkSession.stop``, which raises half-way when the JVM dies meanwhile."""
-    with warnings.catch_warnings(), contextlib.suppress(Exception):  # whatever it says, the process is ended next
-        warnings.simplefilter("ignore")
-        context.stop()
-
-
-def _forget_gateway() -> None:
-    """PySpark keeps what belongs to its one JVM in class attributes; without this no second session could start."""
-    gateway = SparkContext._gateway
-    context = SparkContext._active_spark_context
-    server = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        server.shutdown()
-    SparkContext._active_spark_context = None
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
-    if gateway is not None:
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

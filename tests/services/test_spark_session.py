@@ -21,7 +21,7 @@ from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.runtime.settings import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
 from spark_tasks import shared_memory, worker_pool
-from spark_tasks.session import forget_sockets
+from spark_tasks.workarounds import forget_sockets
 from spark_tasks.worker_pool import on_workers
 from tests.waiting import until
 
