@@ -12,8 +12,6 @@ import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, wraps
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
@@ -48,6 +46,9 @@ _DEPLOYMENT: dict[str, Any] = {"zookeeper": Zookeeper, "deployment": Deployment}
 
 def our_version() -> str:
     """The installed version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
     try:
         return version_of("sardonyx")
     except PackageNotFoundError:  # run from a checkout that nobody installed

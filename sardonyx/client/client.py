@@ -139,7 +139,9 @@ class Client:
         return JobHandle(self, job_id, spec)
 
     def job(self, job: str) -> JobHandle:
-        """A handle on a job by its id, the beginning of its id, or its name, as long as it is clear which one is meant.
+        """A handle on a job by its id, the beginning of its id, or its name.
+
+        A name means the job of that name that runs, or else the one that was submitted last.
 
         Raises:
             SardonyxError: ``SX-JOB-UNKNOWN`` (names the nearest one), ``SX-JOB-AMBIGUOUS``.
@@ -148,7 +150,7 @@ class Client:
         notes = self._job_notes()  # after the above, so that a job on its way from one to the other is seen
         names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
-        found = find_job(job, names, running)
+        found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()})
         return JobHandle(self, found, submitted.get(found))
 
     def jobs(self) -> list[JobView]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted, near, plural
@@ -15,21 +16,27 @@ def new_id(name: str) -> str:
     return f"{name}-{base64.b32encode(secrets.token_bytes(5))[:6].decode().lower()}"
 
 
-def find_job(wanted: str, names: dict[str, str], running: set[str]) -> str:
+def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], since: Mapping[str, float]) -> str:
     """The one job that an id, the beginning of an id, or a name means. Pure.
+
+    A name means the job of that name that runs, or else the one that was submitted last.
 
     Args:
         wanted: what the user wrote.
         names: job id -> name.
-        running: ids of those that have not ended; among jobs of one name, the one that runs is meant.
+        running: ids of the jobs that have not ended.
+        since: job id -> when it was submitted, seconds since 1970; left out: just now.
 
     Raises:
-        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
+        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``: several jobs of that name run, or several ids begin so.
     """
     if wanted in names:
         return wanted
     named = [job for job, name in names.items() if name == wanted]
-    meant = [job for job in named if job in running] or named or [job for job in names if job.startswith(wanted)]
+    meant = [job for job in named if job in running]
+    if not meant and named:
+        return max(named, key=lambda job: (since.get(job, math.inf), job))
+    meant = meant or [job for job in names if job.startswith(wanted)]
     if len(meant) == 1:
         return meant[0]
     if not meant or not wanted:

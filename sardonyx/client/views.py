@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from coordinator.core.explain import Code, Explanation
-from coordinator.core.state import State
 from queues.backlog import Precision
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
@@ -27,6 +25,10 @@ from sardonyx.core.events import (
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
 from sardonyx.core.text import plural
+
+if TYPE_CHECKING:
+    from coordinator.core.explain import Code, Explanation
+    from coordinator.core.state import State
 
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status; ``submitted`` until a coordinator has taken it in."""

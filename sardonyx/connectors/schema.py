@@ -7,35 +7,40 @@ The types mean what they mean to Spark: ``timestamp`` is a moment (microseconds,
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.text import near
 
-_SIMPLE: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "binary": pa.binary(),
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    from sardonyx.runtime.lazy import lazy_module
+
+    pa = lazy_module("pyarrow")
+
+_SIMPLE = {
+    "string": "string",
+    "boolean": "bool_",
+    "tinyint": "int8",
+    "byte": "int8",
+    "smallint": "int16",
+    "short": "int16",
+    "int": "int32",
+    "integer": "int32",
+    "bigint": "int64",
+    "long": "int64",
+    "float": "float32",
+    "real": "float32",
+    "double": "float64",
+    "date": "date32",
+    "binary": "binary",
 }
+"""Type -> its function in pyarrow, by name: pyarrow takes long to import and is loaded with the first schema."""
+_TIMES = {"timestamp": "UTC", "timestamp_ltz": "UTC", "timestamp_ntz": None}
+"""Type -> its time zone."""
 _DECIMALS = ("decimal", "dec", "numeric")
-_KNOWN = (*_SIMPLE, *_DECIMALS, "varchar", "char", "array", "map", "struct")
+_KNOWN = (*_SIMPLE, *_TIMES, *_DECIMALS, "varchar", "char", "array", "map", "struct")
 _MAX_PRECISION = 38
 
 _TOKEN = re.compile(
@@ -166,9 +171,10 @@ class _Parser:
             fields = self._fields(end=">")
             self._expect(">", "at the end of struct<...>")
             return pa.struct(fields)
-        if name not in _SIMPLE:
+        if name not in _SIMPLE and name not in _TIMES:
             raise self._wrong(f"there is no type {token.text!r}{near(name, _KNOWN)}", token.at)
-        return _SIMPLE[name]
+        found: pa.DataType = pa.timestamp("us", tz=_TIMES[name]) if name in _TIMES else getattr(pa, _SIMPLE[name])()
+        return found
 
     def _decimal(self, token: _Token) -> pa.DataType:
         numbers = self._numbers("decimal", token, 2) if self._token.text == "(" else []

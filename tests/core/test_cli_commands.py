@@ -158,13 +158,7 @@ def test_run_of_a_missing_spec_starts_nothing(invoke) -> None:
 
 def test_one_address_without_the_other_is_a_mistake(invoke, tmp_path: Path) -> None:
     """`run` with just one of the two services given does not start half a cluster."""
-    spec = tmp_path / "job.yaml"
-    spec.write_text(
-        "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
-        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
-        "  - {name: drop, type: output, connector: blackhole}\n"
-    )
-    result = invoke("run", str(spec), "--zookeeper", "127.0.0.1:1")
+    result = invoke("run", str(tiny(tmp_path)), "--zookeeper", "127.0.0.1:1")
     assert result.exit_code == 2
     assert "SX-CONFIG-MISSING" in result.stderr
     assert "Kafka" in result.stderr
@@ -222,12 +216,41 @@ def test_the_version_is_printed(invoke) -> None:
     assert json.loads(invoke("version", "--json").stdout)["version"] == invoke("--version").stdout.strip()
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """`sardonyx --help` must be quick: no Spark, Kafka, ZooKeeper, Arrow or pandas in it."""
-    heavy = {"pyspark", "confluent_kafka", "kazoo", "pyarrow", "pandas", "numpy", "pydantic"}
-    code = "import sys, sardonyx.cli.app; print(' '.join(sorted({m.partition('.')[0] for m in sys.modules})))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+SPARK_AND_ROWS = {"pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka"}
+LOADS = "import sys; {code}; print(' '.join(sorted({{m.partition('.')[0] for m in sys.modules}})))"
+CHECK = "from sardonyx.job.load import load; load('job.yaml'); import sardonyx.cli.graph_text"
+LIST = "import sardonyx.client.client, sardonyx.cli.tables, sardonyx.zookeeper.session"
+SHOW = f"{LIST}, coordinator.history.reader, sardonyx.cli.history_text"
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import sardonyx.cli.app", {*SPARK_AND_ROWS, "kazoo", "pydantic", "structlog", "rich"}),
+        (CHECK, {*SPARK_AND_ROWS, "kazoo", "structlog", "rich"}),
+        (LIST, SPARK_AND_ROWS),
+        (SHOW, SPARK_AND_ROWS),
+        ("import sardonyx.client.health", SPARK_AND_ROWS),
+    ],
+    ids=["help", "check", "job list", "job show", "health"],
+)
+def test_a_command_that_only_looks_imports_nothing_heavy(code: str, heavy: set[str], tmp_path: Path) -> None:
+    """Such a command spends most of its time on imports: it loads only what it uses. A job without a schema needs no Arrow."""
+    tiny(tmp_path)
+    command = [sys.executable, "-c", LOADS.format(code=code)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.split()
     assert not heavy.intersection(loaded)
+
+
+def tiny(folder: Path) -> Path:
+    """A job that needs no services."""
+    spec = folder / "job.yaml"
+    spec.write_text(
+        "name: tiny\nworkflow: [[make, drop]]\ncatalog:\n"
+        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
+        "  - {name: drop, type: output, connector: blackhole}\n"
+    )
+    return spec
 
 
 def test_a_job_is_found_by_id_prefix_or_name() -> None:
