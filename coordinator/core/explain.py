@@ -141,7 +141,7 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
     if at_work:
         peers = _holders(state, at_work)
         words = f"{_peers(len(peers))} {_are(len(peers))} at work"
-        text = words if reasons else f"it runs, and nothing is missing: {words}"
+        text = words if reasons else f"it runs: {words}"
         reasons.append(Reason(code="runs", text=text, since=peers[0].since, peers=peers))
     return reasons
 

@@ -62,14 +62,35 @@ def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterat
     Raises:
         SardonyxError: ``SX-LOG-RANGE``: ``first`` is not there.
     """
-    _in_range(first - 1, kept(zk))
-    replay = Replay(_base(zk, first - 1))
-    for n, event in event_log.read_log(zk, replay.state.n + 1):
-        if last is not None and n > last:
+    for step in Following(zk, first).new():
+        if last is not None and step.n > last:
             return
-        step = replay.step(n, event)
-        if n >= first:
-            yield step
+        yield step
+
+
+class Following:
+    """The log from an entry on, replayed as it grows.
+
+    Args:
+        zk: the deployment.
+        first: number of the first entry; one after the last entry that there is, for those that come.
+
+    Raises:
+        SardonyxError: ``SX-LOG-RANGE``: ``first`` is not there.
+    """
+
+    def __init__(self, zk: ZooKeeperSession, first: int) -> None:
+        _in_range(first - 1, kept(zk))
+        self._zk = zk
+        self._first = first
+        self._replay = Replay(_base(zk, first - 1))
+
+    def new(self) -> Iterator[Decided]:
+        """The entries from the first one on that were not given before."""
+        for n, event in event_log.read_log(self._zk, self._replay.state.n + 1):
+            step = self._replay.step(n, event)
+            if n >= self._first:
+                yield step
 
 
 def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:

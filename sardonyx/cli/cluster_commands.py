@@ -251,7 +251,7 @@ def _tell_result(
     data = {**report.as_data(view), "outputs": outputs, **({} if times is None else {"profile": times})}
     if not call.json:
         call.console.print(job_headline(view))
-        call.console.print(tasks_table(view.tasks))
+        call.console.print(tasks_table(view.tasks, ended=view.ended))
         if times is not None:
             call.console.print(profile_table(times))
         if error is None or any(output.rows for output in outputs):

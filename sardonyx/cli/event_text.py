@@ -9,6 +9,7 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
+    Assignment,
     BackoffEnded,
     Completed,
     Counts,
@@ -28,68 +29,76 @@ from sardonyx.core.events import (
     PeerDied,
     TaskFailed,
 )
-from sardonyx.core.text import counted
+from sardonyx.core.text import counted, plural
 
 
-def summary(event: AnyEvent) -> str:
-    """What happened, in one line."""
+def summary(event: AnyEvent, held: Assignment | None = None) -> str:
+    """What happened, in one line.
+
+    Args:
+        event: an entry of the log.
+        held: what the peer of the event worked on when it came: gives an assignment the names of its job and task.
+    """
     match event:
         case PeerBorn():
-            return f"peer {event.peer} is there" + (f", on {event.host}, process {event.pid}" if event.host else "")
+            return f"peer {event.peer} registered" + (f" on {event.host}, process {event.pid}" if event.host else "")
         case PeerDied():
             return f"peer {event.peer} is gone"
         case Left():
-            return f"peer {event.peer} wants to leave"
+            return f"peer {event.peer} leaves"
         case Evicted():
-            return f"a user takes peer {event.peer} out"
+            return f"a user evicts peer {event.peer}"
         case GraceEnded():
-            return f"peer {event.peer} did not withdraw in time after its task was taken away"
-    return _of_a_job(event)
+            return f"peer {event.peer} did not withdraw in time after its task was revoked"
+    return _of_a_job(event, held)
 
 
-def _of_a_job(event: AnyEvent) -> str:
+def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case JobSubmitted():
-            return f"job {event.job} is handed in: {counted(len(event.spec.catalog), 'task')}"
+            return f"job {event.job} is submitted: {counted(len(event.spec.catalog), 'task')}"
         case JobKilled():
-            return f"a user ends job {event.job}"
+            return f"a user kills job {event.job}"
         case JobPurged():
-            return f"job {event.job} is to be forgotten"
+            return f"job {event.job} is purged" + (" with its dead letters" if event.dead_letters else "")
         case LettersClaimed():
-            verb = "has" if event.letters == 1 else "have"
+            verb = plural(event.letters, "has", "have")
             letters = counted(event.letters, "dead letter")
             return f"{letters} of task {event.job}/{event.task} {verb} been redone or dropped so far"
         case BackoffEnded():
             return f"the back-off of task {event.job}/{event.task} is over after {counted(event.failures, 'failure')}"
-    return _of_links(event)
+    return _of_links(event, held)
 
 
-def _of_links(event: AnyEvent) -> str:
+def _of_links(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case LinksCreated():
             return f"job {event.job} has its {counted(len(event.links), 'link')}"
         case LinksFailed():
-            return f"job {event.job} gets no links: {failure_words(event.error)}"
+            return f"the links of job {event.job} cannot be created: {failure_words(event.error)}"
         case LinksDeleted():
-            return f"the links of job {event.job} are gone"
-    return _of_an_assignment(event)
+            return f"the links of job {event.job} are deleted"
+    return _of_an_assignment(event, held)
 
 
-def _of_an_assignment(event: AnyEvent) -> str:
+def _of_an_assignment(event: AnyEvent, held: Assignment | None) -> str:
+    place = f"assignment {getattr(event, 'assignment', '')}"
+    if held is not None and held.id == getattr(event, "assignment", None):
+        place += f" ({held.job}/{held.task})"
     match event:
         case Acked():
-            return f"peer {event.peer} takes assignment {event.assignment}"
+            return f"peer {event.peer} accepts {place}"
         case Declined():
-            return f"peer {event.peer} cannot take assignment {event.assignment}: {failure_words(event.error)}"
+            return f"peer {event.peer} declines {place}: {failure_words(event.error)}"
         case AckTimedOut():
-            return f"peer {event.peer} did not answer the offer of assignment {event.assignment}"
+            return f"peer {event.peer} did not answer the offer of {place}"
         case Exhausted():
-            return f"peer {event.peer} has read all there is for assignment {event.assignment}; seal?"
+            return f"peer {event.peer} has read all input of {place}"
         case Completed():
-            return f"peer {event.peer} has sealed assignment {event.assignment}; complete! ({rows(event.counts)})"
+            return f"peer {event.peer} has completed {place}: {rows(event.counts)}"
         case TaskFailed():
-            end = "for good" if event.fatal else "may be tried again"
-            return f"peer {event.peer} gives assignment {event.assignment} up, {end}: {failure_words(event.error)}"
+            end = "for good" if event.fatal else "it may be tried again"
+            return f"peer {event.peer} gives up {place}, {end}: {failure_words(event.error)}"
     raise AssertionError(f"no words for {type(event).__name__}")
 
 

@@ -13,7 +13,7 @@ from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted
-from sardonyx.core.units import seconds
+from sardonyx.core.units import duration, seconds
 
 if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
@@ -131,7 +131,7 @@ def show(call: Call, job: JobId) -> None:
     call.console.print(job_headline(view))
     if waits:
         call.console.print(waits, style="yellow", markup=False)
-    call.console.print(tasks_table(view.tasks))
+    call.console.print(tasks_table(view.tasks, ended=view.ended))
     for line in lag_legend(task.lag for task in view.tasks if task.lag):
         call.put(line)
     if events:
@@ -177,7 +177,7 @@ def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
 
 
 def explain(call: Call, job: JobId) -> None:
-    """Why a job does not run: what is missing, who holds it, since when."""
+    """Show why a job does not run: what is missing, which peers hold it, and since when."""
     with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
         why = _why(client, job)
     found = why.explanation
@@ -194,6 +194,8 @@ def explain(call: Call, job: JobId) -> None:
         call.put(f"  {reason.text}")
     for line in lines[1:] if not handed_in else ():
         call.put(line)
+    if any(reason.code == "runs" for reason in found.reasons):
+        call.put(f"  a peer that dies is noticed within {duration(call.settings.zookeeper.session_timeout)}")
 
 
 def _why(client: Client, job: str) -> Why:

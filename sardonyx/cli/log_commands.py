@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -68,19 +69,28 @@ def tree_of(call: Call) -> Iterator[ZooKeeperSession]:
 
 def tail(
     call: Call,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last entries.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last entries to show.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new entries as they come.")] = False,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="ID", help="Only entries about this job: an id, its beginning, or a name."),
+    ] = None,
 ) -> None:
-    """The last entries of the coordinator's log: number, time, kind, and what happened."""
+    """Show the last entries of the coordinator's log: number, time, kind, and what happened."""
     with tree_of(call) as zk:
-        from coordinator.loop.event_log import last, read_log
-        from coordinator.loop.event_log import tail as last_entries
+        from coordinator.history import reader
+        from coordinator.history.replay import Decided
         from sardonyx.core import node_paths
 
-        next_n = last(zk) + 1 if lines == 0 else 0
-        for n, event in last_entries(zk, lines):
-            _put_entry(call, n, event)
-            next_n = n + 1
+        fits = wanted(job, None, None)
+        there = reader.kept(zk)
+        first = there.first if job is not None else max(there.first, there.last - lines + 1)
+        last_fits = deque[Decided](maxlen=lines)
+        with call.patience("the log to be replayed"):
+            following = reader.Following(zk, first)
+            last_fits.extend(decided for decided in following.new() if fits(decided))
+        for decided in last_fits:
+            _put_entry(call, decided)
         if not follow:
             return
         changed = threading.Event()
@@ -90,10 +100,10 @@ def tail(
 
         while True:
             changed.clear()
-            zk.read(node_paths.CHECKPOINT, watch=wake)  # it moves behind every batch of entries
-            for n, event in read_log(zk, first=next_n):
-                _put_entry(call, n, event)
-                next_n = n + 1
+            zk.read(node_paths.CHECKPOINT, watch=wake)  # it moves after every batch of entries
+            for decided in following.new():
+                if fits(decided):
+                    _put_entry(call, decided)
             changed.wait(REREAD)
 
 
@@ -128,7 +138,7 @@ def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
         raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
     request = next(entry.request for _, entry in read_entries(zk, n))
     data = {
-        **_entry_data(n, decided.event),
+        **_entry_data(decided),
         "request": request or None,
         "effects": [effect_data(effect) for effect in decided.effects],
         "changes": [change_data(change) for change in decided.changes],
@@ -136,7 +146,7 @@ def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
     if call.json:
         call.put_json(data)
         return
-    _put_entry(call, n, decided.event)
+    _put_entry(call, decided)
     for key, value in _fields(decided.event):
         call.put(f"  {key}: {value}")
     if request:
@@ -201,7 +211,7 @@ def _show_many(
             break
         if fits(decided):
             found += 1
-            _put_entry(call, decided.n, decided.event)
+            _put_entry(call, decided)
     if not found:
         held = f"holds entries {there.first} to {there.last}" if there.last >= there.first else "is empty"
         call.say(f"no such entry; the log {held}")
@@ -221,19 +231,24 @@ def _check_kind(kind: str) -> None:
         )
 
 
-def _entry_data(n: int, event: AnyEvent) -> dict[str, Any]:
+def _entry_data(decided: Decided) -> dict[str, Any]:
     from sardonyx.core.events import kind_of
 
-    return {"n": n, "kind": kind_of(event), "summary": summary(event), "event": event}
+    event, held = decided.event, decided.held
+    data = {"n": decided.n, "kind": kind_of(event), "summary": summary(event, held), "event": event}
+    if held is not None and held.id == getattr(event, "assignment", None):
+        data |= {"job": held.job, "task": held.task}
+    return data
 
 
-def _put_entry(call: Call, n: int, event: AnyEvent) -> None:
+def _put_entry(call: Call, decided: Decided) -> None:
     from sardonyx.core.events import kind_of
 
     if call.json:
-        call.put_json(_entry_data(n, event))
+        call.put_json(_entry_data(decided))
     else:
-        call.put(f"{n:>7}  {clock(event.at)}  {kind_of(event):<13}  {summary(event)}")
+        event = decided.event
+        call.put(f"{decided.n:>7}  {clock(event.at)}  {kind_of(event):<15}  {summary(event, decided.held)}")
 
 
 # Past moments

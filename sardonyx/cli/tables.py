@@ -29,6 +29,7 @@ STYLES = {
     "failed": "red",
     "dead": "dim",
     "pending": "dim",
+    "stopped": "yellow",
 }
 
 
@@ -53,8 +54,8 @@ def jobs_table(views: Iterable[JobView]) -> Table:
     return table
 
 
-def tasks_table(views: Sequence[TaskView]) -> Table:
-    """One line a task; columns that would be empty for all are left out."""
+def tasks_table(views: Sequence[TaskView], *, ended: bool = False) -> Table:
+    """One line a task. Columns that would be empty for all are left out; the tasks of an ended job have no peers."""
     skipped = any(task.skipped for task in views)
     dead = any(task.dead for task in views)
     failures = any(task.failures for task in views)
@@ -67,9 +68,10 @@ def tasks_table(views: Sequence[TaskView]) -> Table:
         ("failures", failures),
     )
     extra = [name for name, has_any in wanted if has_any]
-    table = plain("task", "type", "state", "peers", "rows in", "rows out", *extra)
+    table = plain("task", "type", "state", *(() if ended else ("peers",)), "rows in", "rows out", *extra)
     for task in views:
-        cells = [task.name, task.type, styled(task.state), "-" if task.bound else str(task.peers)]
+        cells = [task.name, task.type, styled(task.state)]
+        cells += [] if ended else ["-" if task.bound else str(task.peers)]
         cells += [number(task.rows_in), number(task.rows_out)]
         cells += (lag_cells(task.lag) if task.lag else ["-", "-"]) if lag else []
         cells += [number(task.skipped)] if skipped else []

@@ -56,12 +56,16 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     topic: str
 
 
+ShownState = TaskState | Literal["stopped"]
+"""A task's state; ``stopped``: it had begun when its job failed or was killed."""
+
+
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a job. Row counts are exact for what is committed; None where they cannot be known now."""
 
     name: str
     type: TaskType
-    state: TaskState
+    state: ShownState
     peers: int = 0
     """How many virtual peers are on it; always 0 where ``bound``."""
     peer_ids: list[str] = []
@@ -215,6 +219,8 @@ def job_view(
         stage.name for stage in graph.stages if stage.fused
     }  # what comes out of the first of fused tasks is not counted
     views = [msgspec.structs.replace(view, rows_out=None) if view.name in inside else view for view in views]
+    if note is not None and note.status in ENDED:
+        views = [msgspec.structs.replace(v, state="stopped") if v.state == "running" else v for v in views]
     if note is None:
         return JobView(id=job, name=spec.name, status="submitted", tasks=views)
     return JobView(
@@ -323,7 +329,7 @@ def _fused(graph: Graph, task: TaskSpec) -> tuple[bool, bool]:
     return bool(fused), bool(fused) and task != fused[-1]
 
 
-def _joint_state(states: list[TaskState]) -> TaskState:
+def _joint_state(states: Sequence[ShownState]) -> ShownState:
     if all(state == "complete" for state in states):
         return "complete"
     return "pending" if all(state == "pending" for state in states) else "running"

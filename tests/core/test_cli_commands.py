@@ -254,12 +254,15 @@ def tiny(folder: Path) -> Path:
 
 
 def test_a_job_is_found_by_id_prefix_or_name() -> None:
-    """Whatever is clear is accepted; among jobs of one name the one that runs is meant."""
-    names = {"flights-aaaaaa": "flights", "flights-bbbbbb": "flights", "rides-cccccc": "rides"}
-    assert find_job("flights-aaaaaa", names, set()) == "flights-aaaaaa"
-    assert find_job("flights-b", names, set()) == "flights-bbbbbb"
-    assert find_job("rides", names, set()) == "rides-cccccc"
-    assert find_job("flights", names, {"flights-bbbbbb"}) == "flights-bbbbbb"
+    """A name means the job that runs, or else the latest; one that was submitted just now has no time yet."""
+    names = {"flights-bbbbbb": "flights", "flights-aaaaaa": "flights", "rides-cccccc": "rides"}
+    since = {"flights-aaaaaa": 2.0, "flights-bbbbbb": 1.0, "rides-cccccc": 3.0}
+    assert find_job("flights-aaaaaa", names, set(), since) == "flights-aaaaaa"
+    assert find_job("flights-b", names, set(), since) == "flights-bbbbbb"
+    assert find_job("rides", names, set(), since) == "rides-cccccc"
+    assert find_job("flights", names, {"flights-bbbbbb"}, since) == "flights-bbbbbb"
+    assert find_job("flights", names, set(), since) == "flights-aaaaaa"
+    assert find_job("flights", names, set(), {"flights-aaaaaa": 2.0}) == "flights-bbbbbb"
 
 
 @pytest.mark.parametrize(
@@ -269,13 +272,14 @@ def test_a_job_is_found_by_id_prefix_or_name() -> None:
         ("zzz", "SX-JOB-UNKNOWN", "job list"),
         ("", "SX-JOB-UNKNOWN", "job list"),
         ("flights", "SX-JOB-AMBIGUOUS", "flights-bbbbbb"),
+        ("fli", "SX-JOB-AMBIGUOUS", "flights-bbbbbb"),
     ],
 )
 def test_a_job_that_is_not_clear_is_an_error_with_a_hint(wanted: str, code: str, hint: str) -> None:
     """Unknown ones name the nearest known, ambiguous ones all that it may mean."""
     names = {"flights-aaaaaa": "flights", "flights-bbbbbb": "flights"}
     with pytest.raises(SardonyxError) as caught:
-        find_job(wanted, names, set())
+        find_job(wanted, names, set(names), {})
     assert caught.value.code == code
     assert hint in str(caught.value)
 

@@ -16,7 +16,7 @@ from sardonyx.cli.progress import PlainLines, Rates, share
 from sardonyx.client.views import JobView, TaskView
 from sardonyx.core import events
 from sardonyx.core.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
-from sardonyx.core.events import AnyEvent, Counts, LinkFacts
+from sardonyx.core.events import AnyEvent, Assignment, Counts, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.units import duration
@@ -34,37 +34,37 @@ SPEC = JobSpec(
     ],
 )
 EVENTS = [
-    (events.PeerBorn(peer="p", host="h", pid=3), "peer p is there, on h, process 3"),
+    (events.PeerBorn(peer="p", host="h", pid=3), "peer p registered on h, process 3"),
     (events.PeerDied(peer="p"), "peer p is gone"),
-    (events.Left(peer="p"), "peer p wants to leave"),
-    (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is handed in: 5 tasks"),
+    (events.Left(peer="p"), "peer p leaves"),
+    (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is submitted: 5 tasks"),
     (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
-    (events.LinksFailed(job="j-1", error=FAILURE), "job j-1 gets no links: SX-FN-RAISED: it raised"),
-    (events.LinksDeleted(job="j-1"), "the links of job j-1 are gone"),
-    (events.Acked(peer="p", assignment=5), "peer p takes assignment 5"),
+    (events.LinksFailed(job="j-1", error=FAILURE), "the links of job j-1 cannot be created: SX-FN-RAISED: it raised"),
+    (events.LinksDeleted(job="j-1"), "the links of job j-1 are deleted"),
+    (events.Acked(peer="p", assignment=5), "peer p accepts assignment 5"),
     (
         events.Declined(peer="p", assignment=5, error=FAILURE),
-        "peer p cannot take assignment 5: SX-FN-RAISED: it raised",
+        "peer p declines assignment 5: SX-FN-RAISED: it raised",
     ),
     (events.AckTimedOut(peer="p", assignment=5), "peer p did not answer the offer of assignment 5"),
-    (events.GraceEnded(peer="p"), "peer p did not withdraw in time after its task was taken away"),
-    (events.Exhausted(peer="p", assignment=5), "peer p has read all there is for assignment 5; seal?"),
+    (events.GraceEnded(peer="p"), "peer p did not withdraw in time after its task was revoked"),
+    (events.Exhausted(peer="p", assignment=5), "peer p has read all input of assignment 5"),
     (
         events.Completed(peer="p", assignment=5, counts=Counts(1000, 990, 10)),
-        "peer p has sealed assignment 5; complete! (1,000 rows in, 990 out, 10 skipped)",
+        "peer p has completed assignment 5: 1,000 rows in, 990 out, 10 skipped",
     ),
     (
         events.TaskFailed(peer="p", assignment=5, error=FAILURE, fatal=True),
-        "peer p gives assignment 5 up, for good: SX-FN-RAISED: it raised",
+        "peer p gives up assignment 5, for good: SX-FN-RAISED: it raised",
     ),
-    (events.JobKilled(job="j-1"), "a user ends job j-1"),
-    (events.JobPurged(job="j-1"), "job j-1 is to be forgotten"),
+    (events.JobKilled(job="j-1"), "a user kills job j-1"),
+    (events.JobPurged(job="j-1"), "job j-1 is purged"),
     (
         events.LettersClaimed(job="j-1", task="t", letters=3),
         "3 dead letters of task j-1/t have been redone or dropped so far",
     ),
     (events.BackoffEnded(job="j-1", task="t", failures=2), "the back-off of task j-1/t is over after 2 failures"),
-    (events.Evicted(peer="p"), "a user takes peer p out"),
+    (events.Evicted(peer="p"), "a user evicts peer p"),
 ]
 
 
@@ -72,6 +72,14 @@ EVENTS = [
 def test_every_event_has_one_line_of_words(event: AnyEvent, words: str) -> None:
     """`log tail` says each event in one line."""
     assert summary(event) == words
+
+
+def test_an_assignment_is_named_by_its_job_and_task() -> None:
+    """A number says nothing to people: where the log tells what the peer worked on, the line has it."""
+    held = Assignment(5, "orders-x", "check", 0)
+    assert summary(events.Acked(peer="p", assignment=5), held) == "peer p accepts assignment 5 (orders-x/check)"
+    assert summary(events.Acked(peer="p", assignment=4), held) == "peer p accepts assignment 4"
+    assert summary(events.PeerDied(peer="p"), held) == "peer p is gone"
 
 
 def test_no_event_is_without_words() -> None:

@@ -249,7 +249,7 @@ def test_a_peer_tells_its_life() -> None:
         "offered j-1/read, slot 0 (assignment 3)",
         "takes j-1/read",
         "leaves j-1/read: gives it up: SX-TEST: something broke",
-        "peer a takes assignment 3: changes nothing",
+        "peer a accepts assignment 3: changes nothing",
         "dead: a user took it out",
     ]
 

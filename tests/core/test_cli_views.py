@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sardonyx.cli.tables import tasks_table
 from sardonyx.client.views import JobView, job_view, peer_view, waiting_for
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import Assignment, Counts, JobNote, PeerNote, PulseNote, TaskNote
+from sardonyx.core.events import Assignment, Counts, JobNote, JobStatus, PeerNote, PulseNote, TaskNote
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 
@@ -103,6 +106,19 @@ def test_a_reader_of_two_inputs_does_not_tell_how_much_came_from_which() -> None
     view = view_of(spec, {}, {"join": Counts(9, 9), "alone": Counts(4, 4)})
     assert view.task("one").rows_out == 4
     assert view.task("two").rows_out is None
+
+
+@pytest.mark.parametrize("status", ["failed", "killed"])
+def test_no_task_of_an_ended_job_runs(status: JobStatus) -> None:
+    """A task that had begun when its job failed or was killed is shown as stopped, and none has a column of peers."""
+    notes = {"work": TaskNote(state="running", n=2)}
+    note = JobNote(name="j", status=status, n=3, submitted_at=1.0, ended_at=2.0, error=Failure("SX-X", "m"))
+    view = view_of(KAFKA_TO_KAFKA, notes, None, note=note)
+    assert "running" not in {task.state for task in view.tasks}
+    assert view.task("work").state == view.task("write").state == "stopped"
+    columns = [str(column.header) for column in tasks_table(view.tasks, ended=view.ended).columns]
+    assert "peers" not in columns
+    assert "peers" in [str(column.header) for column in tasks_table(view.tasks).columns]
 
 
 def test_a_job_that_nobody_has_taken_in_is_submitted() -> None:

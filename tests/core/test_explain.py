@@ -231,7 +231,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
     (
         "nothing is missing",
         [COPY, MADE, "P1 is born", "P1 acks"],
-        ["runs since 0: it runs, and nothing is missing: 1 virtual peer is at work [P1 active copy/write 0]"],
+        ["runs since 0: it runs: 1 virtual peer is at work [P1 active copy/write 0]"],
     ),
 ]
 

@@ -129,9 +129,9 @@ def test_the_log_is_followed_as_it_grows(call: Call, settings: Settings, job: Pa
     ) as following:
         try:
             assert following.stdout is not None
-            assert "is handed in: 4 tasks" in following.stdout.readline()
+            assert "is submitted: 4 tasks" in following.stdout.readline()
             assert call("job", "kill", "doubles").returncode == 0
-            assert any("a user ends job" in line for line in following.stdout)
+            assert any("a user kills job" in line for line in following.stdout)
         finally:
             following.terminate()
 

@@ -333,18 +333,37 @@ def test_a_broker_that_loses_the_ends_of_transactions_is_found(
     assert "4.2.1" in found.fix
 
 
-def test_health_is_told_by_the_node_in_zookeeper(settings: Settings) -> None:
-    """A host whose daemon has no node is not at work; with a pulse that names it, it is."""
+def test_health_is_told_by_the_daemons_own_node(settings: Settings) -> None:
+    """The node must name exactly this host: `peer-1` is not at work because `peer-10` is."""
     from sardonyx.core import node_paths
     from sardonyx.zookeeper.session import ZooKeeperSession
 
-    assert not at_work(settings, "peer", "peer-1")
     zk = ZooKeeperSession.connect(settings)
     try:
-        zk.create(node_paths.pulse("p"), b'{"host":"peer-1"}', ephemeral=True)
-        assert at_work(settings, "peer", "peer-1")
+        zk.create(
+            node_paths.pulse("peer-10-0123456789ab-0"), b'{"daemon":"d","host":"peer-10","pid":7}', ephemeral=True
+        )
+        zk.create(node_paths.pulse("peer-2-0123456789ab-0"), b"not json", ephemeral=True)
+        zk.create_sequential(node_paths.election_prefix("a"), b"host-10:7", ephemeral=True)
+        assert at_work(settings, "peer", "peer-10")
+        assert not at_work(settings, "peer", "peer-1")
         assert not at_work(settings, "peer", "peer-2")
-        assert not at_work(settings, "coordinator", "peer-1")
+        assert at_work(settings, "coordinator", "host-10")
+        assert not at_work(settings, "coordinator", "host-1")
+        assert not at_work(settings, "coordinator", "peer-10")
+    finally:
+        zk.close()
+
+
+def test_a_health_check_creates_nothing(settings: Settings) -> None:
+    """A check in a deployment that does not exist leaves no node behind."""
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+    assert not at_work(settings, "peer", "peer-1")
+    assert not at_work(settings, "coordinator", "peer-1")
+    zk = ZooKeeperSession.connect(settings, make_top=False)
+    try:
+        assert settings.deployment not in zk.deployments()
     finally:
         zk.close()
 
