@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from sardonyx.core.errors import SetupError
+from queues.admin import topics
+from sardonyx.core.errors import InputError, SetupError
+from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
 
 CALL = 30.0
@@ -19,12 +21,26 @@ CALL = 30.0
 PEEK = 5.0
 """Seconds that :func:`peek` may take."""
 
+ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())
+
+
+def require(settings: Settings, topic: str) -> None:
+    """Raises InputError ``SX-KAFKA-TOPIC-MISSING``, with the nearest name, if there is no such topic."""
+    known = topics(settings)
+    if topic not in known:
+        raise InputError(
+            "SX-KAFKA-TOPIC-MISSING",
+            f"the topic {topic!r} does not exist{near(topic, known)}",
+            fix=f"create it with `sardonyx topic create {topic}`, or correct the name",
+            where={"topic": topic},
+        )
+
 
 def create(settings: Settings, topic: str, partitions: int, replication_factor: int = 1) -> None:
     """Create a topic.
 
     Raises:
-        SetupError: ``SX-KAFKA-REFUSED``: it exists, or may not be created.
+        SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-REFUSED``: it may not be created.
     """
     admin = AdminClient(_client(settings))  # kept in a name: a client that is collected cancels its own request
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
@@ -32,6 +48,13 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
         try:
             future.result(CALL)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SetupError(
+                    "SX-KAFKA-TOPIC-EXISTS",
+                    f"the topic {topic!r} exists already",
+                    fix="use it, or choose another name; `sardonyx topic list` shows all",
+                    where={"topic": topic},
+                ) from error
             raise _refused(settings, f"create topic {topic}", error) from error
 
 
@@ -102,6 +125,31 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
         raise _refused(settings, f"give records of topic {topic}", error) from error
     finally:
         consumer.close()
+
+
+def sizes(settings: Settings) -> dict[str, list[int]]:
+    """Every topic that users see, with the number of offsets that each of its partitions holds: records and transaction ends.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    found = {topic: known for topic, known in topics(settings).items() if not topic.startswith("__")}
+    places = [TopicPartition(topic, partition) for topic, known in found.items() for partition in known]
+    admin = AdminClient(_client(settings))
+    spec = {end: {TopicPartition(place.topic, place.partition): end for place in places} for end in ENDS}
+    try:
+        first, last = (
+            {(p.topic, p.partition): future.result(CALL).offset for p, future in admin.list_offsets(spec[end]).items()}
+            if places
+            else {}
+            for end in ENDS
+        )
+    except KafkaException as error:
+        raise _refused(settings, "give the sizes of its topics", error) from error
+    return {
+        topic: [last[topic, partition] - first[topic, partition] for partition in sorted(known)]
+        for topic, known in sorted(found.items())
+    }
 
 
 def _client(settings: Settings) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The commands by name. What they do stands in the modules that this one names; it imports nothing heavy."""
+"""The commands by name, each in its module. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sardonyx.cli import (
     link_commands,
     log_commands,
     peer_commands,
+    topic_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
 
@@ -24,11 +25,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-job_app = typer.Typer(help="Hand jobs in, look at them, wait for them, end them.", no_args_is_help=True)
-peers_app = typer.Typer(help="The virtual peers.", no_args_is_help=True)
-dlq_app = typer.Typer(help="Dead letters: records that a task could not work on.", no_args_is_help=True)
-link_app = typer.Typer(help="The links of a job: the queues between its tasks.", no_args_is_help=True)
-log_app = typer.Typer(help="The coordinator's log.", no_args_is_help=True)
+job_app = typer.Typer(help="Submit jobs, show them, wait for them, kill and purge them.", no_args_is_help=True)
+peers_app = typer.Typer(help="Show and evict virtual peers.", no_args_is_help=True)
+dlq_app = typer.Typer(
+    help="Show, redo, drop and export dead letters: records that a task failed on.", no_args_is_help=True
+)
+link_app = typer.Typer(help="Show the links of a job: the queues between its tasks.", no_args_is_help=True)
+topic_app = typer.Typer(help="Create, list and peek into Kafka topics.", no_args_is_help=True)
+log_app = typer.Typer(help="Show, verify, export and replay the coordinator's log.", no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001, RUF100 - typer's callback
@@ -61,9 +65,11 @@ inspect_commands.register(app)
 peer_commands.register(peers_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)
+topic_commands.register(topic_app)
 log_commands.register(log_app)
 app.add_typer(job_app, name="job")
 app.add_typer(peers_app, name="peers")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(link_app, name="link")
+app.add_typer(topic_app, name="topic")
 app.add_typer(log_app, name="log")

@@ -12,7 +12,7 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.text import counted
+from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration, seconds
 
 if TYPE_CHECKING:
@@ -80,20 +80,37 @@ def check(call: Call, spec: Spec) -> None:
 
 
 def submit(call: Call, spec: Spec) -> None:
-    """Hand a job in and print its id; whoever coordinates runs it."""
+    """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment."""
     from sardonyx.job.load import load
 
     loaded = load(spec)  # a mistake in the job is told without waiting for a cluster
     call.warn(loaded.warnings)
     with call.client() as client:
+        before = client.read_before(loaded.spec)
         handle = client.submit(loaded)
+        data: dict[str, Any] = {"id": handle.id}
         if not call.json:
             call.put(handle.id)
+        if before is not None:
+            ended, topics = before
+            data["reads_again"] = {"job": ended.id, "topics": topics}
+            call.say(_reads_again(ended.id, topics))
         waits = handle.waits_for()
+        if waits:
+            data["waits_for"] = waits
         if call.json:
-            call.put_json({"id": handle.id, "waits_for": waits} if waits else {"id": handle.id})
+            call.put_json(data)
         elif waits:
             call.say(waits)
+
+
+def _reads_again(job: str, topics: Mapping[str, Any]) -> str:
+    each = listed(f"{topic} from start={start!r}" for topic, start in topics.items())
+    return (
+        f"job {job} of the same name has read {plural(len(topics), 'this topic', 'these topics')} before, and this job reads "
+        f"{plural(len(topics), 'it', 'them')} again: {each}. To go on where that job ended, give the offsets that "
+        f"`sardonyx job show {job}` shows"
+    )
 
 
 def list_jobs(call: Call) -> None:
@@ -134,6 +151,8 @@ def show(call: Call, job: JobId) -> None:
     call.console.print(tasks_table(view.tasks, ended=view.ended))
     for line in lag_legend(task.lag for task in view.tasks if task.lag):
         call.put(line)
+    for line in _position_lines(view):
+        call.put(line)
     if events:
         call.put("what happened")
     if len(events) > MOST_TIMELINE_EVENTS:
@@ -145,23 +164,35 @@ def show(call: Call, job: JobId) -> None:
         call.put(report.error_text(JobFailed.from_failure(view.error)))
 
 
+def _position_lines(view: JobView) -> list[str]:
+    """Where each task goes on in its Kafka inputs, as ``start`` takes it."""
+    verb = "stopped before" if view.ended else "goes on at"
+    return [
+        f"task {task.name} {verb} offsets {{{', '.join(f'{number}: {at}' for number, at in enumerate(offsets))}}} "
+        f"of topic {topic}"
+        for task in view.tasks
+        for topic, offsets in task.positions.items()
+    ]
+
+
 def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
-    """The view with what is unread before each task; as it is, and a word about it, where Kafka does not tell in time."""
-    from sardonyx.client.views import with_lag
+    """The view with positions and what is unread before each task. Says so if Kafka does not tell in time."""
+    from sardonyx.client.views import with_lag, with_positions
     from sardonyx.runtime.background import BackgroundThread
 
     if view.status != "running" or not call.settings.kafka.bootstrap_servers:
         return view
     if any(task.rows_in is None and not task.bound for task in view.tasks):
-        call.say("rows, and what is unread, are not known: Kafka has not told in time")
+        call.say("rows, positions and what is unread are not known: Kafka has not answered in time")
         return view
-    aside = BackgroundThread("lag")
-    asked = aside.submit(handle.lag)
-    aside.close()
+    thread = BackgroundThread("lag")
+    positions, lag = thread.submit(handle.positions), thread.submit(handle.lag)
+    thread.close()
     try:
-        return with_lag(view, asked.result(LAG_PATIENCE))
+        view = with_positions(view, positions.result(LAG_PATIENCE))
+        return with_lag(view, lag.result(LAG_PATIENCE))
     except TimeoutError:
-        call.say(f"what is unread is not known: Kafka has not told within {LAG_PATIENCE:.0f} s")
+        call.say(f"what is unread is not known: Kafka has not answered within {LAG_PATIENCE:.0f} s")
     except SetupError as error:
         call.say(f"what is unread is not known: {error.code}: {error.message}")
     return view

@@ -173,6 +173,10 @@ def plain(*columns: str) -> Table:
             "rows",
             "unread",
             "oldest waits",
+            "letters",
+            "open",
+            "partitions",
+            "offsets",
         }
         right = right or column in {"epoch", "standbys", "jobs", "running"}
         table.add_column(

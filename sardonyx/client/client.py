@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -152,6 +152,28 @@ class Client:
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
         found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()})
         return JobHandle(self, found, submitted.get(found))
+
+    def read_before(self, spec: JobSpec) -> tuple[JobHandle, dict[str, Any]] | None:
+        """The latest ended job of the same name, if it has read some of the same Kafka topics as this one.
+
+        A new job has consumer groups of its own, so it reads these topics again.
+
+        Args:
+            spec: a job that is to be submitted.
+
+        Returns:
+            The ended job, and the topics with the ``start`` that ``spec`` gives them; None if there is none. A topic whose
+            start names offsets is left out: who wrote that knows where the job begins.
+        """
+        notes = [(note.submitted_at, job) for job, note in self._job_notes().items() if note.name == spec.name]
+        if not notes:
+            return None
+        handle = JobHandle(self, max(notes)[1])
+        before = _topics_of(handle.spec())
+        again = {
+            topic: start for topic, start in _topics_of(spec).items() if topic in before and isinstance(start, str)
+        }
+        return (handle, again) if again else None
 
     def jobs(self) -> list[JobView]:
         """Every job that is known, the latest first; rows only where they need no look into Kafka."""
@@ -429,6 +451,12 @@ class Client:
         if all(each.counts is not None or is_untouched(each) for each in notes.values()):
             return None
         return self._live.counts(graph, job)
+
+
+def _topics_of(spec: JobSpec) -> dict[str, Any]:
+    """The user's topics that a job reads, and where it starts."""
+    inputs = [task for task in spec.catalog if task.type == "input" and task.connector == "kafka"]
+    return {str(task.options.get("topic")): task.options.get("start") for task in inputs}
 
 
 class _LiveCounts:

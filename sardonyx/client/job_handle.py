@@ -78,6 +78,23 @@ class JobHandle:
             raise error
         return found
 
+    def positions(self) -> dict[str, dict[str, list[int]]]:
+        """How far the job has read its Kafka inputs: by task, by topic, the next offset to read in each partition.
+
+        Of a job that runs, Kafka is asked. Of an ended one, the coordinator has kept them. With ``start={partition: offset}``
+        a new job can go on from there.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import input_positions
+
+        note = self._sought(self._note())
+        if note is not None and note.status == "running" and note.links == "made":
+            return input_positions(self._zk, self._client.settings, self.id, self.spec())
+        return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
+
     def await_completion(self, timeout: float | str | None = None) -> JobView:
         """Wait until the job has completed, and give its final view.
 

@@ -49,6 +49,24 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     ]
 
 
+def input_positions(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec
+) -> dict[str, dict[str, list[int]]]:
+    """How far a job that runs has read its Kafka inputs: by task, by topic, the next offset in each partition.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    settings.require("kafka")
+    from queues import admin
+
+    data = zk.read(node_paths.job_links(job))
+    if data is None:  # the job was forgotten this very moment
+        return {}
+    facts = msgspec.json.decode(data, type=LinksNote).links
+    return admin.input_positions(settings, laid_out(spec, settings.deployment, job), job, facts)
+
+
 def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> dict[str, Backlog]:
     settings.require("kafka")
     from queues.lag import lag

@@ -80,7 +80,10 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     bound: bool = False
     """Nobody runs it for itself: a topic that is bound in place, or a task in the micro-batches of the one before it."""
     lag: Lag | None = None
-    """What stands unread in front of it, where that was asked for."""
+    """What is unread on its input, if that was asked for."""
+    positions: dict[str, list[int]] = {}
+    """By Kafka topic that it reads as an input, the next offset to read in each partition. Of an ended job as the coordinator
+    has kept them; of one that runs only if they were asked for."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +252,12 @@ def with_lag(view: JobView, found: Sequence[LinkLag]) -> JobView:
     return msgspec.structs.replace(view, tasks=tasks)
 
 
+def with_positions(view: JobView, found: Mapping[str, dict[str, list[int]]]) -> JobView:
+    """The same job with the positions of its tasks: by task, by topic, the next offset in each partition."""
+    tasks = [msgspec.structs.replace(task, positions=found.get(task.name, task.positions)) for task in view.tasks]
+    return msgspec.structs.replace(view, tasks=tasks)
+
+
 def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
     """Several links of one reader: records add up, the longest wait counts, and it is known as well as the least known."""
     records = [lag.records for lag in lags if lag.records is not None]
@@ -293,6 +302,7 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
         skipped=counts.skipped if counts else None,
         dead=counts.dead if counts else None,
         failures=note.failures,
+        positions=note.positions,
     )
 
 

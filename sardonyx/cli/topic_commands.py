@@ -1,0 +1,81 @@
+"""``sardonyx topic create|list|peek``: small tools for topics, mostly for those of ``sardonyx dev``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli.call import Call, on_kafka
+from sardonyx.core.text import counted
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic's name.")]
+
+
+def register(topic_app: typer.Typer) -> None:
+    """Put the commands where they belong."""
+    on_kafka(topic_app, "create")(create)
+    on_kafka(topic_app, "list")(list_topics)
+    on_kafka(topic_app, "peek")(peek)
+
+
+def create(
+    call: Call,
+    topic: Topic,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, metavar="N", help="Number of partitions.")] = 4,
+    replication: Annotated[
+        int, typer.Option("--replication", min=1, metavar="N", help="Copies of each partition.")
+    ] = 1,
+) -> None:
+    """Create a topic. The Kafka of `sardonyx dev` does not create topics by itself."""
+    call.settings.require("kafka")
+    from queues import topics
+
+    with call.patience("Kafka"):
+        topics.create(call.settings, topic, partitions, replication)
+    if call.json:
+        call.put_json({"topic": topic, "partitions": partitions})
+    else:
+        call.put(f"created topic {topic} with {counted(partitions, 'partition')}")
+
+
+def list_topics(call: Call) -> None:
+    """List the topics with their partitions, and how many offsets each topic holds: records and ends of transactions."""
+    call.settings.require("kafka")
+    from queues import topics
+
+    with call.patience("Kafka"):
+        found = topics.sizes(call.settings)
+    if call.json:
+        call.put_json([{"topic": topic, "partitions": len(held), "offsets": held} for topic, held in found.items()])
+        return
+    if not found:
+        call.put("no topics; `sardonyx topic create` creates one")
+        return
+    from sardonyx.cli.tables import number, plain
+
+    table = plain("topic", "partitions", "offsets")
+    for topic, held in found.items():
+        table.add_row(topic, number(len(held)), number(sum(held)))
+    call.console.print(table)
+
+
+def peek(
+    call: Call,
+    topic: Topic,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, metavar="N", help="How many records at most.")] = 10,
+) -> None:
+    """Show some of the last committed records of a topic as text, in no order between partitions."""
+    call.settings.require("kafka")
+    from queues import topics
+
+    with call.patience("Kafka"):
+        topics.require(call.settings, topic)
+        found = topics.peek(call.settings, topic, count)
+    if call.json:
+        call.put_json({"topic": topic, "records": found})
+    elif found:
+        for record in found:
+            call.put(record)
+    else:
+        call.say(f"topic {topic} has no committed records near its end")
