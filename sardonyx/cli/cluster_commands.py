@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from sardonyx.job.load import LoadedJob
     from sardonyx.runtime.settings import Settings
 
-Peers = Annotated[int | None, typer.Option("--peers", "-p", min=1, metavar="N", help="Virtual peers on this machine.")]
+Peers = Annotated[
+    int | None, typer.Option("--peers", "-p", min=1, metavar="N", help="Number of virtual peers on this machine.")
+]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Keep the embedded services' data there, for the next time."),
+    typer.Option(
+        "--data", metavar="DIR", help="Folder that keeps the data of the embedded services for the next time."
+    ),
 ]
 
 WATCH_EVERY = 0.5
-"""Seconds between two looks at a job that we run ourselves."""
+"""Seconds between two looks at a job of `run`."""
 KILL_PATIENCE = 15.0
-"""Seconds that we wait for a job's end after we have asked for it."""
+"""Seconds that `run` waits for a job's end after it killed the job."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 
 def coordinator(call: Call) -> int:
-    """Run a coordinator. With several, one leads and the others stand by. SIGTERM ends it."""
+    """Run a coordinator until SIGTERM. If several run, one leads and the others stand by."""
     call.daemon = True
     call.settings.require("zookeeper", "kafka")
     from coordinator.daemon import main
@@ -59,10 +63,16 @@ def coordinator(call: Call) -> int:
 def peer(
     call: Call,
     virtual_peers: Annotated[
-        int | None, typer.Option("--virtual-peers", min=1, metavar="N", help="How many virtual peers; 4 if not set.")
+        int | None,
+        typer.Option(
+            "--virtual-peers",
+            min=1,
+            metavar="N",
+            help="Number of virtual peers; default: the setting peer.virtual_peers (4).",
+        ),
     ] = None,
 ) -> int:
-    """Run a peer daemon: one Spark session and so many virtual peers. SIGTERM drains it, a second one stops it."""
+    """Run a peer daemon: one Spark session and its virtual peers. SIGTERM lets it finish its batches, a second one stops it."""
     call.daemon = True
     call.flags["peer.virtual_peers"] = virtual_peers
     call.settings.require("zookeeper", "kafka")
@@ -74,12 +84,12 @@ def peer(
 def dev(
     call: Call,
     services_only: Annotated[
-        bool, typer.Option("--services-only", help="Embedded ZooKeeper and Kafka, no coordinator, no peers.")
+        bool, typer.Option("--services-only", help="Start only ZooKeeper and Kafka, no coordinator and no peers.")
     ] = False,
     data: Data = None,
     peers: Peers = None,
 ) -> None:
-    """Run ZooKeeper, Kafka, a coordinator and peers until Ctrl-C. Kafka creates no topics by itself."""
+    """Run ZooKeeper, Kafka, a coordinator and peers on this machine until Ctrl-C. Kafka creates no topics by itself."""
     from sardonyx.cli.daemons import local_daemons, stop_request
 
     call.flags["data_dir"] = data and str(data)
@@ -112,10 +122,10 @@ def run(
     timeout: Timeout = None,
     data: Data = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Show where the time of the batches went, by task and step.")
+        bool, typer.Option("--profile", help="Show how long the batches took, by task and step.")
     ] = False,
 ) -> int:
-    """Run a job and show its result. Without configured services it brings its own, and stops them after."""
+    """Run a job and show its results. Starts its own services if none are configured, and stops them at the end."""
     from sardonyx.cli.daemons import local_daemons, stop_request
     from sardonyx.cli.profile import must_be_ours, profiled, read_profile
     from sardonyx.job.load import load
@@ -163,7 +173,9 @@ def embedded(call: Call, settings: Settings) -> Iterator[tuple[Settings, Path]]:
     call.say("starting embedded ZooKeeper and Kafka")
     with embedded_services(settings.data_dir) as services:
         kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
-        call.say(f"they serve after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})")
+        call.say(
+            f"they are ready after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})"
+        )
         addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
         flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
         yield load_settings(**{**flags, **addresses}), services.data_dir
@@ -208,14 +220,14 @@ class _Run:
                 if killed_at is not None:
                     waits = handle.waiting(view)
                     if now - killed_at > KILL_PATIENCE or (waits and view.status == "submitted"):
-                        self._call.say(f"job {handle.id} will be ended once a coordinator leads")
+                        self._call.say(f"job {handle.id} will be killed as soon as a coordinator leads")
                         break
                     continue
                 if deadline is not None and now > deadline:
                     timed_out = self._too_long(handle, timeout or 0, silence.remark(view, now))
                 if timed_out is not None or self._stop.asked:
-                    why = "it takes too long" if timed_out else "asked to stop; once more stops at once"
-                    self._call.say(f"ending job {handle.id}: {why}")
+                    why = "it takes too long" if timed_out else "stop requested; press Ctrl-C again to stop at once"
+                    self._call.say(f"killing job {handle.id}: {why}")
                     handle.kill()
                     killed_at = now
         if timed_out is not None and view.status != "completed":
@@ -264,7 +276,7 @@ def _tell_result(
 
 
 def _configured(settings: Settings) -> bool:
-    """Whether any address is given: then the services are somebody else's."""
+    """Whether any address is given: then no services are started here."""
     return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
 
 
@@ -276,11 +288,11 @@ def _check_reachable(call: Call, settings: Settings) -> None:
 
 
 def _require_both(settings: Settings) -> None:
-    """One address without the other is a mistake, not a wish for half a cluster."""
+    """Raises ``SX-CONFIG-MISSING`` if only one of the two addresses is given."""
     try:
         settings.require("zookeeper", "kafka")
     except SardonyxError as error:
-        error.cause = f"{error.cause}; either both are given, or none: then embedded ones are started"
+        error.cause = f"{error.cause}; give both addresses, or none to start embedded services"
         raise
 
 
@@ -294,7 +306,7 @@ def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
 
 def _say_daemons(call: Call, count: int, folder: Path) -> None:
     peers = counted(count, "virtual peer")
-    call.say(f"a coordinator and {peers} run here, their logs in {folder}")
+    call.say(f"a coordinator and {peers} run here; their logs are in {folder}")
 
 
 def _put_addresses(call: Call, settings: Settings) -> None:

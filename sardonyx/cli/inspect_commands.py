@@ -1,4 +1,4 @@
-"""Commands that only look: ``doctor``, ``config``, ``deployments``."""
+"""``sardonyx doctor|config|deployments``: commands that only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(call: Call) -> int:
-    """What this machine and the cluster have and lack: Java, packages, ZooKeeper, Kafka; each with what fixes it."""
+    """Check Java, packages, ZooKeeper and Kafka, and say how to fix what is missing. Exit code 1: something is missing."""
     from sardonyx.dev.doctor import examine
 
     findings = examine(call.settings)
@@ -30,12 +30,12 @@ def doctor(call: Call) -> int:
         call.console.print(finding.detail, markup=False)
         if finding.fix and finding.ok is not True:
             call.console.print(f"     fix: {finding.fix}", markup=False)
-    call.put("all that is needed is there" if not bad else f"{bad} of {len(findings)} need mending")
+    call.put("nothing is missing" if not bad else f"{bad} of {len(findings)} checks failed")
     return report.FAILED if bad else report.COMPLETED
 
 
 def config(call: Call) -> None:
-    """Every setting, its value and where that came from; secrets are masked."""
+    """Show every setting, its value and where the value comes from. Secrets are masked."""
     shown = call.settings.shown()
     if call.json:
         call.put_json({key: {"value": value, "origin": origin} for key, value, origin in shown})
@@ -49,7 +49,7 @@ def config(call: Call) -> None:
 
 
 def deployments(call: Call) -> None:
-    """All deployments in this ZooKeeper: who leads them, what runs there."""
+    """List the deployments in this ZooKeeper: which coordinator leads each, and what runs there."""
     from sardonyx.client.deployments import look
 
     call.settings.require("zookeeper")
@@ -59,7 +59,7 @@ def deployments(call: Call) -> None:
         call.put_json(found)
         return
     if not found:
-        call.put("no deployments; a coordinator makes its own when it starts")
+        call.put("no deployments; a coordinator creates its deployment when it starts")
         return
     from sardonyx.cli.tables import deployments_table
 

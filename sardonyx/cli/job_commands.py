@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name.")]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, e.g. "60 s".')]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name: the latest job of that name.")
+]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
+]
 
 MOST_TIMELINE_EVENTS = 20
 """Timeline events that `job show` tells people of."""
 LAG_PATIENCE = 10.0
-"""Seconds that `job show` waits for Kafka to tell what is unread; twice as long as one task's links are looked at."""
+"""Seconds that `job show` waits for Kafka to tell positions and what is unread; twice what one task's links may take."""
 KILL_PATIENCE = 15.0
-"""Seconds that `job kill` waits for the coordinator to say that it is done."""
+"""Seconds that `job kill` waits for the coordinator to carry it out."""
 
 
 def register(app: typer.Typer, job_app: typer.Typer) -> None:
@@ -50,7 +54,7 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
 
 
 def check(call: Call, spec: Spec) -> None:
-    """Validate a job without touching any service, and draw its graph."""
+    """Validate a job without any service, and draw its graph."""
     from sardonyx.cli.graph_text import draw, headline
     from sardonyx.core.graph import graph_of
     from sardonyx.core.spec import encode_spec
@@ -114,7 +118,7 @@ def _reads_again(job: str, topics: Mapping[str, Any]) -> str:
 
 
 def list_jobs(call: Call) -> None:
-    """All jobs of the deployment, the latest first."""
+    """List the jobs of the deployment, the latest first."""
     from sardonyx.cli.tables import jobs_table
 
     with call.client() as client:
@@ -132,7 +136,7 @@ def list_jobs(call: Call) -> None:
 
 
 def show(call: Call, job: JobId) -> None:
-    """One job: its status, its tasks, their rows, what went wrong and how it went on; `job explain` says what it waits for."""
+    """Show a job: its status, its tasks with rows and positions, what went wrong. `job explain` says what it waits for."""
     from sardonyx.cli.event_text import clock
     from sardonyx.cli.history_text import timeline_line
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
@@ -199,11 +203,11 @@ def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
 
 
 def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
-    """What went wrong with a job; none, and a word about it, where the log cannot be read."""
+    """What went wrong with a job. Says so, and gives none, if the log cannot be read."""
     try:
         return handle.timeline()
     except SardonyxError as error:
-        call.say(f"what happened to it cannot be told: {error.code}: {error.message}")
+        call.say(f"the history of the job cannot be read: {error.code}: {error.message}")
         return []
 
 
@@ -230,7 +234,7 @@ def explain(call: Call, job: JobId) -> None:
 
 
 def _why(client: Client, job: str) -> Why:
-    """Why a job does not run; also for one that was forgotten, if it is named by its whole id."""
+    """Why a job does not run; also of a purged job, if its whole id is given."""
     try:
         return client.job(job).explain()
     except SardonyxError as error:
@@ -243,20 +247,20 @@ def _why(client: Client, job: str) -> Why:
 
 
 def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
-    """Wait for a job's end. Exit code 0: completed, 1: failed, 3: killed, 4: timed out."""
+    """Wait until a job has ended. Exit code 0: completed, 1: failed, 3: killed, 4: timed out."""
     wait = duration_of(timeout)
     with call.client() as client:
         handle = client.job(job)
         try:
             view = watch_to_end(call, handle, timeout=wait)
         except KeyboardInterrupt:
-            call.say(f"no longer waiting; job {handle.id} goes on")
+            call.say(f"stopped waiting; job {handle.id} goes on")
             raise
         return tell_end(call, view)
 
 
 def kill(call: Call, job: JobId) -> int:
-    """End a job. What it has committed stays."""
+    """Kill a job. Everything that it has committed stays."""
     with call.client() as client:
         handle = client.job(job)
         before = handle.status(live=False)
@@ -269,9 +273,9 @@ def kill(call: Call, job: JobId) -> int:
             if error.code == "SX-JOB-TIMEOUT":
                 raise SardonyxError(
                     "SX-JOB-KILL-PENDING",
-                    f"the end of job {handle.id} is asked for, but nobody has carried it out yet",
+                    f"The kill of job {handle.id} was requested, but no coordinator has processed it yet.",
                     cause=error.cause,
-                    fix="it will be carried out as soon as a coordinator leads",
+                    fix="start a coordinator (`sardonyx coordinator`) if none leads; it then kills the job",
                     where={"job": handle.id},
                 ) from error
             view = handle.status(live=False)
@@ -313,7 +317,7 @@ def purge(
     """
     if bool(jobs) == (older_than is not None):
         raise SardonyxError(
-            "SX-USAGE", "name the jobs, or how long ago they must have ended", fix="give one of the two"
+            "SX-USAGE", "purge needs either jobs or --older-than", fix="name the jobs, or give --older-than DURATION"
         )
     age = duration_of(older_than, "--older-than")
     with call.client() as client:
@@ -452,5 +456,5 @@ def end_error(view: JobView) -> SardonyxError | None:
         return None
     if view.status == "failed" and view.error is not None:
         return JobFailed.from_failure(view.error)
-    what = "was killed" if view.ended else "was to be ended, which nobody has carried out yet"
+    what = "was killed" if view.ended else "is to be killed, but no coordinator has processed the request yet"
     return Interrupted("SX-JOB-KILLED", f"job {view.id} {what}", where={"job": view.id})

@@ -20,7 +20,7 @@ def register(link_app: typer.Typer) -> None:
 
 
 def lag(call: Call, job: JobId) -> None:
-    """How much is unread on each link that a task reads, and for how long the oldest of it has waited."""
+    """Show how much is unread on each link that a task reads, and how long the oldest unread record has waited."""
     from sardonyx.cli.tables import lag_cells, lag_legend, plain
 
     with call.client() as client, call.patience("Kafka"):
@@ -43,7 +43,7 @@ def lag(call: Call, job: JobId) -> None:
 
 def _nothing_known(view: JobView) -> str:
     if view.ended:
-        return f"job {view.id} is {view.status}: its links went with it"
+        return f"job {view.id} is {view.status}: its links are deleted"
     if view.status in ("submitted", "planning"):
-        return f"job {view.id} is {view.status}: its links are not there yet"
-    return f"nothing is known of the links of job {view.id}: Kafka has not told in time, or its topics are gone"
+        return f"job {view.id} is {view.status}: its links do not exist yet"
+    return f"nothing is known of the links of job {view.id}: Kafka has not answered in time, or its topics are gone"

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 REREAD = 5.0
-"""Seconds after which `log tail --follow` looks again although no watch told it to."""
+"""Seconds after which `log tail --follow` reads again even if no watch has fired."""
 FEW = 20
-"""Findings that are shown to people; with --json they are all there."""
+"""Findings that are shown as text; --json has all."""
 
 N = Annotated[int, typer.Argument(metavar="N", min=0, help="Number of an entry.")]
-FileName = Annotated[str, typer.Argument(metavar="FILE", help="What `log export` wrote; - for standard input.")]
+FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file that `log export` wrote; - for standard input.")]
 Thorough = Annotated[
-    bool, typer.Option("--thorough", help="Check every rule after every entry, also where there are many peers.")
+    bool, typer.Option("--thorough", help="Check every rule after every entry, however many peers there are.")
 ]
 
 
@@ -52,7 +52,7 @@ def register(log_app: typer.Typer) -> None:
 
 @contextlib.contextmanager
 def tree_of(call: Call) -> Iterator[ZooKeeperSession]:
-    """The deployment's tree, for as long as the block runs. Raises ``SX-CONFIG-MISSING``."""
+    """A session with the deployment while the block runs. Raises ``SX-CONFIG-MISSING``."""
     call.settings.require("zookeeper")
     from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -116,9 +116,9 @@ def show(
     peer: Annotated[str | None, typer.Option("--peer", metavar="ID", help="Only what concerns this peer.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, e.g. failed.")] = None,
 ) -> None:
-    """One entry, and what was decided about it; without N a list. Ids may be cut short."""
+    """Show one entry and what the coordinator decided about it; without N, list entries. Ids may be shortened."""
     if n is not None and any(given is not None for given in (first, last, job, peer, kind)):
-        raise SardonyxError("SX-USAGE", "one entry cannot be filtered", fix="leave N out, or the options")
+        raise SardonyxError("SX-USAGE", "N and filters cannot be combined", fix="leave out N, or leave out the filters")
     if kind is not None:
         _check_kind(kind)
     with tree_of(call) as zk:
@@ -255,7 +255,7 @@ def _put_entry(call: Call, decided: Decided) -> None:
 
 
 def at(call: Call, n: N) -> None:
-    """The cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
+    """Show the cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
     with tree_of(call) as zk:
         from coordinator.history import reader
         from coordinator.loop.event_log import read_log
@@ -293,7 +293,7 @@ def _put_cluster(call: Call, state: State, when: float | None) -> None:
 
 
 def verify(call: Call, thorough: Thorough = False) -> int:
-    """Replay all of the log that is kept and hold it against the rules, the snapshots and the tree. 1: something is broken."""
+    """Replay the log and compare it with the rules, the snapshots and the nodes in ZooKeeper. Exit code 1: something differs."""
     with tree_of(call) as zk:
         from coordinator.history import reader
 
@@ -325,16 +325,16 @@ def _put_verdict(call: Call, verdict: Verdict, took: float) -> int:
     if verdict.events:
         call.put(
             f"entries {verdict.first:,} to {verdict.last:,} replayed in {took:.1f} s, {rate:,.0f} events/s; "
-            f"compared with {counted(verdict.snapshots, 'snapshot')} and {counted(verdict.nodes, 'node')} of the tree"
-            + (f", {verdict.moving:,} of them decided on meanwhile" if verdict.moving else "")
+            f"compared with {counted(verdict.snapshots, 'snapshot')} and {counted(verdict.nodes, 'node')} in ZooKeeper"
+            + (f", {verdict.moving:,} of them changed meanwhile" if verdict.moving else "")
         )
     elif verdict.ok:
-        call.put(f"no entries to replay; compared with {counted(verdict.nodes, 'node')} of the tree")
+        call.put(f"no entries to replay; compared with {counted(verdict.nodes, 'node')} in ZooKeeper")
     for finding in verdict.findings[:FEW]:
         call.put(f"broken after entry {finding.n:,}: {finding.message}")
     if len(verdict.findings) > FEW:
         call.put(f"and {len(verdict.findings) - FEW:,} more; --json gives all")
-    call.put("all of it fits together" if verdict.ok else f"{counted(len(verdict.findings), 'thing')} broken")
+    call.put("everything is consistent" if verdict.ok else f"{counted(len(verdict.findings), 'thing')} broken")
     return code
 
 
@@ -345,10 +345,10 @@ def export(
     call: Call,
     first: Annotated[int | None, typer.Option("--from", metavar="A", min=1, help="From this entry on.")] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Where to; else standard output.")
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="File to write; default: standard output.")
     ] = None,
 ) -> None:
-    """The log and the tree as one file, without secrets, to be sent and replayed elsewhere with `log replay`."""
+    """Write the log and the nodes into one file, without secrets. `log replay` replays it on any machine."""
     with tree_of(call) as zk:
         from coordinator.history import reader
 
@@ -372,7 +372,7 @@ def replay(
     ] = None,
     thorough: Thorough = False,
 ) -> int:
-    """Replay an exported log, without any services, and look whether all of it fits together. 1: something is broken."""
+    """Replay an exported log without any service, and check it like `log verify`. Exit code 1: something differs."""
     with _opened(file) as source:
         from coordinator.history.export import LogFile
         from coordinator.history.replay import Replay, Verifier

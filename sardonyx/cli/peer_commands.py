@@ -25,7 +25,7 @@ def register(peers_app: typer.Typer) -> None:
 
 
 def list_peers(call: Call) -> None:
-    """All virtual peers, what they are and since when, and what they work on."""
+    """List the virtual peers: their state, since when, and what they work on."""
     with call.client() as client:
         peers = [peer for peer in client.peers(since=True) if peer.state != "dead"]
     if call.json:
@@ -39,7 +39,7 @@ def list_peers(call: Call) -> None:
 
 
 def show(call: Call, peer: PeerId) -> None:
-    """A peer's life from the log: when it was born, what it was offered and did, how each of it ended."""
+    """Show the history of a peer from the log: when it registered, what it was offered, what it did, and how that ended."""
     from sardonyx.cli.history_text import life
     from sardonyx.cli.log_commands import tree_of
     from sardonyx.client.ids import find_peer
@@ -61,11 +61,11 @@ def show(call: Call, peer: PeerId) -> None:
             state = moment.state or ""
             call.put(f"{moment.n:>7}  {clock(moment.at)}  {lasted:<14}  {state:<8}  {moment.text}")
         if before is None:
-            call.say("it was born before the oldest entry that is kept, and nothing has happened to it since")
+            call.say("it registered before the oldest entry that is kept, and nothing has happened to it since")
 
 
 def _peers_ever(zk: ZooKeeperSession) -> set[str]:
-    """Every peer that was there at any time that the log still knows of."""
+    """Every peer that the log still knows of."""
     from coordinator.history import reader
     from coordinator.loop.event_log import read_log
     from sardonyx.core.events import PeerBorn
@@ -76,10 +76,10 @@ def _peers_ever(zk: ZooKeeperSession) -> set[str]:
 
 
 def evict(call: Call, peer: PeerId) -> None:
-    """Take a peer out. At work it drops its open batch first; its daemon brings it back under a new id, an idle one at once."""
+    """Evict a peer: it drops its open batch and leaves its task. Its daemon starts a peer with a new id in its place."""
     from sardonyx.cli.history_text import change_data, eviction
 
-    with call.client() as client, call.patience("the peer to be taken out"):
+    with call.client() as client, call.patience("the coordinator to evict the peer"):
         decided = client.evict(peer)
     found = eviction(decided)
     if call.json:

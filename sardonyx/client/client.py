@@ -1,10 +1,10 @@
-"""The client: hand jobs in, look at them, wait for them, end them.
+"""The client: submit jobs, look at them, wait for them, kill them.
 
     with Client("127.0.0.1:2181", "127.0.0.1:9092") as client:
         handle = client.submit(job)
         view = handle.await_completion("5 min")
 
-A client owns nothing in the cluster: it can go at any time, and the job goes on.
+A client owns nothing in the cluster: it can end at any time, and the job goes on.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
 
 LOOK = 5.0
-"""Seconds that Kafka may take to tell row counts before they are shown as unknown."""
+"""Seconds that Kafka may take to answer before row counts are shown as unknown."""
 
 LATE = 5.0
-"""Seconds after which a request that a coordinator has not taken in is a sign that it does not do its work."""
+"""Seconds after which a request that no coordinator has processed is a sign that the coordinator is stalled."""
 
 log = structlog.get_logger()
 
@@ -117,7 +117,7 @@ class Client:
         self.zk.close()
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
-        """Hand a job in: checked, its code uploaded, and the request put where the coordinator takes it from.
+        """Submit a job: check it, upload its code, and put the request into the coordinator's inbox.
 
         Args:
             job: a :class:`~sardonyx.job.builder.Job`, a loaded one, or what ``sardonyx run`` takes
@@ -135,7 +135,7 @@ class Client:
             self.put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
         self.zk.request(JobSubmitted(job=job_id, spec=spec))
-        log.info("job submitted", job=job_id, tasks=len(spec.catalog))
+        log.info("job_submitted", job=job_id, tasks=len(spec.catalog))
         return JobHandle(self, job_id, spec)
 
     def job(self, job: str) -> JobHandle:
@@ -176,7 +176,7 @@ class Client:
         return (handle, again) if again else None
 
     def jobs(self) -> list[JobView]:
-        """Every job that is known, the latest first; rows only where they need no look into Kafka."""
+        """Every job that is known, the latest first. Kafka is not asked: rows of tasks that run are unknown."""
         submitted = self.submitted()
         notes = self._job_notes()
         specs = self.zk.read_many(node_paths.job_spec(job) for job in notes)
@@ -189,10 +189,10 @@ class Client:
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
 
     def peers(self, *, since: bool = False) -> list[PeerView]:
-        """Every virtual peer that lives.
+        """Every virtual peer that is alive.
 
         Args:
-            since: also tell since when each is what it is, which takes a look into the log.
+            since: also tell since when each is in its state; this replays the end of the log.
         """
         names = self.zk.children(node_paths.PEER_STATE)
         states = self.zk.read_many(node_paths.peer_state(name) for name in names)
@@ -209,19 +209,19 @@ class Client:
         ]
 
     def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
-        """Take a peer out: one at work drops its open batch first. Its daemon brings it back under a new id, an idle one at
-        once; to have fewer peers, end a daemon.
+        """Evict a peer. One at work drops its open batch first. Its daemon starts a peer with a new id in its place; to have
+        fewer peers, stop a daemon.
 
         Args:
             peer: its id, or the beginning of it.
-            timeout: how long to wait until it is carried out; None: for ever.
+            timeout: how long to wait until the peer is evicted; None: without limit.
 
         Returns:
-            What was decided about it: also what became of its task.
+            What the coordinator decided about it and about its task.
 
         Raises:
-            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was taken out already.
-            Interrupted: ``SX-PEER-EVICT-PENDING``: nobody has carried it out within that time.
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was evicted already.
+            Interrupted: ``SX-PEER-EVICT-PENDING``: no coordinator has processed it within that time.
         """
         from coordinator.history import reader
         from coordinator.loop.event_log import last
@@ -231,8 +231,8 @@ class Client:
         if before is not None and msgspec.json.decode(before, type=PeerNote).state == "revoked":
             raise SardonyxError(
                 "SX-PEER-REVOKED",
-                f"peer {name} was taken out already",
-                cause="its task was taken away from it, and it is about to go",
+                f"peer {name} was evicted already",
+                cause="its task was revoked, and it is about to end",
                 fix=f"`sardonyx peers show {name}` shows why",
                 where={"peer": name},
             )
@@ -244,9 +244,9 @@ class Client:
             timeout,
             Interrupted(
                 "SX-PEER-EVICT-PENDING",
-                f"that peer {name} is to go is asked for, but nobody has carried it out yet",
+                f"Eviction of peer {name} was requested, but no coordinator has processed it yet.",
                 cause="" if self.led() else "no coordinator leads this deployment",
-                fix="it will be carried out as soon as a coordinator leads",
+                fix="start a coordinator (`sardonyx coordinator`) if none leads; it then evicts the peer",
                 where={"peer": name},
             ),
         )
@@ -258,11 +258,11 @@ class Client:
         raise unknown_peer(name, ())
 
     def explain(self, job: str, *, look: bool = True) -> Why:
-        """Why a job does not run, in any of its states: what is missing, who holds it, since when; or that nothing is.
+        """Why a job does not run, in any of its states: what is missing, which peers hold it, since when.
 
         Args:
             job: its id.
-            look: also try whether Kafka answers, if the job needs it now; takes a few seconds if it does not.
+            look: also check whether Kafka answers, if the job needs it; this takes a few seconds if it does not.
         """
         from coordinator.core.explain import explain
         from coordinator.history import reader
@@ -279,13 +279,13 @@ class Client:
         elif not ended and not gone and (words := self._backlog(oldest)):
             outside.append(Outside("backlog", words))
         if explanation.status is None and submitted:
-            outside.append(Outside("submitted", "it is handed in, and no coordinator has taken it in yet"))
+            outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
         elif look and not ended and not gone and (words := self._kafka_silent()):
             outside.append(Outside("kafka-away", words))
         return Why(explanation, outside)
 
     def led(self) -> bool:
-        """Whether any coordinator stands for this deployment."""
+        """Whether any coordinator runs for this deployment."""
         return bool(self.zk.children(node_paths.ELECTION))
 
     # Underneath
@@ -297,10 +297,10 @@ class Client:
         return None if first is None else f"{node_paths.INBOX}/{first}"
 
     def _backlog(self, oldest: str | None) -> str | None:
-        """That a coordinator stands and takes nothing in, in words; None if it does its work.
+        """Describe a stalled coordinator, or return None.
 
-        ``oldest`` was the oldest request a moment ago. That it waits still is asked for besides its age, which two clocks
-        tell that may differ: a request that is taken in at once is never called late.
+        ``oldest`` was the oldest request a moment ago. We check that it is still queued, because its age alone is unreliable:
+        the clocks of client and server may differ.
         """
         stands = None if oldest is None else self.zk.last_change(oldest)
         waits = 0.0 if stands is None else time.time() - stands[1]
@@ -308,7 +308,7 @@ class Client:
             return None
         many = len(self.zk.children(node_paths.INBOX))
         requests = "1 request is" if many == 1 else f"{many} requests are"
-        return f"{requests} not taken in, for {duration(waits)}; look into the log of the coordinator{self._leader()}"
+        return f"{requests} not processed, for {duration(waits)}; look at the log of the coordinator{self._leader()}"
 
     def _leader(self) -> str:
         """Where the coordinator that won the last election runs, in words; empty if none ever did."""
@@ -347,7 +347,7 @@ class Client:
                 return
 
     def _kafka_silent(self) -> str | None:
-        """That Kafka does not answer, in words; None if it does, or nobody said where it is."""
+        """Why Kafka does not answer; None if it does, or if no address is configured."""
         from queues.connectivity import reach_kafka
 
         if not self.settings.kafka.bootstrap_servers:
@@ -460,10 +460,10 @@ def _topics_of(spec: JobSpec) -> dict[str, Any]:
 
 
 class _LiveCounts:
-    """Row counts from Kafka, without ever waiting for it longer than people look at a screen.
+    """Row counts from Kafka, with a limit on how long to wait for them.
 
-    A Kafka that is away answers after half a minute or not at all; its question is then left to a thread of its own, and
-    until that is through nothing new is asked.
+    A Kafka that is away answers after half a minute or not at all. So a thread of its own asks, and asks nothing new until
+    it has an answer.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -486,7 +486,7 @@ class _LiveCounts:
         try:
             self._found = counts(self._settings, graph, job)
         except SardonyxError as error:
-            log.warning("rows cannot be read from kafka", job=job, code=error.code, error=error.message)
+            log.warning("row_counts_unavailable", job=job, code=error.code, error=error.message)
 
 
 def _pulse(data: bytes | None) -> PulseNote | None:

@@ -1,4 +1,4 @@
-"""Ids of jobs and peers: how a job gets one, and which one a user means. Everything but :func:`new_id` is pure."""
+"""Ids of jobs and peers: new ones, and which one a user means. Everything but :func:`new_id` is pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], si
     raise SardonyxError(
         "SX-JOB-AMBIGUOUS",
         f"{wanted} may mean {len(meant)} jobs: {', '.join(sorted(meant))}",
-        fix="write more of the id",
+        fix="give more of the id",
     )
 
 
@@ -53,10 +53,10 @@ def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
     return SardonyxError(
         "SX-JOB-UNKNOWN",
         f"there is no job {wanted}" + near(wanted, known, cutoff=0.4),
-        cause="no job of this id or name was submitted to this deployment, or it had ended and was forgotten: purged, or "
-        "one too many to keep (coordinator.keep_jobs)",
-        fix="`sardonyx job list` shows all; check the deployment (--deployment) too; "
-        "`sardonyx job explain` with the whole id knows those that were forgotten last",
+        cause="no job of this id or name was submitted to this deployment, or it has ended and was purged: by a user, or "
+        "because more jobs ended than coordinator.keep_jobs keeps",
+        fix="run `sardonyx job list` to see all jobs; check the deployment (--deployment) too; "
+        "`sardonyx job explain` with the whole id still knows the jobs that were purged last",
         where={"job": wanted},
     )
 
@@ -65,10 +65,11 @@ def job_gone(job: str) -> SardonyxError:
     """The error for a job that was known by its id, and of which nothing is left."""
     return SardonyxError(
         "SX-JOB-GONE",
-        f"job {job} is gone: it was forgotten (purged), or never taken in",
-        cause="it had ended, and somebody purged it or there were more than coordinator.keep_jobs; or the coordinator "
-        "could not read its submission and left it out. What a job has written stays",
-        fix=f"`sardonyx job explain {job}` says which, if it was not long ago; the coordinator's log has what it left out",
+        f"job {job} is gone: it was purged, or never taken in",
+        cause="it had ended and was purged, by a user or because more jobs ended than coordinator.keep_jobs keeps; or the "
+        "coordinator could not read its submission. What a job has written stays",
+        fix=f"run `sardonyx job explain {job}`, which says which of these it was, if it was not long ago; look at the "
+        "coordinator's log for submissions that it could not read",
         where={"job": job},
     )
 
@@ -99,7 +100,7 @@ def find_peer(wanted: str, known: Collection[str]) -> str:
     if meant:
         few = ", ".join(meant[:5]) + (", ..." if len(meant) > 5 else "")
         raise SardonyxError(
-            "SX-PEER-AMBIGUOUS", f"{wanted} may mean {len(meant)} peers: {few}", fix="write more of the id"
+            "SX-PEER-AMBIGUOUS", f"{wanted} may mean {len(meant)} peers: {few}", fix="give more of the id"
         )
     raise unknown_peer(wanted, known)
 
@@ -109,7 +110,7 @@ def unknown_peer(wanted: str, known: Collection[str]) -> SardonyxError:
     return SardonyxError(
         "SX-PEER-UNKNOWN",
         f"there is no peer {wanted}" + near(wanted, known, cutoff=0.4),
-        cause="no peer of this id is, or was as far back as the log is kept, in this deployment",
-        fix="`sardonyx peers list` shows those that live, `sardonyx log show --kind born` those that ever came",
+        cause="no peer of this id is registered in this deployment, or was, as far back as the log is kept",
+        fix="run `sardonyx peers list` to see the peers that are alive, `sardonyx log show --kind born` to see all that came",
         where={"peer": wanted},
     )

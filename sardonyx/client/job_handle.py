@@ -1,4 +1,4 @@
-"""A handle on one job: look at it, wait for it, end it, have it forgotten. Made by :class:`sardonyx.client.client.Client`."""
+"""A handle on one job: look at it, wait for it, kill it, purge it. Made by :class:`sardonyx.client.client.Client`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 REREAD = 5.0
-"""Seconds after which a status is read again although no watch told of a change: a net, not the way."""
+"""Seconds after which a status is read again even if no watch has fired."""
 CARRY_OUT = 15.0
-"""Seconds that the coordinator may take to carry out what was asked of it before we say that it has not."""
+"""Seconds that the coordinator may take to process a request."""
 TAKE_IN = 3.0
-"""Seconds that a led deployment may take to begin a job before we say what it waits for."""
+"""Seconds that a coordinator may take to begin a job before we say what the job waits for."""
 
 
 class JobHandle:
-    """One job, as far as a client can follow and end it. Made by :class:`Client`."""
+    """One job, as a client follows and ends it. Made by :class:`Client`."""
 
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
         self.id = job
@@ -55,9 +55,9 @@ class JobHandle:
         return self._view_of(self._sought(self._note()), live=live)
 
     def lag(self) -> list[LinkLag]:
-        """What is unread on each link that a task reads, and for how long, in the order of the tasks; asks Kafka.
+        """What is unread on each link that a task reads, and for how long, in the order of the tasks. Asks Kafka.
 
-        Nothing is, in a job that has completed; where a job's links do not stand, not yet or no more, nothing is known.
+        A completed job has nothing unread. If the links of a job do not exist (yet, or any more), nothing is known.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
@@ -99,7 +99,7 @@ class JobHandle:
         """Wait until the job has completed, and give its final view.
 
         Args:
-            timeout: seconds, or a duration such as "5 min"; None: for ever.
+            timeout: seconds, or a duration such as "5 min"; None: without limit.
 
         Raises:
             JobFailed: with the code and the first traceback of what failed it.
@@ -122,7 +122,7 @@ class JobHandle:
             yield self._view_of(note, live=True)
 
     def kill(self) -> None:
-        """Ask for the job's end. Nothing of a batch that is under way is committed; what was committed stays.
+        """Kill the job. Nothing of an open batch is committed; what was committed stays.
 
         A job that has ended stays as it is. Does not wait; :meth:`await_completion` tells when it is done.
         """
@@ -297,8 +297,8 @@ class JobHandle:
             raise Interrupted(
                 "SX-JOB-KILLED",
                 f"job {self.id} was killed",
-                cause="somebody asked for its end",
-                fix="what it had committed stays; submit it again to run it from its beginning",
+                cause="a user killed it",
+                fix="submit it again to run it from its beginning; everything that it has committed stays",
                 where={"job": self.id},
             )
         return self._view_of(note, live=False)
@@ -309,7 +309,7 @@ class JobHandle:
         why = waiting_for(view, led=self._client.led())
         return Interrupted(
             "SX-JOB-TIMEOUT",
-            f"job {self.id} has not ended within {waited:g} s; it is {view.status} and goes on",
+            f"job {self.id} has not ended within {waited:g} s; it is {view.status} and continues",
             cause=why or "it is still at work",
             fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
             where={"job": self.id},

@@ -371,6 +371,6 @@ def test_a_job_that_takes_too_long(house: House, tmp_path: Path) -> None:
     spec = written(tmp_path, HEAD + SLOW.format(kind="record"))
     told(house.call("run", spec, "--timeout", "1 s"), "SX-JOB-TIMEOUT", exit_code=4)
     handle = house.client.submit(spec)
-    told(house.call("job", "await", handle.id, "--timeout", "200 ms"), "SX-JOB-TIMEOUT", "goes on", exit_code=4)
+    told(house.call("job", "await", handle.id, "--timeout", "200 ms"), "SX-JOB-TIMEOUT", "continues", exit_code=4)
     assert handle.status().status != "killed"
     assert house.call("job", "kill", handle.id).exit_code == 0

@@ -163,7 +163,7 @@ def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, zk: ZooKeeperSession
     assert verdict["events"] == verdict["last"] == event_log.last(zk)
     assert verdict["nodes"] == len(decided_nodes(zk))
     assert verdict["events_per_second"] > 0
-    assert "all of it fits together" in sardonyx("log", "verify", "--thorough").stdout
+    assert "everything is consistent" in sardonyx("log", "verify", "--thorough").stdout
 
 
 @pytest.mark.usefixtures("lived")
@@ -253,7 +253,7 @@ def test_a_log_is_exported_and_replayed_without_services(
     """The whole log, or from any entry on; the file needs no services, and shows the cluster at any of its moments."""
     told = sardonyx("log", "export", "-o", "all.jsonl").stdout
     assert f"entries 1 to {event_log.last(zk)}" in told
-    assert "all of it fits together" in sardonyx("log", "replay", "all.jsonl").stdout
+    assert "everything is consistent" in sardonyx("log", "replay", "all.jsonl").stdout
     sardonyx("log", "export", "--from", "7", "-o", "some.jsonl")
     verdict = json.loads(sardonyx("log", "replay", "some.jsonl", "--json").stdout)
     assert (verdict["ok"], verdict["first"], verdict["nodes"]) == (True, 7, len(decided_nodes(zk)))

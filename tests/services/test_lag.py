@@ -223,4 +223,4 @@ def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest
     late.handle.kill()
     until(lambda: late.handle.status().ended, what="the end of the job")
     assert set(late.records().values()) == {(None, "unknown")}
-    assert "its links went with it" in late.house.call("link", "lag", late.handle.id).stdout
+    assert "its links are deleted" in late.house.call("link", "lag", late.handle.id).stdout
