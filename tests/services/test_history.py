@@ -97,6 +97,21 @@ def test_entries_are_listed_by_job_peer_kind_and_number(sardonyx: Sardonyx) -> N
 
 
 @pytest.mark.usefixtures("lived")
+def test_the_tail_of_the_log_names_job_and_task_of_an_assignment(sardonyx: Sardonyx) -> None:
+    """Also where the entry that made the assignment is not shown; `--job` gives the last entries about one job."""
+    tail = lines(sardonyx("log", "tail", "--json"))
+    for entry in tail:
+        if entry["kind"] in ("ack", "exhausted", "completed"):
+            assert entry["job"] in ("one-aaaaaa", "two-bbbbbb")
+            assert f"({entry['job']}/{entry['task']})" in str(entry["summary"])
+    (last,) = lines(sardonyx("log", "tail", "-n", "1", "--json"))
+    assert last == tail[-1]
+    of_one = lines(sardonyx("log", "tail", "-n", "2", "--job", "one", "--json"))
+    assert [entry["kind"] for entry in of_one] == ["completed", "links-deleted"]
+    assert of_one[0]["job"] == "one-aaaaaa"
+
+
+@pytest.mark.usefixtures("lived")
 def test_one_entry_is_shown_with_what_it_changed(sardonyx: Sardonyx) -> None:
     """Effects, and everybody it touched before and after; for people in words."""
     planned = next(entry for entry in lines(sardonyx("log", "show", "--json")) if entry["kind"] == "links-created")

@@ -1,0 +1,24 @@
+"""``sardonyx topic``: enough to try a job against the Kafka of ``sardonyx dev``."""
+
+from __future__ import annotations
+
+import json
+
+from queues import topics
+from sardonyx.runtime.settings import Settings
+from tests.services.conftest import Sardonyx
+
+
+def test_topics_are_created_listed_and_looked_into(sardonyx: Sardonyx, settings: Settings) -> None:
+    """A topic is created once, shows how much it holds and what; a mistyped one is told with the nearest name."""
+    name = f"{settings.deployment}-orders"
+    assert f"created topic {name} with 2 partitions" in sardonyx("topic", "create", name, "--partitions", "2").stdout
+    assert "SX-KAFKA-TOPIC-EXISTS" in sardonyx("topic", "create", name, code=1).stderr
+    topics.write(settings, name, (b'{"n": %d}' % n for n in range(3)), 2)
+    listed = {each["topic"]: each for each in json.loads(sardonyx("topic", "list", "--json").stdout)}
+    assert listed[name] == {"topic": name, "partitions": 2, "offsets": [2, 1]}
+    assert name in sardonyx("topic", "list").stdout
+    assert sorted(sardonyx("topic", "peek", name).stdout.splitlines()) == ['{"n": 0}', '{"n": 1}', '{"n": 2}']
+    missing = sardonyx("topic", "peek", name[:-1], code=1).stderr
+    assert "SX-KAFKA-TOPIC-MISSING" in missing
+    assert f"did you mean '{name}'?" in missing
