@@ -51,7 +51,7 @@ def our_version() -> str:
 
     try:
         return version_of("sardonyx")
-    except PackageNotFoundError:  # run from a checkout that nobody installed
+    except PackageNotFoundError:  # run from a checkout that is not installed
         return "unknown"
 
 
@@ -145,7 +145,7 @@ class Call:
 def local(
     app: typer.Typer, name: str
 ) -> Callable[[Callable[Concatenate[Call, P], int | None]], Callable[P, int | None]]:
-    """Register a command that talks to no service. It gets ``--json`` and ``-v`` besides its own parameters."""
+    """Register a command that talks to no service. It gets ``--json`` and ``-v`` in addition to its own parameters."""
     return _register(app, name, _LOCAL)
 
 

@@ -1,4 +1,4 @@
-"""A coordinator and a peer daemon as our own child processes, for ``run`` and ``dev``; and how we are told to stop."""
+"""A coordinator and a peer daemon as child processes of ``run`` and ``dev``; and the request to stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Daemons:
                     "SX-DAEMON-DIED",
                     f"the local {child.name} ended with exit code {code}",
                     cause=f"its last lines were:\n{tail}" if tail else "it wrote nothing",
-                    fix="the cause stands in the lines above; `sardonyx doctor` checks what it needs",
+                    fix="look for the cause in the lines above; `sardonyx doctor` checks what a daemon needs",
                     where={"log": child.log_path},
                 )
 

@@ -10,9 +10,9 @@ from sardonyx.core.text import counted
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:
-    """The graph as an indented tree, one task a line, what it is behind it.
+    """The graph as an indented tree: one task a line, with a description.
 
-    A task with several ways in stands below the last of them; at the others an arrow names it.
+    A task with several inputs is drawn below the last of them; the others point to it with an arrow.
     """
     outs: dict[str, list[str]] = {name: [] for name in graph.order}
     last_way_in: dict[str, str] = {}
@@ -44,7 +44,7 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
 def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
     links = len(graph.links)
-    end = "ends by itself" if graph.bounded else "runs until it is stopped"
+    end = "ends by itself" if graph.bounded else "runs until it is killed"
     return f"job {spec.name}: {counted(len(spec.catalog), 'task')}, {counted(links, 'link')}; {end}"
 
 

@@ -35,7 +35,7 @@ from sardonyx.core.units import duration
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """One entry in a peer's life. ``state``: what it was after it; None: unknown, or forgotten long ago."""
+    """One entry in a peer's history. ``state``: its state after the entry; None: unknown."""
 
     n: int
     at: float
@@ -189,7 +189,7 @@ def _end(peer: str, decided: Decided) -> str:
         case Left():
             return "it left by itself"
         case Evicted():
-            return "a user took it out"
+            return "a user evicted it"
         case GraceEnded():
             return "it did not withdraw in time"
     return "it did not answer the offer in time"
@@ -207,7 +207,7 @@ def _at_work(peer: str, decided: Decided, note: PeerNote) -> str:
         "waiting": f"has read all there is of {task}: waits for the others",
     }
     if note.state == "waiting" and isinstance(decided.event, Completed) and decided.event.peer == peer:
-        return "has sealed, but somebody joined meanwhile: waits"
+        return "has sealed, but another peer joined meanwhile: waits"
     return words.get(note.state, note.state)
 
 
@@ -225,7 +225,7 @@ def _release(peer: str, decided: Decided, had: Assignment) -> str:
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """What became of a peer that was taken out, and of its task."""
+    """What became of an evicted peer, and of its task."""
 
     peer: str
     state: str
@@ -239,7 +239,7 @@ def eviction(decided: Decided) -> Eviction:
     event = decided.event
     peer = str(getattr(event, "peer", ""))
     state = _state(decided.peer_note(peer))
-    why = "" if isinstance(event, Evicted) else f" ({summary(event)}, before a user could take it out)"
+    why = "" if isinstance(event, Evicted) else f" ({summary(event)}, before a user could evict it)"
     lines = [f"peer {peer} is {state}{why}"]
     held = decided.held
     if held is None:
@@ -253,7 +253,7 @@ def eviction(decided: Decided) -> Eviction:
         elif note.peers:
             lines.append(f"its task {task} goes on with {', '.join(sorted(note.peers))}")
         else:
-            lines.append(f"nobody is on its task {task} until a peer is free")
+            lines.append(f"no peer works on its task {task} until one is free")
     return Eviction(peer, state, task, lines)
 
 
@@ -266,7 +266,7 @@ def timeline_line(item: TimelineEvent, *, ended: bool) -> str:
         return f"coordinator {item.leader} took over"
     words = [f"peer {item.peer} {_mishap(item)}"]
     if item.fatal:
-        words.append("the job failed of it")
+        words.append("which failed the job")
     elif item.by:
         again = "resumed" if not item.others else "taken up again"
         went_on = f"{_went_on(item)}, its place " if item.others else f"task {item.task} "
@@ -274,9 +274,9 @@ def timeline_line(item: TimelineEvent, *, ended: bool) -> str:
     elif item.others:
         words.append(_went_on(item))
     elif ended:
-        words.append(f"nobody took its place on task {item.task} before the job ended")
+        words.append(f"no peer took its place on task {item.task} before the job ended")
     else:
-        words.append(f"nobody has taken its place on task {item.task} yet")
+        words.append(f"no peer has taken its place on task {item.task} yet")
     return ", ".join(words)
 
 
@@ -288,7 +288,7 @@ def _mishap(item: TimelineEvent) -> str:
         case "left":
             return "left"
         case "evicted":
-            return "was taken out by a user"
+            return "was evicted by a user"
         case "unanswered":
             return f"did not answer the offer of task {item.task}"
         case "declined":

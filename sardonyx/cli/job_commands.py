@@ -87,7 +87,7 @@ def submit(call: Call, spec: Spec) -> None:
     """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment."""
     from sardonyx.job.load import load
 
-    loaded = load(spec)  # a mistake in the job is told without waiting for a cluster
+    loaded = load(spec)  # reports mistakes in the job without waiting for a cluster
     call.warn(loaded.warnings)
     with call.client() as client:
         before = client.read_before(loaded.spec)

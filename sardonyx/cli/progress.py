@@ -21,7 +21,7 @@ LINE_EVERY = 1.0
 
 
 class Progress(Protocol):
-    """Somebody who shows how a job gets on."""
+    """Shows how a job proceeds."""
 
     def show(self, view: JobView, remark: str | None = None) -> None:
         """The job as it is now, and what it waits for, if for anything."""
@@ -135,7 +135,7 @@ class Bars:
 def share(view: JobView, task: TaskView, upstream: Sequence[str]) -> tuple[float, float | None]:
     """How much of what is known to be a task's work is done: (done, known), known None if nothing is known. Pure.
 
-    What is known is what the tasks in front of it have written so far; an input's own size nobody knows before its end.
+    Known is what the tasks before it have written so far. The size of an input is unknown until its end.
     """
     if task.state == "complete":
         return 1.0, 1.0
@@ -150,7 +150,7 @@ def share(view: JobView, task: TaskView, upstream: Sequence[str]) -> tuple[float
 
 @contextmanager
 def progress(console: Console, upstream: Mapping[str, Sequence[str]]) -> Iterator[Progress]:
-    """Bars if somebody looks at a terminal, lines otherwise.
+    """Bars on a terminal, lines otherwise.
 
     Args:
         console: where to.

@@ -41,7 +41,7 @@ class OutputView(msgspec.Struct, omit_defaults=True):
 
 
 def look_at(settings: Settings, spec: JobSpec, view: JobView) -> list[OutputView]:
-    """Every output as it lies there now. Never raises for what it cannot read: that is told in ``note``."""
+    """Every output as it is now. What cannot be read is not raised; ``note`` says why."""
     found = []
     for task in spec.catalog:
         if task.type != "output":
@@ -62,7 +62,7 @@ def look_at(settings: Settings, spec: JobSpec, view: JobView) -> list[OutputView
 
 
 def data_files(path: Path) -> list[Path]:
-    """The files that hold rows, in order; what begins with ``_`` or ``.`` is somebody's own business."""
+    """The files that hold rows, in order; names that begin with ``_`` or ``.`` are left out."""
     if not path.is_dir():
         return []
     return sorted(

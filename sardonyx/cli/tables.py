@@ -125,7 +125,7 @@ def deployments_table(views: Iterable[DeploymentView]) -> Table:
         if view.note:
             table.add_row(view.name, view.note)
             continue
-        leader = view.leader or "[red]nobody[/red]"
+        leader = view.leader or "[red]none[/red]"
         counts = (view.epoch, view.standbys, view.jobs, view.running, view.peers)
         table.add_row(view.name, leader, *map(str, counts))
     return table

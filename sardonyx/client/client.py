@@ -331,9 +331,9 @@ class Client:
         return job not in reader.present(self.zk).jobs
 
     def put_code(self, path: str, code: bytes) -> None:
-        """Put a job's code where peers find it. If it stands there it is written again all the same.
+        """Put a job's code where peers find it. It is written again even if it is there.
 
-        The leader removes code that no job names and that nobody has written for an hour. It removes only the version
+        The leader removes code that no job names and that was not written for an hour. It removes only the version
         that it saw, so either our write comes first and the code stays, or it is gone and we put it there again.
         """
         from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
@@ -404,7 +404,7 @@ class Client:
                 raise SardonyxError(
                     "SX-JOB-NAME-TAKEN",
                     f"a job named {name} is {status} already: {job}",
-                    cause="topics and consumer groups derive from a job's name; two of one name would be told apart "
+                    cause="topics and consumer groups derive from a job's name; two of one name would differ "
                     "by their ids alone, and mistaken for each other by people",
                     fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
                     "or give this one another name",

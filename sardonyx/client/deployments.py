@@ -37,7 +37,7 @@ def look(settings: Settings) -> list[DeploymentView]:
     """
     from sardonyx.zookeeper.session import ZooKeeperSession
 
-    zk = ZooKeeperSession.connect(settings, survive_expiry=True, make_top=False)  # who looks leaves nothing behind
+    zk = ZooKeeperSession.connect(settings, survive_expiry=True, make_top=False)  # a look creates nothing
     try:
         names = zk.deployments()
     finally:
@@ -57,7 +57,7 @@ def _look(settings: Settings) -> DeploymentView | None:
         candidates = zk.children(node_paths.ELECTION)
         jobs = zk.children(node_paths.JOB)
         if not found and not candidates and not jobs and not zk.children(node_paths.INBOX):
-            return None  # only its top nodes stand, if those: somebody asked for a job in it once
+            return None  # it has top nodes at most: a client looked for a job in it
         epoch = msgspec.json.decode(found, type=EpochNote) if found else None
         leads = epoch is not None and any(node.startswith(f"{epoch.token}-") for node in candidates)
         notes = zk.read_many(map(node_paths.job_status, jobs)).values()

@@ -50,7 +50,7 @@ class JobHandle:
             live: whether to ask Kafka for the rows of tasks that are not complete.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         return self._view_of(self._sought(self._note()), live=live)
 
@@ -60,7 +60,7 @@ class JobHandle:
         A completed job has nothing unread. If the links of a job do not exist (yet, or any more), nothing is known.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.lag import link_lags
@@ -72,7 +72,9 @@ class JobHandle:
         except SetupError as raised:
             error = raised
         after = self._sought(self._note())
-        if _stands(after) != _stands(before):  # positions go with the links: while the job ends anything may be found
+        if _link_state(after) != _link_state(
+            before
+        ):  # positions go with the links: while the job ends, any may be found
             return link_lags(self._zk, self._client.settings, self.id, self.spec(), after)
         if error is not None:
             raise error
@@ -85,7 +87,7 @@ class JobHandle:
         a new job can go on from there.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.lag import input_positions
@@ -104,7 +106,7 @@ class JobHandle:
         Raises:
             JobFailed: with the code and the first traceback of what failed it.
             Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job goes on.
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in; how it ended is not known.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in; how it ended is not known.
         """
         for note in self._notes(timeout):
             if note is not None and note.status in ENDED:
@@ -116,7 +118,7 @@ class JobHandle:
 
         Raises:
             Interrupted: ``SX-JOB-TIMEOUT``: the job goes on.
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
@@ -129,7 +131,7 @@ class JobHandle:
         self._zk.request(JobKilled(job=self.id))
 
     def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
-        """Have the job forgotten: its node, its tasks, its counts, its dead letters. What it has written stays.
+        """Delete the job: its node, its tasks, its counts, its dead letters. What it has written stays.
 
         Args:
             timeout: how long to wait until it is gone; None: without limit. A job whose topics are still being removed
@@ -200,7 +202,7 @@ class JobHandle:
         """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         deadline = time.monotonic() + patience
         note = self._note(watch=True)
@@ -225,14 +227,14 @@ class JobHandle:
         return reader.timeline(self._zk, self.id)
 
     def waiting(self, view: JobView) -> str | None:
-        """What the job waits for as it stands in this view, in words; None if for nothing but its own work."""
+        """What the job waits for in this view, in words; None if only for its own work."""
         return waiting_for(view, led=view.ended or self._client.led())
 
     def spec(self) -> JobSpec:
         """The job as data.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was forgotten, or never taken in.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         if self._spec is None:
             asked = self._client.submitted().get(self.id)
@@ -247,7 +249,7 @@ class JobHandle:
     def _notes(self, timeout: float | str | None, interval: float | None = None) -> Iterator[JobNote | None]:
         """The status node after each change and at least every ``interval`` seconds, until the job has ended.
 
-        While there is none the job is looked for every ``REREAD`` seconds, and at once where there was one before.
+        While there is none, the job is looked for every ``REREAD`` seconds, and at once if there was one before.
         """
         interval = REREAD if interval is None else interval
         wait = None if timeout is None else seconds(timeout)
@@ -270,7 +272,7 @@ class JobHandle:
 
     def _note(self, *, watch: bool = False) -> JobNote | None:
         if watch:
-            self._changed.clear()  # before reading: a change behind the read sets it again
+            self._changed.clear()  # before reading: a change after the read sets it again
         data = self._zk.read(node_paths.job_status(self.id), watch=self._wake if watch else None)
         return None if data is None else msgspec.json.decode(data, type=JobNote)
 
@@ -316,5 +318,5 @@ class JobHandle:
         )
 
 
-def _stands(note: JobNote | None) -> tuple[str, str] | None:
+def _link_state(note: JobNote | None) -> tuple[str, str] | None:
     return None if note is None else (note.status, note.links)

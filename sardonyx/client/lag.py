@@ -1,4 +1,4 @@
-"""How far a job's tasks are behind on what they read, put together for those who look at the job."""
+"""What a job's tasks have not read yet, and how far they have read their inputs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def input_positions(
     from queues import admin
 
     data = zk.read(node_paths.job_links(job))
-    if data is None:  # the job was forgotten this very moment
+    if data is None:  # the job was deleted at this moment
         return {}
     facts = msgspec.json.decode(data, type=LinksNote).links
     return admin.input_positions(settings, laid_out(spec, settings.deployment, job), job, facts)
@@ -72,7 +72,7 @@ def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> 
     from queues.lag import lag
 
     data = zk.read(node_paths.job_links(job))
-    if data is None:  # the job was forgotten this very moment
+    if data is None:  # the job was deleted at this moment
         return {}
     facts = msgspec.json.decode(data, type=LinksNote).links
     notes = task_notes(zk.read_many, graph, job)

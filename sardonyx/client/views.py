@@ -1,4 +1,4 @@
-"""A job, its tasks and the peers as others see them: the notes in the tree put together with row counts. Pure."""
+"""A job, its tasks and the peers as clients see them: the notes in ZooKeeper with row counts. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ViewStatus = JobStatus | Literal["submitted"]
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands unread in front of a reader."""
+    """What a reader has not read yet."""
 
     records: int | None = None
     """None: not known."""
@@ -78,7 +78,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """How often it failed and was begun again."""
     bound: bool = False
-    """Nobody runs it for itself: a topic that is bound in place, or a task in the micro-batches of the one before it."""
+    """It has no peers of its own: a topic that is bound in place, or a task in the micro-batches of the one before it."""
     lag: Lag | None = None
     """What is unread on its input, if that was asked for."""
     positions: dict[str, list[int]] = {}
@@ -151,7 +151,7 @@ class Outside(msgspec.Struct, frozen=True):
 HOLDING: frozenset[Code] = frozenset(
     {"topics-creating", "no-live-peers", "peers-missing", "starved-by-unbounded-jobs", "task-backing-off", "unanswered"}
 )
-"""Reasons for which a job stands, as a whole or in part. That some of its tasks wait for their turn is how jobs run."""
+"""Reasons that keep a job, or a part of it, from going on. Tasks that only wait for their turn are not among them."""
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ def cluster_view(state: State, at: float | None = None) -> ClusterView:
 
 
 def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
-    """A job's graph; without tasks for one that was handed in past the client's validation, and refused."""
+    """A job's graph; without tasks for one that was submitted without the client's validation, and refused."""
     try:
         return graph_of(spec, deployment, job)
     except (graphlib.CycleError, KeyError):
@@ -243,7 +243,7 @@ WEAKEST: tuple[Precision, ...] = ("unknown", "estimate", "at-most", "exact")
 
 
 def with_lag(view: JobView, found: Sequence[LinkLag]) -> JobView:
-    """The same job, with what stands unread in front of each task."""
+    """The same job, with what each task has not read yet."""
     tasks = [
         msgspec.structs.replace(task, lag=_joint_lag(its)) if its else task
         for task in view.tasks
@@ -280,7 +280,7 @@ def task_notes(
 
 
 def is_untouched(note: TaskNote) -> bool:
-    """Whether nobody can have committed anything for the task yet: its rows are zero, without asking Kafka."""
+    """Whether nothing can have been committed for the task yet: then its rows are zero, without asking Kafka."""
     return note.state == "pending" and not note.peers and not note.failures
 
 
@@ -334,7 +334,7 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
 
 
 def _fused(graph: Graph, task: TaskSpec) -> tuple[bool, bool]:
-    """Whether a task is fused, and whether another one is fused behind it."""
+    """Whether a task is fused, and whether another one is fused after it."""
     fused = next((stage.fused for stage in graph.stages if task in stage.fused), [])
     return bool(fused), bool(fused) and task != fused[-1]
 

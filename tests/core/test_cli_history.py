@@ -250,7 +250,7 @@ def test_a_peer_tells_its_life() -> None:
         "takes j-1/read",
         "leaves j-1/read: gives it up: SX-TEST: something broke",
         "peer a accepts assignment 3: changes nothing",
-        "dead: a user took it out",
+        "dead: a user evicted it",
     ]
 
 
@@ -292,7 +292,7 @@ def test_what_became_of_an_evicted_peers_task() -> None:
     """Nobody is on it; somebody goes on with it; it is offered to another."""
     alone = eviction(played(*BEGIN, Evicted(at=14.0, peer="a"))[-1])
     assert (alone.state, alone.task) == ("revoked", "j-1/read")
-    assert alone.lines[-1] == "nobody is on its task j-1/read until a peer is free"
+    assert alone.lines[-1] == "no peer works on its task j-1/read until one is free"
     free = [PeerBorn(at=9.0, peer="a"), JobSubmitted(at=11.0, job="j-1", spec=_sequential())]
     free += [LinksCreated(at=12.0, job="j-1", links=LINKS), Acked(at=13.0, peer="a", assignment=3)]
     free += [PeerBorn(at=14.0, peer="b"), PeerBorn(at=14.0, peer="c"), Evicted(at=15.0, peer="a")]

@@ -75,9 +75,9 @@ def test_a_peer_died_and_another_resumed_its_task() -> None:
 
 def test_nobody_is_there_to_take_over() -> None:
     """That it still waits is told, and later that the job ended so."""
-    assert lines(*BEGIN, PeerDied(at=20.0, peer="a")) == ["peer a died, nobody has taken its place on task read yet"]
+    assert lines(*BEGIN, PeerDied(at=20.0, peer="a")) == ["peer a died, no peer has taken its place on task read yet"]
     killed = [*BEGIN, PeerDied(at=20.0, peer="a"), JobKilled(at=21.0, job="j-1"), PeerBorn(at=22.0, peer="b")]
-    assert lines(*killed, ended=True) == ["peer a died, nobody took its place on task read before the job ended"]
+    assert lines(*killed, ended=True) == ["peer a died, no peer took its place on task read before the job ended"]
 
 
 def test_others_went_on() -> None:
@@ -97,7 +97,7 @@ def test_how_else_a_peer_comes_off_its_task() -> None:
     begin = [*BEGIN[:1], JobSubmitted(at=11.0, job="j-1", spec=ALONE), *BEGIN[2:3]]
     spare = PeerBorn(at=14.0, peer="b")
     assert lines(*begin, BEGIN[3], spare, Evicted(at=15.0, peer="a"), Acked(at=15.4, peer="b", assignment=6)) == [
-        "peer a was taken out by a user, task read resumed by b after 0.4 s"
+        "peer a was evicted by a user, task read resumed by b after 0.4 s"
     ]
     assert lines(*begin, spare, AckTimedOut(at=15.0, peer="a", assignment=3), Acked(at=16, peer="b", assignment=5)) == [
         "peer a did not answer the offer of task read, task read resumed by b after 1.0 s"
@@ -106,7 +106,7 @@ def test_how_else_a_peer_comes_off_its_task() -> None:
     (item,) = told(*declined)
     assert item.error == ERROR
     assert lines(*declined) == [
-        "peer a could not run task read (SX-TEST: something broke), nobody has taken its place on task read yet"
+        "peer a could not run task read (SX-TEST: something broke), no peer has taken its place on task read yet"
     ]
 
 
@@ -126,7 +126,7 @@ def test_failures_with_their_rest() -> None:
     )
     assert line.endswith("after 0.7 s (0.5 s of them backing off)")
     events.append(TaskFailed(at=15.0, peer="a", assignment=6, error=ERROR, fatal=True))
-    assert lines(*events)[1] == "peer a gave task read up (SX-TEST: something broke), the job failed of it"
+    assert lines(*events)[1] == "peer a gave task read up (SX-TEST: something broke), which failed the job"
 
 
 def test_coordinators_that_took_over() -> None:

@@ -326,8 +326,8 @@ def test_a_peer_is_evicted_and_its_task_accounted_for(
         assert (gone["state"], gone["task"]) == ("revoked", "one-aaaaaa/read")
         assert "SX-PEER-REVOKED" in sardonyx("peers", "evict", at_work[0], code=1).stderr
         told = sardonyx("peers", "evict", at_work[1] if len(at_work) > 1 else "mute-b").stdout
-        assert "nobody is on its task one-aaaaaa/read until a peer is free" in told
-        assert "a user took it out; had one-aaaaaa/" in sardonyx("peers", "show", at_work[0]).stdout
+        assert "no peer works on its task one-aaaaaa/read until one is free" in told
+        assert "a user evicted it; had one-aaaaaa/" in sardonyx("peers", "show", at_work[0]).stdout
         assert "SX-PEER-UNKNOWN" in sardonyx("peers", "evict", "nobody", code=1).stderr
 
 
