@@ -37,6 +37,27 @@ REFERENCE = {
 }
 """Pages made from docstrings: page -> module, what it is for."""
 
+IN_GROUPS = {
+    "sardonyx": {
+        "Jobs": ["Job", "OnError"],
+        "Connectors": ["kafka", "files", "sql", "generator", "console", "blackhole", "connector"],
+        "For connectors of your own": ["Split", "PositionedOutput", "StoredPosition", "PositionsMoved"],
+        "Clients and settings": ["Client", "Settings", "load_settings"],
+        "Errors": [
+            "SardonyxError",
+            "SpecUnreadable",
+            "JobInvalid",
+            "JobFailed",
+            "FunctionError",
+            "InputError",
+            "OutputError",
+            "SetupError",
+            "Interrupted",
+        ],
+    },
+}
+"""The order of names on a page: module -> title -> names. A module without groups is shown in the order of its source."""
+
 _MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
@@ -48,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (ROOT / source).exists() and files.get_file_from_path(page) is None:
             files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
     for page, (module, purpose) in REFERENCE.items():
-        content = f"# {module}\n\n{purpose}\n\n::: {module}\n    options:\n      show_root_heading: false\n"
+        content = f"# {module}\n\n{purpose}\n\n{_reference(module)}"
         files.append(File.generated(config, page, content=content))
     for file in list(files.documentation_pages()):
         for source in _MERMAID.findall(file.content_string):
@@ -72,6 +93,18 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
         part if index % 2 else _LINK.sub(lambda found: _link(found, source, here, files), part)
         for index, part in enumerate(parts)
     )
+
+
+def _reference(module: str) -> str:
+    """Instructions for mkdocstrings."""
+    if module not in IN_GROUPS:
+        return f"::: {module}\n    options:\n      show_root_heading: false\n"
+    lines = []
+    for title, names in IN_GROUPS[module].items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += [f"::: {module}.{name}", "    options:", "      heading_level: 3", ""]
+    return "\n".join(lines)
 
 
 def _link(found: re.Match[str], source: PurePosixPath, here: str, files: Files) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+import sardonyx
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
@@ -52,6 +54,13 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     from_root, reference = constant("FROM_ROOT"), constant("REFERENCE")
     assert all((ROOT / source).is_file() for source in from_root.values())
     assert sorted(in_nav(SITE["nav"])) == sorted([*pages, *from_root, *reference])
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """A name that `sardonyx` exports has its place on the page, and no other name has."""
+    groups = constant("IN_GROUPS")["sardonyx"]
+    names = [name for group in groups.values() for name in group]
+    assert sorted(names) == sorted(set(sardonyx.__all__) - {"__version__"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
