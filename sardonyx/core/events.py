@@ -1,9 +1,8 @@
-"""What can happen: the closed set of events, their wire form, and what stands in the tree afterwards. Pure.
+"""The closed set of events, their wire form, and the notes that the coordinator's nodes hold. Pure.
 
-An event is what the coordinator decides on, one after the other, each with its number ``n`` in the log. Peers and clients
-ask for one by putting its wire form into ``/inbox``; others are made by the coordinator itself from a pulse, a timer or
-an effect that is done. Time and ids are stamped into the event before it is logged and never made later, so a replay
-gives the same decisions.
+The coordinator decides on one event after the other; each has its number ``n`` in the log. Peers and clients request an event by
+writing its wire form to ``/inbox``. The coordinator itself makes the others, from a pulse, a timer or a completed effect. Time
+and ids are stamped into an event before it is logged, so a replay gives the same decisions.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ JobStatus = Literal["planning", "running", "completed", "killed", "failed"]
 TaskState = Literal["pending", "running", "complete"]
 
 ENDED: frozenset[str] = frozenset({"completed", "killed", "failed"})
-"""Job statuses that never change again."""
+"""Job statuses that are final."""
 
 
 class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What was found or made for a link when its job was planned; the same for every reader ever after."""
+    """The facts about a link from when its job was planned. They never change, so all readers agree."""
 
     partitions: int
     start: list[int] | None = None
     """Per partition the first offset to read; None: from the beginning."""
     end: list[int] | None = None
-    """Per partition the offset behind the last one to read; None: sentinels tell, or it never ends."""
+    """Per partition the offset after the last one to read; None: sentinels mark the end, or the link never ends."""
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rows that a task has read, written and left out, as committed with its positions. ``dead``: left out, and kept."""
+    """Rows that a task has read, written and skipped, as committed with its positions. ``dead``: skipped, but kept."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -57,7 +56,7 @@ class LastCommits(msgspec.Struct, frozen=True):
 class Event(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Root of all events. ``at`` is the wall clock (seconds since 1970) when the coordinator took it in."""
+    """Root of all events. ``at``: the wall clock when the coordinator took the event in, seconds since 1970."""
 
     at: float = 0.0
 
@@ -78,27 +77,27 @@ class PeerDied(Event, frozen=True, kw_only=True, tag="died"):
 
 
 class Left(Event, frozen=True, kw_only=True, tag="leave"):
-    """A peer says that it goes, after its last batch."""
+    """A peer leaves, after its last batch."""
 
     peer: str
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag="submit"):
-    """A client hands a job in, under an id that it made."""
+    """A client submits a job, under an id that the client made."""
 
     job: str
     spec: JobSpec
 
 
 class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
-    """Every topic of the job stands; ``links`` holds the facts of each by link name."""
+    """Every topic of the job exists; ``links`` holds the facts by link name."""
 
     job: str
     links: dict[str, LinkFacts]
 
 
 class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
-    """A topic could not be made or found."""
+    """A topic could not be created or found."""
 
     job: str
     error: Failure
@@ -115,7 +114,7 @@ class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
 
 
 class Acked(Event, frozen=True, kw_only=True, tag="ack"):
-    """A peer takes the task that it was offered. ``assignment`` is the id it was offered under, here and below."""
+    """A peer accepts the task that it was offered. ``assignment``, here and below: the id of the offer."""
 
     peer: str
     assignment: int
@@ -130,7 +129,7 @@ class Declined(Event, frozen=True, kw_only=True, tag="decline"):
 
 
 class AckTimedOut(Event, frozen=True, kw_only=True, tag="ack-timed-out"):
-    """An offer stayed without answer."""
+    """A peer did not answer an offer in time."""
 
     peer: str
     assignment: int
@@ -143,14 +142,14 @@ class GraceEnded(Event, frozen=True, kw_only=True, tag="grace-ended"):
 
 
 class Exhausted(Event, frozen=True, kw_only=True, tag="exhausted"):
-    """The question "seal?": a peer found everything it reads drained, and has committed so."""
+    """The question "seal?": a peer has read all its input, and has committed that."""
 
     peer: str
     assignment: int
 
 
 class Completed(Event, frozen=True, kw_only=True, tag="completed"):
-    """The word "complete!": the sealing peer has committed the sentinels. ``counts`` are the whole task's."""
+    """The answer "complete!": the sealing peer has committed the sentinels. ``counts``: of the whole task."""
 
     peer: str
     assignment: int
@@ -158,7 +157,7 @@ class Completed(Event, frozen=True, kw_only=True, tag="completed"):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
-    """A peer gives the task up. ``fatal``: trying again cannot help (the user's function raised, the input does not fit)."""
+    """A task failed on a peer. ``fatal``: another attempt cannot help (the user's function raised, or the input does not fit)."""
 
     peer: str
     assignment: int
@@ -175,7 +174,7 @@ class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
 
 
 class JobKilled(Event, frozen=True, kw_only=True, tag="kill"):
-    """A user ends a job."""
+    """A user kills a job."""
 
     job: str
 
@@ -200,7 +199,7 @@ class LettersClaimed(Event, frozen=True, kw_only=True, tag="letters-claimed"):
 
 
 class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
-    """A user takes a peer out."""
+    """A user evicts a peer."""
 
     peer: str
 

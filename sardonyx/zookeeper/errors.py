@@ -1,7 +1,7 @@
-"""The errors of :mod:`sardonyx.zookeeper.session`: what a call to ZooKeeper can end in besides an answer.
+"""The errors that a call of :class:`sardonyx.zookeeper.session.ZooKeeperSession` can raise.
 
-Each says by its class what its receiver may do: stop leading (``Deposed``, ``OutcomeUnknown``), stop owning (``SessionLost``),
-try again (``ZooKeeperAway``), or look at the tree (``TransactionFailed``, ``ParentMissing``).
+The class tells the caller what to do: stop leading (``Deposed``, ``OutcomeUnknown``), stop owning nodes (``SessionLost``), try
+again (``ZooKeeperAway``), or read the nodes again (``TransactionFailed``, ``ParentMissing``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class NotConnected(SetupError):
 
 
 class Deposed(SardonyxError):
-    """Another coordinator has taken the epoch; nothing of the transaction was done."""
+    """Another coordinator has taken the epoch. The transaction changed nothing."""
 
 
 class TransactionFailed(InternalError):
-    """An operation of a transaction was refused, and so the whole of it. ``reason`` is kazoo's error."""
+    """ZooKeeper refused an operation, and so the whole transaction. ``reason`` is kazoo's error."""
 
     def __init__(self, operation: object, reason: Exception) -> None:
         self.operation = operation
@@ -42,35 +42,35 @@ class TransactionFailed(InternalError):
         super().__init__(
             "SX-INTERNAL-TRANSACTION",
             f"ZooKeeper refused a transaction: {type(operation).__name__} {path}: {type(reason).__name__}",
-            cause="the tree is not as the coordinator left it; somebody else writes to it, or this is a bug",
-            fix="if nobody edited the tree by hand, please report it with the coordinator's log",
+            cause="the nodes are not as the coordinator left them: somebody else writes to them, or this is a bug",
+            fix="report it with the coordinator's log, unless somebody edited the nodes by hand",
             where={"path": path},
         )
 
 
 class ParentMissing(InternalError):
-    """A node cannot be made: what it should stand below is not there, or not any more."""
+    """A node cannot be created, because its parent does not exist."""
 
 
 class OutcomeUnknown(SardonyxError):
-    """The reply to a write was lost: it may have been done or not."""
+    """The reply to a write was lost. The write may or may not have been carried out."""
 
 
 class SessionLost(SardonyxError):
-    """The ZooKeeper session ended: what it owned is gone, and its owner must stop."""
+    """The ZooKeeper session ended. Its ephemeral nodes are gone, and their owner must stop."""
 
 
 class ZooKeeperAway(SetupError):
-    """ZooKeeper did not answer for as long as we may wait."""
+    """ZooKeeper did not answer in the time allowed."""
 
 
 def deposed() -> Deposed:
-    """The epoch is another's."""
+    """Another coordinator has the epoch."""
     return Deposed(
         "SX-COORDINATOR-DEPOSED",
         "another coordinator leads now",
-        cause="this one was paused or cut off for longer than its ZooKeeper session lives",
-        fix="nothing: it stands for election again",
+        cause="this coordinator was paused or disconnected for longer than its ZooKeeper session lives",
+        fix="do nothing: it takes part in the election again",
     )
 
 
@@ -79,18 +79,18 @@ def outcome_unknown(hosts: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         "SX-ZOOKEEPER-OUTCOME-UNKNOWN",
         f"the connection to ZooKeeper at {hosts} broke during a write",
-        cause="the write may have been done or not",
-        fix="nothing: the next leader finds out from the log",
+        cause="the write may or may not have been carried out",
+        fix="do nothing: the next leader reads the outcome from the log",
     )
 
 
 def session_lost(hosts: str, timeout: float) -> SessionLost:
-    """The session, of ``timeout`` seconds, is over."""
+    """The session with a timeout of ``timeout`` seconds has ended."""
     return SessionLost(
         "SX-ZOOKEEPER-SESSION-LOST",
         f"the session with ZooKeeper at {hosts} has ended",
-        cause=f"ZooKeeper heard nothing from this process for {timeout:g} s, or it was closed",
-        fix="nothing: whoever owned it starts afresh; raise zookeeper.session_timeout if it happens often",
+        cause=f"ZooKeeper heard nothing from this process for {timeout:g} s, or the session was closed",
+        fix="do nothing: the process opens a new session; raise zookeeper.session_timeout if it happens often",
     )
 
 
@@ -99,7 +99,7 @@ def away(hosts: str, patience: float) -> ZooKeeperAway:
     return ZooKeeperAway(
         "SX-ZOOKEEPER-AWAY",
         f"ZooKeeper at {hosts} does not answer",
-        cause=f"no answer within {patience:g} s; a write that was under way may have been done or not",
+        cause=f"there was no answer within {patience:g} s; a write in flight may or may not have been carried out",
         fix="check that ZooKeeper runs and can be reached; then try again",
         where={"zookeeper": hosts},
     )
@@ -123,10 +123,10 @@ def unreachable(settings: Settings, waited: float, cause: str = "") -> SetupErro
 
 
 def no_address(hosts: str, error: Exception) -> SetupError:
-    """What kazoo cannot make an address of."""
+    """Text that kazoo cannot parse as an address."""
     return SetupError(
         "SX-ZOOKEEPER-ADDRESS",
-        f"{hosts!r} is no ZooKeeper address",
+        f"{hosts!r} is not a ZooKeeper address",
         cause=str(error),
         fix='write it as "host:port" or "host:port,host:port"',
     )
@@ -137,13 +137,13 @@ def request_too_large(kind: str, size: int, limit: int) -> SardonyxError:
     return SardonyxError(
         "SX-REQUEST-TOO-LARGE",
         f"the request {kind!r} has {size:,} bytes; {limit:,} is the most",
-        cause="ZooKeeper keeps small things; every request goes into the replayable log",
+        cause="every request is kept in the log in ZooKeeper, which stores only small nodes",
         fix="make the job spec smaller: fewer tasks, shorter params; keep large data in files",
     )
 
 
 def no_chroot(chroot: str, hosts: str) -> SetupError:
-    """The address names a path in ZooKeeper that is not there."""
+    """The address names a path that does not exist in ZooKeeper."""
     return SetupError(
         "SX-ZOOKEEPER-CHROOT",
         f"the path {chroot} does not exist in ZooKeeper",
@@ -153,19 +153,19 @@ def no_chroot(chroot: str, hosts: str) -> SetupError:
 
 def refused(error: Exception, hosts: str, root: str, timeout: float) -> SardonyxError:
     """A kazoo error as one of ours."""
-    if isinstance(error, SessionExpiredError):  # also: the connection was closed by us
+    if isinstance(error, SessionExpiredError):  # also after we closed the connection
         return session_lost(hosts, timeout)
     if isinstance(error, (NoAuthError, AuthFailedError)):
         return SetupError(
             "SX-ZOOKEEPER-DENIED",
             f"ZooKeeper at {hosts} denies access to {root}",
-            cause="the credentials are missing, wrong, or not those that the deployment was made with",
+            cause="the credentials are missing or wrong, or the deployment was created with others",
             fix="set zookeeper.auth as for the other processes of this deployment, or choose another deployment",
             where={"zookeeper": hosts, "root": root},
         )
     return SetupError(
         "SX-ZOOKEEPER-REFUSED",
         f"ZooKeeper at {hosts} refused a request: {type(error).__name__} {error}".rstrip(),
-        fix="look into ZooKeeper's own log",
+        fix="read ZooKeeper's own log",
         where={"zookeeper": hosts},
     )

@@ -1,4 +1,4 @@
-"""What one ZooKeeper transaction is made of, and how large it may be. Pure."""
+"""The operations of a ZooKeeper transaction, their sizes, and how effects are combined. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 from sardonyx.core.events import Create, Delete, Set, TreeEffect
 
 ENTRY_LIMIT = 64 * 1024
-"""Bytes of one request or log entry. What is larger travels by reference."""
+"""Bytes: the size limit of one request or log entry. Larger data is stored elsewhere and referred to."""
 TRANSACTION_LIMIT = 256 * 1024
-"""Bytes that callers chunk their transactions to, or about, far from the 1 MiB at which ZooKeeper cuts the connection."""
+"""Bytes: the usual size limit of a transaction, far below the 1 MiB at which ZooKeeper drops the connection."""
 PIECE = 128 * 1024
-"""Bytes of which a transaction is made where many follow each other: ZooKeeper works on one while the next is prepared."""
+"""Bytes: the size of each of many transactions in a row. ZooKeeper works on one while we prepare the next."""
 HARD_LIMIT = 900 * 1024
-"""Bytes over which nothing is sent at all: ZooKeeper would drop the connection without saying why."""
+"""Bytes: larger transactions are not sent, because ZooKeeper would drop the connection without an error."""
 OPERATION_OVERHEAD = 100
-"""Bytes of one operation besides its path and data: headers, flags, ACL."""
+"""Bytes of an operation in addition to path and data: headers, flags, ACL."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class SetIf(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """In a transaction: a new node named ``path`` and the next number behind it."""
+    """In a transaction: a new node whose name is ``path`` followed by the next number."""
 
     path: str
     data: bytes
@@ -52,9 +52,9 @@ def weight(operation: Operation) -> int:
 
 
 def chunked(groups: Iterable[Sequence[Operation]], limit: int = TRANSACTION_LIMIT) -> Iterator[list[Operation]]:
-    """Transactions of at most ``limit`` bytes out of groups that stay together.
+    """Pack groups of operations into transactions of at most ``limit`` bytes. A group stays in one transaction.
 
-    A group that is over the limit by itself comes alone; the next check on size is ZooKeeper's own (``HARD_LIMIT``).
+    A group that exceeds the limit gets a transaction of its own; then only ``HARD_LIMIT`` bounds its size.
     """
     chunk: list[Operation] = []
     filled = 0
@@ -70,7 +70,7 @@ def chunked(groups: Iterable[Sequence[Operation]], limit: int = TRANSACTION_LIMI
 
 
 class WriteCoalescer:
-    """The effects of several events as one operation for each path: what counts is what stands there in the end."""
+    """Combines the effects of several events into one operation for each path, with the last value."""
 
     def __init__(self) -> None:
         self._stood: dict[str, bool] = {}
@@ -82,7 +82,7 @@ class WriteCoalescer:
         return bool(self._now)
 
     def add(self, effects: Iterable[TreeEffect]) -> None:
-        """Take effects in, in the order in which they were decided."""
+        """Add effects, in the order in which they were decided."""
         now = self._now
         for effect in effects:
             path = effect.path
