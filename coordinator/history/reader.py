@@ -1,7 +1,7 @@
-"""Any past moment of a deployment, read from its log and snapshots in ZooKeeper; nothing is ever written.
+"""Any past moment of a deployment, read from its log and snapshots in ZooKeeper. Read-only.
 
-All of it may be read while a coordinator leads and compacts: what is compared was there at one time, and a log that was
-cut off in front while it was read is read again from where it begins now.
+All functions work while a coordinator leads and compacts the log. Comparisons use nodes that existed at one time. If the log is
+compacted during a read, it is read again from its new beginning.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from sardonyx.core.events import FORMAT, AnyEvent, JobSubmitted
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
-"""Times that the tree is read in the hope that nothing is decided meanwhile; then it is compared as it was found."""
+"""How often the nodes are read until no decision falls into the read; then they are compared as they are."""
 
 
 class Kept(NamedTuple):
-    """The entries that there are: numbers ``first`` to ``last``; none if ``last`` is smaller."""
+    """The entries that the log holds: numbers ``first`` to ``last``; none if ``last`` is smaller."""
 
     first: int
     last: int
 
 
 def kept(zk: ZooKeeperSession) -> Kept:
-    """Which entries the log holds."""
+    """The range of entries that the log holds."""
     first = event_log.begins(zk)
     return Kept(first, max(event_log.last(zk), first - 1))
 
 
 def present(zk: ZooKeeperSession) -> State:
-    """The state after the last entry: all that has been decided."""
+    """The state after the last entry."""
     found = snapshots.latest(zk)
     state = new_state(_deployment(zk)) if found is None else decode_state(found[1])
     return _follow(state, event_log.read_log(zk, state.n + 1))
@@ -50,17 +50,17 @@ def at(zk: ZooKeeperSession, n: int) -> State:
     """The state after event ``n``; 0: before the first.
 
     Raises:
-        SardonyxError: ``SX-LOG-RANGE``: it is not kept any more, or has not happened yet.
+        SardonyxError: ``SX-LOG-RANGE``: the event is not kept any more, or has not happened yet.
     """
     _in_range(n, kept(zk))
     return _state(zk, n)
 
 
 def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterator[Decided]:
-    """What was decided about entries ``first`` to ``last``, or to the end.
+    """The decisions on entries ``first`` to ``last``, or to the end of the log.
 
     Raises:
-        SardonyxError: ``SX-LOG-RANGE``: ``first`` is not there.
+        SardonyxError: ``SX-LOG-RANGE``: the log does not hold ``first``.
     """
     for step in Following(zk, first).new():
         if last is not None and step.n > last:
@@ -76,7 +76,7 @@ class Following:
         first: number of the first entry; one after the last entry that there is, for those that come.
 
     Raises:
-        SardonyxError: ``SX-LOG-RANGE``: ``first`` is not there.
+        SardonyxError: ``SX-LOG-RANGE``: the log does not hold ``first``.
     """
 
     def __init__(self, zk: ZooKeeperSession, first: int) -> None:
@@ -94,8 +94,9 @@ class Following:
 
 
 def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:
-    """What went wrong with a job, from its submission, or from the oldest entry that is kept, to its end. Reads and replays
-    that stretch of the log; a job that is forgotten, or that nobody has taken in yet, has no events.
+    """The timeline of a job, from its submission (or from the oldest entry that is kept) to its end.
+
+    Reads and replays that part of the log. Empty for a purged job, and for one that no coordinator has taken in yet.
     """
     while True:
         known = present(zk).jobs.get(job)
@@ -107,7 +108,7 @@ def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:
             before = state.jobs.get(job)
             return told(job, _past(zk, state), running=before is not None and not before.ended)
         except SardonyxError as error:
-            if error.code != "SX-LOG-COMPACTED":  # it was cut off in front while we read
+            if error.code != "SX-LOG-COMPACTED":  # the log was compacted while we read
                 raise
 
 
@@ -118,7 +119,7 @@ def _past(zk: ZooKeeperSession, state: State) -> Iterator[Past]:
 
 
 def stand(zk: ZooKeeperSession) -> Stand:
-    """The nodes of the decisions, and which events they may show."""
+    """The nodes that decisions made, and the range of events that they may reflect."""
     for _ in range(STILL):
         zk.sync()
         low = event_log.read_checkpoint(zk)
@@ -132,12 +133,12 @@ def stand(zk: ZooKeeperSession) -> Stand:
 def verify(
     zk: ZooKeeperSession, *, thorough: bool = False, told: Callable[[int, int], None] = lambda *_: None
 ) -> Verdict:
-    """Hold all that is kept against the rules, the snapshots and the tree.
+    """Check the whole log against the invariants, the snapshots and the nodes.
 
     Args:
         zk: the deployment.
-        thorough: check every rule after every event, also in a large state.
-        told: called now and then with the number of the event that was played and of the last one.
+        thorough: check every invariant after every event, also in a large state.
+        told: called with the number of the event that was replayed, and of the last one.
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
@@ -147,7 +148,7 @@ def verify(
         verdict = _verify(zk, first, thorough=thorough, told=told)
         if verdict.ok or first == event_log.begins(zk):
             return verdict
-        # compacted while it was read: what was found may be no more than that
+        # the log was compacted during the read, and that may be all that was found
 
 
 def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[[int, int], None]) -> Verdict:
@@ -156,7 +157,7 @@ def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[
         standing = stand(zk)
         begin = _base(zk, first - 1)
         verifier = Verifier(begin, standing, _snapshots(zk), thorough=thorough)
-        # What comes while we read is played too, up to what was the end when we began.
+        # Replay to what was the end of the log when we began; entries may come while we read.
         entries = takewhile(lambda entry: entry[0] <= standing.high, event_log.read_log(zk, begin.n + 1))
         verdict = verifier.verdict
         for n in verifier.run(entries):
@@ -170,7 +171,7 @@ def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[
 
 
 def _snapshots(zk: ZooKeeperSession) -> Callable[[int], bytes | None]:
-    """Gives snapshots by number. One that is damaged is empty; one that the leader has removed meanwhile is none."""
+    """A function that finds a snapshot by number: empty if it is damaged, None if the leader has removed it meanwhile."""
     known = set(snapshots.complete(zk))
 
     def find(n: int) -> bytes | None:

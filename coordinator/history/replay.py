@@ -1,8 +1,8 @@
-"""The log played again: what each entry decided, and whether all that is kept fits together. Pure.
+"""Replay of the log: what each entry changed, and whether log, snapshots and nodes agree. Pure.
 
-A :class:`Replay` is the deciding core with the tree that it makes beside it, so that of every event can be told what it
-changed. A :class:`Verifier` holds a whole log against the rules, the snapshots and the nodes that stand in ZooKeeper; the
-nodes may have been read while a leader wrote on, see :class:`Stand`.
+A :class:`Replay` runs the decisions and keeps the nodes that they make, so it can tell what each event changed. A
+:class:`Verifier` checks a whole log against the invariants, the snapshots and the nodes in ZooKeeper. The nodes may have been
+read while a leader went on writing, see :class:`Stand`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sardonyx.core.errors import InternalError
 from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect
 
 UNHURRIED = 100
-"""Peers and tasks up to which the rules are checked after every event; of a larger state after every few, so that the
-checks take about as long as the replay."""
+"""Peers and tasks up to which the invariants are checked after every event. A larger state is checked after every few events, so
+that the checks take about as long as the replay."""
 
 Snapshots = Callable[[int], bytes | None]
-"""The bytes of the snapshot after an event; None if there is none."""
+"""Finds the bytes of the snapshot after an event; None if there is none."""
 
 
 Note = PeerNote | JobNote | TaskNote
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """An event, and what was decided about it. ``held``: what the peer that it is about worked on when it came."""
+    """An event and its decision. ``held``: the assignment that the event's peer had before it."""
 
     n: int
     event: AnyEvent
@@ -71,16 +71,16 @@ class Decided(NamedTuple):
 
 
 class Replay:
-    """The deciding core, going on from a state (which it changes), with the tree as its decisions make it."""
+    """The decisions from a state on (which is changed), and the nodes that they make."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.zk = project(state)
-        """Path -> data of every node that the decisions up to now have made."""
+        """Path -> data of every node that the decisions so far have made."""
         self._notes = {path: note for path in self.zk if (note := _note_at(state, path)) is not None}
 
     def step(self, n: int, event: AnyEvent) -> Decided:
-        """Decide the next event.
+        """Decide on the next event.
 
         Raises:
             InternalError: ``SX-INTERNAL-LOG-GAP``: it is not the next one; and as :func:`coordinator.core.decide.decide`.
@@ -106,7 +106,7 @@ class Replay:
         return Decided(n, event, effects, changes, held)
 
     def steps(self, entries: Iterable[tuple[int, AnyEvent]]) -> Iterator[Decided]:
-        """Decide a stretch of the log, one event at a time."""
+        """Decide on a part of the log, one event at a time."""
         for n, event in entries:
             yield self.step(n, event)
 
@@ -123,7 +123,7 @@ def _note_at(state: State, path: str) -> Note | None:
 
 
 def missing_entry(n: int) -> InternalError:
-    """The error for a log with a hole."""
+    """The error for a log with a gap."""
     return InternalError(
         "SX-INTERNAL-LOG-GAP",
         f"the log has no entry {n}, and no snapshot stands for it",
@@ -134,11 +134,11 @@ def missing_entry(n: int) -> InternalError:
 
 
 class Stand(NamedTuple):
-    """The nodes of the decisions as they were read, maybe while a leader wrote.
+    """The nodes that decisions made, as they were read, possibly while a leader wrote.
 
-    ``low``: the checkpoint before the first was read, so all of them are at least as new as that. ``high``: the last entry
-    in the log after the last was read, so none is newer. What the events between changed may be found as it was before
-    or after any of them; all else must be exactly as after event ``low``.
+    ``low``: the checkpoint before the first node was read, so every node is at least as new. ``high``: the last log entry after
+    the last node was read, so no node is newer. A node that the events in between changed may be as before or after any of them.
+    Every other node must be exactly as after event ``low``.
     """
 
     low: int
@@ -150,7 +150,7 @@ FindingKind = Literal["log", "rule", "snapshot", "tree"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that does not fit. ``n``: the event after which."""
+    """A contradiction. ``n``: the event after which it was found."""
 
     n: int
     kind: FindingKind
@@ -158,18 +158,18 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct):
-    """What holding a log against everything has given."""
+    """The result of a verification."""
 
     first: int
-    """The first event that was played."""
+    """The first event that was replayed."""
     last: int = 0
     events: int = 0
     snapshots: int = 0
     """How many were compared."""
     nodes: int = 0
-    """How many nodes were compared; 0 if it did not come to that."""
+    """How many nodes were compared; 0 if the comparison did not take place."""
     moving: int = 0
-    """Nodes that were decided on while they were read."""
+    """Nodes that decisions changed while they were read."""
     findings: list[Finding] = []
 
     @property
@@ -178,13 +178,13 @@ class Verdict(msgspec.Struct):
 
 
 class Verifier:
-    """Plays a log and looks at everything. Ends at the first event that breaks a rule: what follows from it says nothing.
+    """Replays a log and checks everything. Stops at the first event that breaks an invariant, since later states follow from it.
 
     Args:
-        state: where the log begins; changed.
-        stand: the nodes to compare with, read before the log was; None: none.
-        snapshots: what other snapshots there are.
-        thorough: check all rules after every event, however large the state is.
+        state: the state before the log's first event; changed in place.
+        stand: the nodes to compare with, read before the log; None: compare no nodes.
+        snapshots: finds the other snapshots.
+        thorough: check all invariants after every event, even in a large state.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class Verifier:
         self._snapshots = snapshots
         self._thorough = thorough
         self._sound = encode_state(state)
-        """The last state of which all rules are known to hold."""
+        """The last state for which all invariants were checked."""
         self._since: list[tuple[int, AnyEvent]] = []
-        """Events after that."""
+        """The events after that state."""
         self._every = 1
         self._base: dict[str, bytes] = {}
         self._moved: dict[str, list[bytes | None]] = {}
@@ -213,18 +213,18 @@ class Verifier:
         return self._replay.state
 
     def run(self, entries: Iterable[tuple[int, AnyEvent]]) -> Iterator[int]:
-        """Play these events, giving the number of each after it was; ends early when something is broken for good."""
+        """Replay these events and yield the number of each; stop early at a broken invariant."""
         for n, event in entries:
             if not self.take(n, event):
                 return
             yield n
 
     def take(self, n: int, event: AnyEvent) -> bool:
-        """Play the next event. Whether it makes sense to go on."""
+        """Replay the next event; returns whether to go on."""
         verdict = self.verdict
         try:
             decided = self._replay.step(n, event)
-        except Exception as error:  # noqa: BLE001 - whatever a decision raises is what was looked for
+        except Exception as error:  # noqa: BLE001 - every error of a decision is a finding
             self._find(n, "log", _words(error))
             return False
         verdict.last, verdict.events = n, verdict.events + 1
@@ -239,7 +239,7 @@ class Verifier:
         return True
 
     def end(self) -> Verdict:
-        """Look at what is left to look at: the rules at the end, and the tree."""
+        """Check the invariants at the end, and the nodes."""
         sound = all(finding.kind not in ("log", "rule") for finding in self.verdict.findings)
         if sound and self._check() and self._stand is not None:
             self._compare_tree(self._stand)
@@ -248,7 +248,7 @@ class Verifier:
     # Underneath
 
     def _check(self) -> bool:
-        """Check every rule now; if one is broken, find the event that broke it."""
+        """Check every invariant now; if one is broken, find the event that broke it."""
         if not self._since:
             return True
         problem = _broken_rule(self._replay)
@@ -288,7 +288,9 @@ class Verifier:
     def _compare_tree(self, stand: Stand) -> None:
         if self.verdict.last < stand.high or self.verdict.first > stand.low + 1:
             self._find(
-                self.verdict.last, "log", f"the tree is that of events up to {stand.high}, which are not all there"
+                self.verdict.last,
+                "log",
+                f"the nodes reflect events up to {stand.high}, which the log does not all hold",
             )
             return
         self.verdict.nodes, self.verdict.moving = len(stand.nodes), len(self._moved)
@@ -298,11 +300,11 @@ class Verifier:
             if found in allowed:
                 continue
             if found is None:
-                what = "is missing in the tree"
+                what = "is missing in ZooKeeper"
             elif set(allowed) == {None}:
-                what = "stands in the tree, and no decision put it there"
+                what = "exists in ZooKeeper, but no decision created it"
             else:
-                what = "is not what was decided"
+                what = "differs from what was decided"
             self._find(stand.low, "tree", f"{path} {what}")
 
     def _find(self, n: int, kind: FindingKind, message: str) -> None:
@@ -310,16 +312,16 @@ class Verifier:
 
 
 def _broken_rule(replay: Replay) -> str | None:
-    """The rule that a state breaks, in words; None if it keeps all."""
+    """The invariant that a state breaks, in words; None if it keeps all."""
     try:
         check(replay.state)
-    except Exception as error:  # noqa: BLE001 - a check that cannot even look has found something
+    except Exception as error:  # noqa: BLE001 - a check that fails is a finding, too
         return _words(error)
     wanted = project(replay.state)
     if wanted == replay.zk:
         return None
     paths = sorted(path for path in {*wanted, *replay.zk} if wanted.get(path) != replay.zk.get(path))
-    return f"the effects do not make the tree that follows from the state: {', '.join(paths[:3])}"
+    return f"the effects do not make the nodes that follow from the state: {', '.join(paths[:3])}"
 
 
 def _words(error: Exception) -> str:
@@ -329,11 +331,11 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# Whom an event is about
+# The peers and jobs that an event concerns
 
 
 class Place(NamedTuple):
-    """Whose node a path is. ``part``: which of a job's nodes."""
+    """The peer, job or task to which a node belongs. ``part``: which of a job's nodes."""
 
     peer: str = ""
     job: str = ""
@@ -342,7 +344,7 @@ class Place(NamedTuple):
 
 
 def place_of(path: str) -> Place:
-    """Whose node stands at a path."""
+    """The peer, job or task to which the node at a path belongs."""
     _, top, name, *rest = path.split("/")
     if f"/{top}" == node_paths.PEER_STATE:
         return Place(peer=name)
@@ -352,12 +354,12 @@ def place_of(path: str) -> Place:
 
 
 def concerned_peers(decided: Decided) -> set[str]:
-    """The peers that an event is about, or that it changed."""
+    """The peers that an event names or changed."""
     return {getattr(decided.event, "peer", ""), *(place_of(change.path).peer for change in decided.changes)} - {""}
 
 
 def concerned_jobs(decided: Decided) -> set[str]:
-    """The jobs that an event is about, that it changed, or that its peer worked for when it came."""
+    """The jobs that an event names or changed, and the job for which its peer worked before it."""
     jobs = {getattr(decided.event, "job", ""), *(place_of(change.path).job for change in decided.changes)}
     if decided.held is not None:
         jobs.add(decided.held.job)

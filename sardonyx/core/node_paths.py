@@ -1,6 +1,6 @@
-"""The paths of the tree in ZooKeeper, below the root ``/sardonyx/<deployment>``. ``zk_layout.md`` explains each. Pure.
+"""The paths of the nodes in ZooKeeper, below the root ``/sardonyx/<deployment>``. ``zk_layout.md`` explains each. Pure.
 
-All paths here are relative to the root and begin with a slash; whoever talks to ZooKeeper puts the root in front.
+All paths are relative to the root and begin with a slash; :mod:`sardonyx.zookeeper` puts the root in front.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ CODE = "/code"
 REDO = "/redo"
 
 TOP = (ELECTION, EPOCH, LOG, CHECKPOINT, SNAPSHOT, INBOX, PULSE, PEER_STATE, JOB, SENTINEL, CODE, REDO)
-"""The nodes that stand from the first start on."""
+"""The nodes that exist from the first start on."""
 
 LOG_BUCKET = 1000
-"""Entries under one child of ``/log``: ZooKeeper reads a child list whole."""
+"""Entries under one child of ``/log``. ZooKeeper returns a list of children only as a whole, so lists must stay short."""
 
 
 def root(deployment: str) -> str:
@@ -30,7 +30,7 @@ def root(deployment: str) -> str:
 
 
 def election_prefix(token: str) -> str:
-    """A candidate is an ephemeral sequential node with this prefix; the lowest number leads."""
+    """Prefix of a candidate's ephemeral sequential node; the candidate with the lowest number leads."""
     return f"{ELECTION}/{token}-"
 
 
@@ -52,7 +52,7 @@ def snapshot_part(n: int, part: int) -> str:
 
 
 def inbox_prefix(kind: str, uuid: str) -> str:
-    """A request is a sequential node with this prefix; the uuid lets its writer find it after a lost reply."""
+    """Prefix of a request's sequential node; the uuid lets its writer find it after a lost reply."""
     return f"{INBOX}/{kind}-{uuid}-"
 
 

@@ -117,9 +117,9 @@ def test_nodes_that_cannot_be_are_found() -> None:
     log = log_of(*BEGIN)
     missing = {path: data for path, data in nodes.items() if path != "/job/j-1/task/write"}
     for found, told in (
-        (missing, "/job/j-1/task/write is missing in the tree"),
-        (nodes | {"/peer-state/b": b"{}"}, "/peer-state/b stands in the tree, and no decision put it there"),
-        (nodes | {node_paths.peer_state("a"): stale}, "/peer-state/a is not what was decided"),
+        (missing, "/job/j-1/task/write is missing in ZooKeeper"),
+        (nodes | {"/peer-state/b": b"{}"}, "/peer-state/b exists in ZooKeeper, but no decision created it"),
+        (nodes | {node_paths.peer_state("a"): stale}, "/peer-state/a differs from what was decided"),
     ):
         verdict = verdict_of(log, Stand(4, 4, found))
         assert [(finding.n, finding.kind, finding.message) for finding in verdict.findings] == [(4, "tree", told)]

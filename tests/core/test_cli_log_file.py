@@ -203,7 +203,7 @@ def test_the_command_replays_a_report(tmp_path: Path) -> None:
     changed.write_bytes(b"".join(rows))
     broken = runner.invoke(app, ["log", "replay", str(changed)])
     assert broken.exit_code == 1
-    assert "broken after entry 42: /job/doubles-sof2db/task/make is not what was decided" in broken.stdout
+    assert "broken after entry 42: /job/doubles-sof2db/task/make differs from what was decided" in broken.stdout
     assert runner.invoke(app, ["log", "replay", "-"], input=b"".join(rows[:-2])).exit_code == 1
     missing = runner.invoke(app, ["log", "replay", str(tmp_path / "nowhere"), "--json"])
     assert (missing.exit_code, json.loads(missing.stdout)["error"]["code"]) == (1, "SX-LOG-FILE")

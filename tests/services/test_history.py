@@ -185,10 +185,10 @@ def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, zk: ZooKeeperSession
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (Set("/peer-state/peer-a", b'{"state":"idle","n":0}'), "/peer-state/peer-a is not what was decided"),
-        (Delete("/job/one-aaaaaa/task/work"), "/job/one-aaaaaa/task/work is missing in the tree"),
-        (Create("/peer-state/ghost", b"{}"), "/peer-state/ghost stands in the tree, and no decision put it there"),
-        (Delete("/job/one-aaaaaa/links"), "/job/one-aaaaaa/links is missing in the tree"),
+        (Set("/peer-state/peer-a", b'{"state":"idle","n":0}'), "/peer-state/peer-a differs from what was decided"),
+        (Delete("/job/one-aaaaaa/task/work"), "/job/one-aaaaaa/task/work is missing in ZooKeeper"),
+        (Create("/peer-state/ghost", b"{}"), "/peer-state/ghost exists in ZooKeeper, but no decision created it"),
+        (Delete("/job/one-aaaaaa/links"), "/job/one-aaaaaa/links is missing in ZooKeeper"),
     ],
     ids=lambda value: type(value).__name__,
 )
