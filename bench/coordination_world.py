@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator.core.decide import Timers, decide, surplus
+from coordinator.core.decide import Timers, decide, expired_jobs
 from coordinator.core.state import State, new_state
 from coordinator.loop.election import Candidate, Leadership
 from coordinator.loop.intake import Scan
@@ -181,7 +181,7 @@ def pure_round(pure: Pure, crowd: Crowd, requests: int, churn: int) -> list[tupl
     """One round of the core alone; the same mix as :meth:`World.round`."""
     dying = crowd.dying(pure.state, churn)
     said = crowd.said(pure.state, requests)
-    forgotten = surplus(pure.state, 0.0, TIMERS)
+    forgotten = expired_jobs(pure.state, 0.0, TIMERS)
     return pure.take([*crowd.born(len(dying)), *crowd.jobs(pure.state), *said, *dying, *forgotten])
 
 

@@ -215,7 +215,7 @@ class ChangeSet:
                     self._task(name, stage.name).positions = positions
         job.letters = job.unclaimed_letters()
         if job.purge and (job.purge_letters or not job.letters):
-            self.forget(name)
+            self.delete_job(name)
             return
         job.purge = False  # the job keeps its letters until a user gives them up
         if not job.letters:
@@ -236,7 +236,7 @@ class ChangeSet:
             if not left:
                 self.state.expirable[name] = None
 
-    def forget(self, name: str) -> None:
+    def delete_job(self, name: str) -> None:
         """Delete an ended job from state and tree; only its id is remembered for a while."""
         job = self.state.jobs.pop(name)
         self.state.expirable.pop(name, None)

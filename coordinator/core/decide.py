@@ -281,7 +281,7 @@ def _killed(changes: ChangeSet, event: JobKilled) -> None:
 
 
 def _purged(changes: ChangeSet, event: JobPurged) -> None:
-    """A job is forgotten only after it has ended and its topics are gone; until then the coordinator must know whose they are.
+    """A job is deleted only after it has ended and its topics are gone; until then the coordinator must know whose they are.
 
     One with dead letters that were neither redone nor dropped stays, unless the user gives these up.
     """
@@ -292,7 +292,7 @@ def _purged(changes: ChangeSet, event: JobPurged) -> None:
         job.purge = True
         job.purge_letters = job.purge_letters or event.dead_letters
     elif event.dead_letters or not job.letters:
-        changes.forget(event.job)
+        changes.delete_job(event.job)
 
 
 def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
@@ -410,16 +410,14 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
     return events
 
 
-FORGOTTEN_AT_ONCE = 500
-"""Jobs, at most, that :func:`surplus` names: fewer than the state remembers of those that were forgotten, so that a new leader
-knows what may still have to be swept."""
+EXPIRED_AT_ONCE = 500
+"""How many jobs :func:`expired_jobs` names at most. The state remembers more deleted jobs than that, so a new leader knows which
+may still have topics and nodes to delete."""
 
 
-def surplus(state: State, now: float, timers: Timers) -> list[JobPurged]:
-    """The jobs that are to be forgotten for there being too many that have ended, as events to be logged; some of them, if they
-    are very many.
-    """
-    over = min(max(len(state.expirable) - timers.keep_jobs, 0), FORGOTTEN_AT_ONCE)
+def expired_jobs(state: State, now: float, timers: Timers) -> list[JobPurged]:
+    """The ended jobs beyond ``timers.keep_jobs``, oldest first, as events for the log; at most :data:`EXPIRED_AT_ONCE`."""
+    over = min(max(len(state.expirable) - timers.keep_jobs, 0), EXPIRED_AT_ONCE)
     return [JobPurged(at=now, job=name) for name in islice(state.expirable, over)]
 
 
@@ -436,7 +434,7 @@ def _backoffs_due(state: State, now: float, timers: Timers) -> Iterator[BackoffE
 
 
 def next_due(state: State, timers: Timers) -> float | None:
-    """When to call :func:`due` and :func:`surplus` again (seconds since 1970; 0: at once); None: no timer runs."""
+    """When to call :func:`due` and :func:`expired_jobs` again (seconds since 1970; 0: at once); None: no timer runs."""
     if len(state.expirable) > timers.keep_jobs:
         return 0.0
     first = math.inf

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from coordinator.core.decide import Timers, decide, due, next_due, surplus, unfinished
+from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
 from coordinator.core.state import decode_state, encode_state, new_state, project
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog
@@ -190,7 +190,7 @@ class Leader:
         sentinels.finish()  # before it is logged that the links of these jobs are created or deleted
         self._append([PendingEntry(stamped(event, at)) for event in done])
         # After the requests: one of them may submit a job that reads the dead letters of such a job.
-        self._append([PendingEntry(event) for event in surplus(self.state, at, self._timers)])
+        self._append([PendingEntry(event) for event in expired_jobs(self.state, at, self._timers)])
         self._decide_appended()
 
     def _take_done(self) -> list[AnyEvent]:

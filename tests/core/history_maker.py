@@ -14,7 +14,7 @@ import pytest
 from scenario_runner import World, facts_of
 
 from coordinator.core import scheduling
-from coordinator.core.decide import Timers, decide, due, next_due, surplus, unfinished
+from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
 from coordinator.core.state import decode_state, encode_state
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
@@ -275,7 +275,7 @@ class History:
         """Time passes, or a clock is put back; the timers that have run out then."""
         self.world.now += seconds
         state, now = self.world.state, self.world.now
-        events = [*surplus(state, now, TIMERS), *due(state, now, TIMERS)]
+        events = [*expired_jobs(state, now, TIMERS), *due(state, now, TIMERS)]
         first = next_due(state, TIMERS)
         assert not events or first is not None, "what is due was announced"
         return events

@@ -217,7 +217,7 @@ def _keep(world: World, jobs: str) -> list[AnyEvent]:
 
 def _timers(world: World) -> list[AnyEvent]:
     told = world.state, world.now, world.timers
-    return [*core.due(*told), *core.surplus(*told)]
+    return [*core.due(*told), *core.expired_jobs(*told)]
 
 
 def _links(world: World, job: str) -> list[AnyEvent]:

@@ -117,7 +117,7 @@ def reread(history: History) -> None:
             patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 decide.due(state, event.at, TIMERS)
-                decide.surplus(state, event.at, TIMERS)
+                decide.expired_jobs(state, event.at, TIMERS)
                 decide.next_due(state, TIMERS)
                 decide.replay([(n, event)], state)
                 decide.unfinished(state)

@@ -7,7 +7,7 @@ import random
 import pytest
 from scenario_runner import World, spec_of
 
-from coordinator.core.decide import Timers, decide, due, next_due, surplus, unfinished
+from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, encode_state, new_state
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
@@ -190,14 +190,14 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(monkeypatch: pytest.MonkeyPat
     for job in ("one", "two", "three"):
         world.say(f"{job} is submitted: read -> write; write names no topic")
     assert next_due(world.state, Timers(keep_jobs=3)) is None
-    assert surplus(world.state, 0.0, Timers(keep_jobs=3)) == []
+    assert expired_jobs(world.state, 0.0, Timers(keep_jobs=3)) == []
     assert next_due(world.state, Timers(keep_jobs=1)) == 0.0
-    assert surplus(world.state, 5.0, Timers(keep_jobs=1)) == [
+    assert expired_jobs(world.state, 5.0, Timers(keep_jobs=1)) == [
         JobPurged(at=5.0, job="one"),
         JobPurged(at=5.0, job="two"),
     ]
-    monkeypatch.setattr("coordinator.core.decide.FORGOTTEN_AT_ONCE", 1)
-    assert surplus(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
+    monkeypatch.setattr("coordinator.core.decide.EXPIRED_AT_ONCE", 1)
+    assert expired_jobs(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
 
 
 def test_only_the_last_forgotten_jobs_are_remembered() -> None:
