@@ -178,7 +178,7 @@ def test_code_travels_under_its_hash(connected: Client, settings: Settings, tmp_
 def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client, settings: Settings) -> None:
     """So that the leader sees that it is wanted; also by two at a time, and while it is removed between two writes."""
     path, code = node_paths.code("0" * 64), b"PK" + bytes(100_000)
-    zk = connected._zk
+    zk = connected.zk
     connected.put_code(path, code)
     _, first = zk.read_version(path) or (b"", -1)
     connected.put_code(path, code)
@@ -205,8 +205,8 @@ def test_code_that_stands_is_written_again_by_each_who_submits(connected: Client
 
 def test_a_request_that_nobody_understands_hides_no_job(connected: Client, settings: Settings) -> None:
     """Garbage in the inbox is the coordinator's to refuse; looking at jobs goes on."""
-    connected._zk.create(f"{node_paths.INBOX}/submit-garbage-0", b"not json")
-    connected._zk.create(f"{node_paths.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
+    connected.zk.create(f"{node_paths.INBOX}/submit-garbage-0", b"not json")
+    connected.zk.create(f"{node_paths.INBOX}/submit-garbage-1", msgspec.json.encode({"kind": "unheard of"}))
     handle = connected.submit(tiny())
     assert [view.id for view in connected.jobs()] == [handle.id]
 

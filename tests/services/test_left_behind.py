@@ -105,7 +105,7 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     # Dead letters outlive their job, all its other topics go with its end.
     until(lambda: _topics(cluster, admin) == {topic, sent, letters}, what="only the dead letters to be left")
     for view in cluster.client.jobs():
-        cluster.client.job(view.id).purge(60)
+        cluster.client.job(view.id).purge(60, with_dead_letters=True)
     until(lambda: letters not in _topics(cluster, admin), what="the dead letters to go with their job")
     folders = [tmp_path / name for name in ("copied", "failing", "endless")]
     assert [path for folder in folders for path in folder.rglob("_sardonyx")] == []
