@@ -89,7 +89,10 @@ def dev(
     data: Data = None,
     peers: Peers = None,
 ) -> None:
-    """Run ZooKeeper, Kafka, a coordinator and peers on this machine until Ctrl-C. Kafka creates no topics by itself."""
+    """Run ZooKeeper, Kafka, a coordinator and peers on this machine until Ctrl-C.
+
+    Kafka creates no topics by itself: `sardonyx topic create` does.
+    """
     from sardonyx.cli.daemons import local_daemons, stop_request
 
     call.flags["data_dir"] = data and str(data)

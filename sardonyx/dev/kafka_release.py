@@ -65,7 +65,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 def _supported(answer: bytes) -> dict[str, int]:
     """By feature, the newest version, from the bytes of an ApiVersions response of version 3."""
-    at = 4 + 2  # which request it answers; an error, with which the rest stands there all the same
+    at = 4 + 2  # the id of the request, and an error code; the rest follows even if there is an error
     count, at = _number(answer, at)
     for _ in range(count - 1):
         at = _past_tags(answer, at + 6)  # key, oldest and newest version of a request
