@@ -19,15 +19,15 @@ from sardonyx.core.errors import FunctionError
 Result = TypeVar("Result")
 
 MOST_PIECES = 16
-"""Into which a part is cut at one go: a guess that is wrong shall not cost too many runs."""
+"""The most pieces that a part is cut into at once, so that a wrong guess does not cost too many runs."""
 
 
 class DataFault(Exception):
-    """A user's function raised for rows that other rows may be saved from.
+    """A user's function raised for some rows; the other rows may still succeed.
 
     Args:
         raised: what it raised.
-        tell: makes the error to be shown of it; called only if it is to be shown, since a traceback takes long to write.
+        tell: makes the error that users see; called only if it is needed, because a traceback takes long to write.
     """
 
     def __init__(self, raised: BaseException, tell: Callable[[], FunctionError]) -> None:

@@ -1,11 +1,11 @@
 """Rows that do not go through Spark's JVM: memory that a peer's process shares with Spark's workers on its machine.
 
-Through the JVM a byte is copied several times, and takes a place in its heap. Pickle's protocol 5 takes large buffers
-out of what it packs (PEP 574); they are written to anonymous files (``memfd_create``), which the other side opens below ``/proc``
-and maps. Such a file is in no folder. It is gone when no process has it open any more, however those processes ended.
+On its way through the JVM each byte is copied several times and occupies its heap. Pickle's protocol 5 keeps large buffers
+out of the pickle (PEP 574). They are written to anonymous files (``memfd_create``), which the other side opens below
+``/proc`` and maps. Such a file is in no folder. It is gone when no process has it open any more, however those processes ended.
 
-Only the peer makes them, those for results too, so that all end with its call, or with the rows that it took from them. A
-worker that comes too late may find another file under the same number, and knows it by device and inode.
+Only the peer makes them, also those for results, so that all end with its call, or with the rows that it took from them. A
+worker that is late may find another file under the same number. It notices that by device and inode.
 """
 
 from __future__ import annotations

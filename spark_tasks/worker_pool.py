@@ -1,8 +1,8 @@
 """Running a plain function over blocks of bytes on Spark's workers: the fast way through Spark for Python code.
 
-A table goes as one Arrow IPC stream a slice and comes back as one, past Spark's JVM where the workers are on this machine
-(:mod:`spark_tasks.shared_memory`). An error raised on a worker comes back as data: the
-Spark job itself succeeds, so nothing is retried and no JVM stack trace appears.
+A table travels as one Arrow IPC stream for each slice, in both directions. Where the workers are on this machine it does not
+go through Spark's JVM (:mod:`spark_tasks.shared_memory`). An error on a worker comes back as data: the Spark job itself
+succeeds, so Spark retries nothing and shows no JVM stack trace.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def on_workers(
         what: what this is, in a few words, for Spark's own pages and logs.
         work: a function of a module, or a ``functools.partial`` of one; it must be importable on the workers.
         items: plain data, and buffers as of :func:`to_buffer`.
-        took: hears how many seconds ``work`` ran for the item that it took longest for.
+        took: called with the seconds that ``work`` ran for the slowest item.
 
     Raises:
         SardonyxError: what ``work`` raised for the first item that failed, as it was; ``SX-UNEXPECTED`` for an
@@ -93,13 +93,13 @@ _AT_ONCE = 32
 """Most items with memory of their own, each of which takes file descriptors; more items are small ones."""
 
 _unshared: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Sessions whose workers were found not to reach this process's memory."""
+"""Sessions whose workers cannot reach the memory of this process."""
 
 
 def _by_shared_memory(
     context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
 ) -> list[Result]:
-    """Large buffers go through shared memory, two for each item: what it is, and what comes of it."""
+    """Large buffers go through shared memory: each item has one for itself and one for its result."""
     with contextlib.ExitStack() as held:
         inputs, outputs = (
             [held.enter_context(contextlib.closing(shared_memory.Memory())) for _ in items] for _ in range(2)
@@ -114,7 +114,7 @@ def _by_shared_memory(
 def _by_jvm(
     context: Any, work: Callable[[Item], Result], items: Sequence[Item], took: Callable[[float], None]
 ) -> list[Result]:
-    """All goes through the JVM, wherever the workers are."""
+    """Everything goes through the JVM, wherever the workers are."""
     return [
         shared_memory.unpack(got)
         for got in _run(context, work, [_Sent(shared_memory.pack(item)) for item in items], took)
@@ -171,7 +171,7 @@ class _Guarded(Generic[Item, Result]):
         except shared_memory.Unreachable as reason:
             return _Outcome(unreachable=(str(reason), reason.lasting))
         try:
-            # Where Spark tries again, the attempt before may still write: the output is for the first only.
+            # When Spark repeats an attempt, the one before may still write. So only the first may use the output.
             context = TaskContext.get()
             again = context is not None and context.attemptNumber() > 0
             began = time.perf_counter()
