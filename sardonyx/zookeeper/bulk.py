@@ -1,8 +1,8 @@
-"""kazoo's client, with requests for many nodes that cost little for each.
+"""kazoo's client, with cheap requests for many nodes.
 
-kazoo builds a request object for each operation of a transaction and brings its path into shape three times, ten
-times the work of writing the bytes; for reads it has no request for many nodes at all. Here both are written into
-bytes at once. Results, errors and the way of a request through the connection are kazoo's own.
+For each operation of a transaction kazoo builds a request object and normalises its path three times; that is ten times the
+work of writing the bytes. For reads of many nodes it has no request. Here both are encoded directly.
+Results, errors and the connection are kazoo's own.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ _ROWS = (
     (re.compile(rb"(?s:\0\0\0\x02\0{5})+"), _HEADER.size),
     (re.compile(rb"(?s:\0\0\0\x05\0{5}.{68})+"), _HEADER.size + _STAT_BYTES),
 )
-"""Of nodes that were removed, and of nodes that were set: many in a row, as they mostly come, cost hardly more than one."""
+"""Results of deletions and of set nodes. Many in a row are the usual case, and are read at once."""
 
 
 class _Poll:
-    """What kazoo takes of ``selectors``. Its default makes, fills and closes an epoll object each time, and lets the interpreter
-    go for each of these steps: beside a thread that computes, each may cost a switch interval (5 ms) until it is had again,
-    a dozen of them for a request and its answer.
+    """The part of ``selectors`` that kazoo uses. kazoo's default creates, fills and closes an epoll object for each wait, and
+    releases the GIL at each step. Beside a busy thread each step may cost a switch interval (5 ms), a dozen per request.
     """
 
     EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -64,8 +63,8 @@ class BulkClient(KazooClient):  # type: ignore[misc]
         """The data of these nodes, or the names of their children, in the same order:
         :data:`sardonyx.zookeeper.multiread.Answer`.
 
-        The result raises as any of kazoo's does, besides ``UnimplementedError`` if the server is older than 3.6; such a
-        server closes the connection as well.
+        The result raises kazoo's errors, and ``UnimplementedError`` if the server is older than 3.6. Such a server also
+        closes the connection.
         """
         return self._send(MultiRead([self.chroot + path for path in paths], names=names))
 
@@ -74,7 +73,7 @@ class BulkClient(KazooClient):  # type: ignore[misc]
         return Transaction(self)
 
     def tell_timeout(self, hears: Callable[[float], None]) -> None:
-        """Have the session timeout that the server grants told, in seconds, at each connection: kazoo keeps it to itself."""
+        """At each connection call ``hears`` with the session timeout that the server grants, in seconds."""
         connection = self._connection
         connect = connection._connect  # noqa: SLF001
 
@@ -92,10 +91,10 @@ class BulkClient(KazooClient):  # type: ignore[misc]
 
 
 class Transaction:
-    """What of ``kazoo.client.TransactionRequest`` we use; also the request, as kazoo's connection sends it.
+    """The part of ``kazoo.client.TransactionRequest`` that we use; also the request as kazoo's connection sends it.
 
-    Paths are taken as they are: absolute below the chroot, as :mod:`sardonyx.core.node_paths` makes them. ZooKeeper refuses what
-    is not one. A transaction is used once and in one thread.
+    Paths are not normalised: they must be absolute below the chroot, as :mod:`sardonyx.core.node_paths` makes them. ZooKeeper
+    refuses others. Use a transaction once, in one thread.
     """
 
     type = KazooTransaction.type
@@ -107,32 +106,32 @@ class Transaction:
         self._acl = b""
 
     def create(self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> None:
-        """Make a node; ephemeral, or with a number appended to its name."""
+        """Create a node: ephemeral, or with a number appended to its name."""
         flags = _EPHEMERAL * ephemeral | _SEQUENCE * sequence
         acl = self._acl or self._encoded_acl()
         self._parts += (_CREATE, *self._path(path), _INT.pack(len(value)), value, acl, _INT.pack(flags))
 
     def delete(self, path: str) -> None:
-        """Remove a node, whatever its version."""
+        """Delete a node of any version."""
         encoded = (self._chroot + path).encode()
         self._parts += (_DELETE, _INT.pack(len(encoded)), encoded, b"\xff\xff\xff\xff")
 
     def set_data(self, path: str, value: bytes, version: int = -1) -> None:
-        """New data; if the node has that version, unless it is -1."""
+        """Set data, if the node has that version; -1: any version."""
         encoded = (self._chroot + path).encode()
         self._parts += (_SET, _INT.pack(len(encoded)), encoded, _INT.pack(len(value)), value, _INT.pack(version))
 
     def check(self, path: str, version: int) -> None:
-        """Go on only if the node is there and, unless it is -1, has that version."""
+        """Require that the node exists and has that version; -1: any version."""
         self._parts += (_CHECK, *self._path(path), _INT.pack(version))
 
     @property
     def size(self) -> int:
-        """Bytes of what was put into it so far."""
+        """Bytes of the operations so far."""
         return sum(map(len, self._parts))
 
     def commit_async(self) -> IAsyncResult:
-        """Send it. The result: for each operation True, or the error; the result itself raises if no answer came."""
+        """Send it. The result holds True or an error for each operation; it raises if no answer came."""
         return self._client._send(self)  # noqa: SLF001
 
     def commit(self) -> list[bool | KazooException]:
@@ -171,7 +170,7 @@ class Transaction:
         return _INT.pack(len(encoded)), encoded
 
     def _encoded_acl(self) -> bytes:
-        """Who may do what with the nodes that are made: the client's default, or anybody."""
+        """The access rights of created nodes: the client's default, or everybody's."""
         entries = self._client.default_acl or OPEN_ACL_UNSAFE
         parts = [_INT.pack(len(entries))]
         for entry in entries:

@@ -1,8 +1,8 @@
 """The data of many nodes, or the names of their children, in one request: ZooKeeper's multiRead (3.6 or later).
 
-kazoo lacks it, and gives each request a future of its own, which makes a read thirty times as slow. The wire form is that of a
-transaction: before each ``getData`` or ``getChildren``, and before each answer to one, a header with its type; an answer that
-is none has type -1 and holds the error's number. Unlike in a transaction one answer does not depend on the others.
+kazoo lacks it. It makes a future for each request, so reading many nodes takes thirty times as long. The wire form is that of a
+transaction: a header with the type comes before each ``getData`` or ``getChildren``, and before each answer. An error has type -1
+and holds its number. Unlike in a transaction, one answer does not depend on the others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.serialization import GetChildren, GetData, MultiHeader
 
 REQUEST_LIMIT = 256 * 1024
-"""Bytes of one request: a quarter of what a server takes."""
+"""Bytes: the size limit of one request, a quarter of what a server accepts."""
 ANSWER_LIMIT = 1024 * 1024
-"""Bytes that one answer should have. Servers send more, but both sides hold it in memory at once."""
+"""Bytes: the size that one answer should have. Servers send more, but both sides hold an answer in memory."""
 FIRST_COUNT, MOST_COUNT = 64, 1024
-"""Nodes in the first request, when nothing is known of their sizes, and in any."""
+"""Nodes in the first request, when their sizes are unknown, and in any request at most."""
 GROWTH = 8
-"""So many times more nodes than in the request before, at most: sizes may differ."""
+"""A request asks for at most this many times the nodes of the one before, since sizes differ."""
 
 _OPCODE = 22
 _HEADER = struct.Struct("!iBi")  # type, whether this was the last one, error
@@ -31,16 +31,15 @@ _DATA, _NAMES = (MultiHeader(kind.type, done=False, err=-1).serialize() for kind
 _END = MultiHeader(-1, done=True, err=-1).serialize()
 
 Answer = Any
-"""A node's data (bytes), or the names of its children (a list), or why there is none (one of kazoo's errors, which are not
-typed)."""
+"""A node's data (bytes), the names of its children (a list), or one of kazoo's errors (which have no types)."""
 
 
 class MultiRead:
-    """The request, as kazoo's connection sends it: it asks for a type, for bytes, and has the answer read.
+    """The request as kazoo's connection sends it: a type, bytes, and a function that reads the answer.
 
     Args:
         paths: whole paths, the chroot included.
-        names: ask for the names of their children, not for their data.
+        names: read the names of the nodes' children in place of their data.
     """
 
     type = _OPCODE
@@ -69,7 +68,7 @@ class MultiRead:
             (number,) = _INT.unpack_from(data, offset)
             offset += _INT.size
             if kind == GetData.type:
-                length = max(number, 0)  # -1: a node that was made without data
+                length = max(number, 0)  # -1: a node that was created without data
                 answers.append(data[offset : offset + length])
                 offset += length + _STAT_BYTES
             elif kind == GetChildren.type:
@@ -88,7 +87,7 @@ class MultiRead:
 
 
 class Chunks:
-    """Cuts paths into requests, each of a size that can be answered as well: by what the answers before it had."""
+    """Splits paths into requests. Learns from earlier answers how many nodes fit into one answer."""
 
     def __init__(self, paths: Sequence[str], *, prefix: int, most: int = MOST_COUNT) -> None:
         self._paths = paths
@@ -110,7 +109,7 @@ class Chunks:
             at += count
 
     def answered(self, answers: Sequence[Answer]) -> None:
-        """Learn from the answers to a request how many nodes the next one may ask for."""
+        """Adapt the number of nodes in the next request to the size of these answers."""
         size = sum(map(_size, answers)) + 80 * len(answers)
         fits = ANSWER_LIMIT * len(answers) // size
         self.count = max(1, min(fits, GROWTH * len(answers), self._most))
