@@ -404,8 +404,7 @@ class Client:
                 raise SardonyxError(
                     "SX-JOB-NAME-TAKEN",
                     f"a job named {name} is {status} already: {job}",
-                    cause="topics and consumer groups derive from a job's name; two of one name would differ "
-                    "by their ids alone, and mistaken for each other by people",
+                    cause="a name means one job that has not ended, so that nobody mistakes two of them for each other",
                     fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
                     "or give this one another name",
                     where={"job": job},
