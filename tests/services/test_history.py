@@ -368,7 +368,7 @@ def test_a_coordinator_that_stands_and_does_nothing_is_told(
     monkeypatch.setattr(client_module, "LATE", 0.0)
     assert codes() == ["backlog", "submitted"]
     told = sardonyx("job", "explain", "one").stdout
-    assert "1 request is not taken in" in told
+    assert "1 request is not processed" in told
     assert f"the log of the coordinator on {identity()}" in told
 
 
