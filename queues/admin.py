@@ -26,8 +26,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic, OffsetSpec
 
 from queues import committed
+from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
-from queues.transaction import CLIENT_LOG
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage

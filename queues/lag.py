@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from queues import admin
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
+from queues.client import CLIENT_LOG
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
-from queues.transaction import CLIENT_LOG
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, total

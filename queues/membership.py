@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from queues.admin import described
-from queues.transaction import CLIENT_LOG
+from queues.client import CLIENT_LOG
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings

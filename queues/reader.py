@@ -26,10 +26,10 @@ from confluent_kafka import (
 )
 
 from queues.batch import Batch, Chunk, HeldPartition, Recovered, split
+from queues.client import CLIENT_LOG, RECONNECT_MS
 from queues.committed import NotLetIn, ReaderLost, committed
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, Outgoing
-from queues.transaction import CLIENT_LOG, RECONNECT_MS
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position

@@ -13,7 +13,8 @@ from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing
 from queues.reader import Reader
-from queues.transaction import ProducerLost, TransactionalWriter
+from queues.transaction import TransactionalWriter
+from queues.transaction_errors import ProducerLost
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position

@@ -13,7 +13,7 @@ from queues.committed import ReaderLost
 from queues.membership import remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader
-from queues.transaction import ProducerLost, TransactionAborted
+from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
 from tests.waiting import until

@@ -17,7 +17,7 @@ from coordinator.kafka.job_links import KafkaLinks
 from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
-from queues.transaction import ProducerLost, TransactionAborted
+from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.events import Counts, LastCommits
 from sardonyx.core.spec import JobSpec
@@ -356,7 +356,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
 
     def heard_of_in_between() -> Iterator[Outgoing | Records]:
         yield large
-        until(lambda: second._producer.flush(0.1) == 0, what="the broker's answer")
+        until(lambda: second._producer.client.flush(0.1) == 0, what="the broker's answer")
         yield Records(topic, [(None, b"small")])
         yield Outgoing(topic, b"small", 0)
 
