@@ -37,6 +37,7 @@ from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
 from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
+from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LastCommits, LinkFacts, PeerNote, kind_of
@@ -115,7 +116,7 @@ class HeldRunner(LightRunner):
         return path in self._ended
 
     def work(self, prepared: LightWork, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
-        HeldLoop(prepared, handle, zk).run()
+        TaskLoop(prepared, handle, zk, held_slot(handle)).run()  # type: ignore[arg-type]
 
 
 @dataclass
@@ -155,12 +156,9 @@ class SealWriter:
         pass
 
 
-class HeldLoop(TaskLoop):
-    """The real loop on a reader and a writer that stand nowhere."""
-
-    def _open(self) -> None:
-        self._writer = SealWriter(self._work)  # type: ignore[assignment]
-        self._reader = HeldReader(self._work, self._handle, self._votes.leader)  # type: ignore[arg-type, assignment]
+def held_slot(handle: AssignmentHandle) -> Callable[..., SlotClients]:
+    """The clients of a slot without Kafka, for the real loop."""
+    return lambda work, elect, _store: SlotClients(HeldReader(work, handle, elect), SealWriter(work))  # type: ignore[arg-type]
 
 
 def serve() -> None:

@@ -57,7 +57,7 @@ class Daemons:
     def batches(self, task: str) -> list[dict[str, str | int]]:
         """Their log lines."""
         lines = [line for peer in self.peers for line in str(peer.log_path and peer.log_path.read_text()).splitlines()]
-        told = [msgspec.json.decode(line) for line in lines if '"batch committed"' in line]
+        told = [msgspec.json.decode(line) for line in lines if '"batch_committed"' in line]
         return [batch for batch in told if batch["task"] == task]
 
 

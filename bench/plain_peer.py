@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
-import peer.task_loop
+import peer.slot_clients
+from queues.client import RECONNECT_MS
+from queues.guarded_producer import GuardedProducer
 from queues.messages import Outgoing, Records
 from queues.reader import Reader
-from queues.transaction import CLIENT_LOG, RECONNECT_MS, ProducerLost, TransactionalWriter, _Heard
+from queues.transaction import TransactionalWriter
+from queues.transaction_errors import ProducerLost
 from sardonyx.cli import main
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
@@ -34,8 +37,7 @@ class PlainWriter(TransactionalWriter):
 
     def __init__(self, settings: Settings, _transactional_id: str) -> None:
         self._timeout = settings.peer.transaction_timeout
-        self._heard = _Heard()
-        self._producer = Producer(
+        self._producer = GuardedProducer(
             {
                 "linger.ms": 100,
                 "retry.backoff.ms": 10,
@@ -47,9 +49,8 @@ class PlainWriter(TransactionalWriter):
                 "enable.idempotence": True,
                 "acks": "all",
                 "delivery.report.only.error": True,
-                "on_delivery": self._heard.delivered,
             },
-            logger=CLIENT_LOG,
+            self._timeout,
         )
 
     def open(self) -> None:
@@ -65,8 +66,8 @@ class PlainWriter(TransactionalWriter):
         """First all messages, then the positions."""
         with clock("write"):
             whole = all(map(self._produce, messages))
-            if self._producer.flush(self._timeout) or not whole or self._heard.refusal is not None:
-                raise ProducerLost(f"not everything was written: {self._heard.refusal}")
+            if self._producer.client.flush(self._timeout) or not whole or self._producer.events.refusal is not None:
+                raise ProducerLost(f"not everything was written: {self._producer.events.refusal}")
         offsets = [
             TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
             for partition, position in positions.items()
@@ -79,5 +80,5 @@ class PlainWriter(TransactionalWriter):
 
 
 if __name__ == "__main__":
-    peer.task_loop.TransactionalWriter, peer.task_loop.Reader = PlainWriter, PlainReader  # type: ignore[misc]
+    peer.slot_clients.TransactionalWriter, peer.slot_clients.Reader = PlainWriter, PlainReader  # type: ignore[misc]
     main()

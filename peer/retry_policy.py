@@ -1,27 +1,76 @@
-"""What a task puts up with: which troubles it waits out, how often in a row, and when it is given up. No I/O."""
+"""What a task loop does about an error: restart, fail, stop, or wait and try again, and how often. No I/O."""
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 
-from sardonyx.core.errors import OutputError, SardonyxError, SetupError
+from peer.assignment import AssignmentRevoked
+from queues.committed import ReaderLost
+from queues.transaction_errors import ProducerLost
+from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
+from sardonyx.zookeeper.errors import SessionLost
+from sentinel.election import ElectionClosed
 
 _REBUILDS = 5
-"""New producers and consumers in a row, without a commit between, before the task is given up."""
+"""New producers and consumers in a row, without a commit between, before the task fails."""
 
 _FORGOTTEN = 60.0
-"""Seconds without trouble after which earlier ones count no more; an input may be quiet for days."""
+"""Seconds without an error after which earlier ones count no more; an input may be quiet for days."""
 
 _REFUSALS = 5
 """Times in a row that Kafka may refuse a batch before the job fails."""
 
 _BUSY = 20
-"""Times in a row that a database may refuse a batch before the task counts as failed: some refusals never pass."""
+"""Times in a row that a database may refuse a batch before the task fails: some refusals never pass."""
+
+
+class Reaction(enum.Enum):
+    """What a task loop does about an error that ended its batches."""
+
+    RESTART = "new clients, from the committed positions"
+    STOP = "end without a word: the assignment or the session is gone"
+    FAIL_TASK = "report a failure; the coordinator tries again after a back-off"
+    FAIL_JOB = "report a failure that would come again: the job fails"
+    FAIL_UNLESS_ENDED = "wait for news that the job has ended; report a failure if none comes"
+    LOSE_RUNNER = "this daemon can run no task: others take over"
+
+
+def policy(
+    error: Exception, *, may_restart: bool, store_reached: bool | None, runner_alive: Callable[[], bool]
+) -> Reaction:
+    """What to do about an error that came out of a task's batches.
+
+    Args:
+        error: what was raised.
+        may_restart: whether the slot was being opened or worked on; otherwise the loop has given up already.
+        store_reached: whether the output that keeps the positions has been reached; None: there is none.
+        runner_alive: whether Spark can still run tasks. Asked only if the error leaves that open.
+    """
+    if may_restart and (isinstance(error, (ProducerLost, ReaderLost)) or should_reconnect(error, store_reached)):
+        return Reaction.RESTART
+    if isinstance(error, (AssignmentRevoked, SessionLost)):
+        return Reaction.STOP
+    if isinstance(error, ElectionClosed):
+        return Reaction.FAIL_UNLESS_ENDED
+    if isinstance(error, (FunctionError, InputError, OutputError)):
+        # On a full disk there may be room again after the back-off; the other errors would come again.
+        return Reaction.FAIL_TASK if error.code == "SX-OUTPUT-FULL" else Reaction.FAIL_JOB
+    if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not runner_alive():
+        return Reaction.LOSE_RUNNER
+    return Reaction.FAIL_TASK
+
+
+def should_reconnect(error: Exception, store_reached: bool | None) -> bool:
+    """Whether to restart as soon as it answers: what cannot be reached is known to have been there."""
+    if not isinstance(error, SetupError):
+        return False
+    return error.code == "SX-KAFKA-UNREACHABLE" or (bool(store_reached) and error.code == "SX-DATABASE-UNREACHABLE")
 
 
 class RetryPolicy:
-    """Those of one assignment since its last commit.
+    """The failures of one assignment since its last commit, and whether one more is too many.
 
     Args:
         task: its name.
@@ -40,55 +89,51 @@ class RetryPolicy:
         self._busy = 0
 
     def reset(self) -> None:
-        """A batch is committed."""
+        """A batch is committed: earlier failures count no more."""
         self._committed = True
         self._rebuilds = self._refusals = self._busy = 0
 
-    def should_retry_batch(self, error: SetupError, store: bool | None) -> bool:
-        """Whether to rest, and to read the batch again: what this task has worked with before is away, or busy.
+    def should_retry_batch(self, error: SetupError, store_reached: bool | None) -> bool:
+        """Whether to pause and read the batch again: something that this task has worked with before is away, or busy.
 
-        What it never worked with is more likely written wrongly. To be asked once for each trouble.
+        What it never worked with is more likely configured wrongly. Ask once for each failure: it is counted.
 
         Args:
             error: what was raised while a batch was in hand.
-            store: whether the output that keeps the positions has been reached; None: there is none.
+            store_reached: whether the output that keeps the positions has been reached; None: there is none.
         """
-        if error.code == "SX-DATABASE-REFUSED" and store:
+        if error.code == "SX-DATABASE-REFUSED" and store_reached:
             self._busy += 1
             return self._busy <= _BUSY
-        if error.code == "SX-DATABASE-UNREACHABLE" and store is not None:
+        if error.code == "SX-DATABASE-UNREACHABLE" and store_reached is not None:
             return False  # what is committed is not known: see should_reconnect
         return self._committed and error.code in {"SX-REGISTRY-UNREACHABLE", "SX-DATABASE-UNREACHABLE"}
 
-    def should_reconnect(self, away: SetupError, store: bool | None) -> bool:
-        """Whether to begin afresh as soon as it answers: what cannot be reached is known to have been there."""
-        return away.code == "SX-KAFKA-UNREACHABLE" or (bool(store) and away.code == "SX-DATABASE-UNREACHABLE")
-
     def refused(self, reason: Exception) -> float:
-        """Kafka does not take the batch, for a reason that will not pass by itself: a few times may be chance.
+        """Kafka refuses the batch, for a reason that will not pass by itself. A few times may be chance.
 
-        Returns: seconds to rest before the next attempt.
+        Returns: seconds to pause before the next attempt.
 
         Raises:
-            OutputError: ``SX-KAFKA-REJECTED``, it was too often.
+            OutputError: ``SX-KAFKA-REJECTED``, too many in a row.
         """
         self._refusals += 1
         if self._refusals >= _REFUSALS:
             raise OutputError(
                 "SX-KAFKA-REJECTED",
-                f"Kafka refused the results of task {self._task}, {_REFUSALS} times in a row",
+                f"Kafka refused the results of task {self._task} {_REFUSALS} times in a row.",
                 cause=str(reason),
-                fix="look at the topic's settings and at the rights of this client; nothing of the batch was written",
+                fix="Check the settings of the topic and the rights of this client. Nothing of the batch was written.",
             )
         return float(0.1 * 2**self._refusals)
 
     def rebuilt(self, reason: Exception) -> float:
-        """The task begins afresh, though all that it needs answers.
+        """The task restarts, although everything that it needs answers.
 
-        Returns: seconds to rest before it does.
+        Returns: seconds to pause before it does.
 
         Raises:
-            SetupError: ``SX-KAFKA-LOST``, it was too often; the reason itself, if that is one.
+            SetupError: ``SX-KAFKA-LOST``, too many in a row; the reason itself, if that is one of our errors.
         """
         now = self._now()
         self._rebuilds = 1 if now - self._rebuilt_at > _FORGOTTEN else self._rebuilds + 1
@@ -98,9 +143,9 @@ class RetryPolicy:
                 raise reason
             raise SetupError(
                 "SX-KAFKA-LOST",
-                f"Kafka did not let task {self._task} commit, {_REBUILDS} times in a row",
+                f"Kafka did not let task {self._task} commit {_REBUILDS} times in a row.",
                 cause=str(reason),
-                fix="look at the brokers; `sardonyx doctor` shows whether they answer",
+                fix="Check the brokers; `sardonyx doctor` shows whether they answer.",
                 where={"task": self._task, "job": self._job},
             ) from reason
         return float(0.1 * 2**self._rebuilds)

@@ -383,9 +383,9 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
         asked: dict[str, float] = {}
         for line in cluster.lines(name):
             peer = str(line.get("peer"))
-            if line.get("event") == "asks for the commit":
+            if line.get("event") == "commit_requested":
                 asked[peer] = _at(line)
-            elif line.get("event") in ("batch committed", "sealed") and asked[peer] > woke:
+            elif line.get("event") in ("batch_committed", "task_sealed") and asked[peer] > woke:
                 found += died.get(peer, woke) < woke
     return found
 
@@ -407,7 +407,7 @@ def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
             if died.get(holders.get(slot, ""), math.inf) < _at(line):
                 taken[who, job, task] = _at(line)
             holders[slot] = who
-        elif line.get("event") == "batch committed" and (since := taken.pop((who, job, task), None)) is not None:
+        elif line.get("event") == "batch_committed" and (since := taken.pop((who, job, task), None)) is not None:
             rounds = bisect_left(left, since - GROUP) < bisect_left(left, _at(line))
             (amid if rounds else calm).append(_at(line) - since)
     return calm, amid

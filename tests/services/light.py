@@ -31,6 +31,7 @@ from coordinator.loop.side_effects import SideEffects
 from peer.assignment import AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.sinks import Sink
+from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
 from sardonyx.core.events import Assignment, Counts, Create
@@ -272,7 +273,7 @@ class LightRunner:
 
     def work(self, prepared: LightWork, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         self.handles.append(handle)
-        LightLoop(prepared, handle, zk).run()
+        TaskLoop(prepared, handle, zk, light_slot(handle)).run()
 
     def wait(self, zk: ZooKeeperSession, step: str) -> None:
         until(lambda: self.may(zk, step), what=f"{self.name} to be let go on at {step}", timeout=_PATIENCE)
@@ -367,9 +368,6 @@ class LightWriter:
         pass
 
 
-class LightLoop(TaskLoop):
-    """The real loop, with its failpoints, on a reader and a writer that stand nowhere."""
-
-    def _open(self) -> None:
-        self._writer = LightWriter(self._work)
-        self._reader = LightReader(self._work, self._handle, self._votes.leader)
+def light_slot(handle: AssignmentHandle) -> Callable[..., SlotClients]:
+    """The clients of a slot without Kafka, for the real loop with its failpoints."""
+    return lambda work, elect, _store: SlotClients(LightReader(work, handle, elect), LightWriter(work))

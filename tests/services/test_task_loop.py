@@ -15,10 +15,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from peer import task_loop
+from peer import batch_commit, sealing
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from peer.prepared_task import prepare
 from peer.task_loop import TaskLoop
+from peer.task_session import result_of
 from queues import admin, block
 from queues.messages import DUE_HEADER
 from queues.reader import Reader
@@ -240,12 +241,12 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
             at_the_failpoint.set()
             assert go.wait(90)
 
-    monkeypatch.setattr(task_loop, "failpoint", wait)
+    monkeypatch.setattr(batch_commit, "failpoint", wait)
     DOORS.open.set()
     assert at_the_failpoint.wait(90)
     zombie.handle.revoke()  # past its last look at the handle: only the fences are left
     heir = stand.peer("work")
-    until(lambda: (reader := heir.loop.__dict__.get("_reader")) and reader._held, what="the heir to hold the slot")
+    until(lambda: (clients := heir.loop.session.clients) and clients.reader._held, what="the heir to hold the slot")
     go.set()
     zombie.ends()
     stand.through(heir)
@@ -349,7 +350,7 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
         if here == point and threading.current_thread() is first.thread:
             raise AssignmentRevoked
 
-    monkeypatch.setattr(task_loop, "failpoint", dies)
+    monkeypatch.setattr(sealing, "failpoint", dies)
     first.handle.update("sealing")
     first.ends()
     assert not stand.told("complete", first)
@@ -416,4 +417,4 @@ def test_what_is_no_exception_out_of_a_tasks_code_is_an_error_of_the_task() -> N
     future: Future[None] = Future()
     future.set_exception(SystemExit(3))
     with pytest.raises(RuntimeError, match="SystemExit out of the task's own code: 3"):
-        task_loop._result(future)
+        result_of(future)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from peer.prepared_task import PreparedTask, StepTimer, assemble
+from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from queues import dead_letters
 from queues.batch import Batch
@@ -122,7 +123,7 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
     )
     handle: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
     loop = TaskLoop(work_of({}), handle, SimpleNamespace())  # type: ignore[arg-type]
-    loop._reader = reader
+    loop.session.clients = SlotClients(reader, None)  # type: ignore[arg-type]
     with pytest.raises(SetupError):
         loop.step()
     loop._retries.reset()  # as after a commit

@@ -1,0 +1,133 @@
+"""Steps 3 to 7 of a batch (:mod:`peer.task_loop`): check, apply the function, write and commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from peer.batch_metrics import count_batch
+from peer.positioned_sink import PositionedSink
+from peer.prepared_task import Result
+from peer.sinks import sentinel_message
+from peer.task_session import TICK, BatchDropped, TaskSession
+from queues.batch import Batch
+from queues.committed import ReaderLost
+from queues.messages import Outgoing, Records
+from sardonyx.core.events import Counts
+from sardonyx.core.positions import Partition, Position, add
+from sardonyx.runtime.failpoints import failpoint
+
+log = structlog.get_logger()
+
+
+class BatchCommit:
+    """From a batch that was read to its commit.
+
+    Args:
+        session: of the assignment.
+    """
+
+    def __init__(self, session: TaskSession) -> None:
+        self._session = session
+        self._work = session.work
+        self._clock = session.clock
+
+    def check(self, batch: Batch) -> None:
+        """Step 3. While ZooKeeper is away the batch waits, and its peer stays in the group; the fences do not depend on it.
+
+        It waits no longer than a ZooKeeper session lives: after that others may have the task, and must get the partitions.
+
+        Raises:
+            AssignmentRevoked: the task is another peer's.
+            BatchDropped: the partitions are.
+            ReaderLost: ZooKeeper was away for too long.
+        """
+        session = self._session
+        deadline = time.monotonic() + self._work.settings.zookeeper.session_timeout
+        while not session.handle.may_commit:
+            session.handle.check()
+            if time.monotonic() > deadline:
+                raise ReaderLost("ZooKeeper is away for longer than a session lives")
+            session.reader.poll(TICK)
+        if not session.reader.holds(batch):
+            raise BatchDropped("its partitions were given to another peer")
+
+    def apply(self, batch: Batch) -> tuple[Result, list[Outgoing | Records]]:
+        """Step 4: the results, and the messages that carry them. Runs on the background thread.
+
+        The messages are made here, before the transaction begins, so that it stays open for the writes only.
+        """
+        result = self._work.apply(batch, self._clock)
+        with self._clock("encode"):
+            messages = [message for sink in self._work.sinks for message in sink.messages(result.table, result.failed)]
+        return result, [*messages, *result.letters]
+
+    def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
+        """Steps 5, 6 and 7: write everything in one transaction, commit it, then publish what was staged."""
+        links = {link.topic: link for link in self._work.stage.ingress}
+        displaced = [
+            sentinel_message(links[partition.topic], partition.number, leader, self._work.peer)
+            for partition, leader in batch.displaced.items()
+        ]
+        positions = _positions(batch, result)
+        failpoint("begin")  # 5
+        outgoing = [*batch.outbox, *messages, *displaced]
+        if self._session.store is not None:
+            with self._clock("write"):
+                self._commit_to_store(self._session.store, batch, positions, outgoing)
+        self._session.write(outgoing, positions)  # 5, 6, 7
+        failpoint("committed")
+        self._committed(result)
+
+    def _commit_to_store(
+        self,
+        store: PositionedSink,
+        batch: Batch,
+        positions: dict[Partition, Position],
+        outgoing: Sequence[Outgoing | Records],
+    ) -> None:
+        """Commit rows, positions and the outbox in the output's own transaction, before Kafka's."""
+        self._session.meanwhile(lambda: store.begin(batch.started, positions, outgoing))
+        # Otherwise others would wait for the locks of this transaction for as long as ZooKeeper is away.
+        if not self._session.handle.may_commit:
+            raise BatchDropped("nothing may be committed at this moment")
+        self.check(batch)
+        failpoint("store")
+        store.commit()
+        failpoint("stored")
+
+    def _committed(self, result: Result) -> None:
+        """After the commit: publish, count, and tell the hooks."""
+        job, task = self._work.assignment.job, self._work.stage.name
+        rows_out, dead = result.table.num_rows, len(result.letters)
+        if result.rows_in:
+            with self._clock("publish"):
+                for sink in self._work.sinks:
+                    sink.committed()
+            count_batch(job, task, result, self._clock.seconds)
+            log.debug("batch_committed", rows_in=result.rows_in, rows_out=rows_out, **self._clock.milliseconds())
+        if result.first_error:
+            error = result.first_error
+            log.warning("records_failed", skipped=result.skipped, dead=dead, code=error.code, error=error.message)
+        hooks = self._work.hooks
+        if hooks is not None and result.rows_in and hooks.hears_of_commits:
+            self._session.meanwhile(lambda: hooks.after_batch(rows_out))
+
+
+def _positions(batch: Batch, result: Result) -> dict[Partition, Position]:
+    """The batch's positions with the counts after it. The rows out count on one partition, so that the sum is exact."""
+    estimated = sum(batch.rows.values())
+    positions = dict(batch.positions)
+    for partition, rows in batch.rows.items():
+        read = rows if estimated == result.rows_in else 0
+        positions[partition] = positions[partition]._replace(
+            counts=add(positions[partition].counts, Counts(rows_in=read))
+        )
+    if batch.rows:
+        first = next(iter(batch.rows))
+        rest = result.rows_in if estimated != result.rows_in else 0
+        made = Counts(rest, result.table.num_rows, result.skipped, len(result.letters))
+        positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+    return positions

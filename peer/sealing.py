@@ -1,0 +1,96 @@
+"""The end of a bounded task: ask the coordinator whether to seal when everything is read, and seal when told to."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import structlog
+
+from peer.task_session import TaskSession
+from sardonyx.core.events import Completed, Exhausted
+from sardonyx.core.positions import Partition, Position, total
+from sardonyx.runtime.failpoints import failpoint
+from sentinel import rules
+
+log = structlog.get_logger()
+
+_ASK_AGAIN = 0.25
+"""Seconds between questions to the broker about partitions that other peers hold."""
+
+
+class Sealing:
+    """One peer's part in the end of its task.
+
+    What must be durable first: the drained positions before "seal?", and the sentinels before "complete!".
+
+    Args:
+        session: of the assignment.
+    """
+
+    def __init__(self, session: TaskSession) -> None:
+        self._session = session
+        self._asked_coordinator = False
+        self._sealed = False
+        self._asked_broker_at = 0.0
+
+    def look(self) -> None:
+        """Go on towards the end, if everything that was read is committed."""
+        session = self._session
+        if self._sealed or not (session.reader.idle and session.reader.member and session.handle.may_commit):
+            return
+        if session.handle.state == "sealing":
+            if committed := self._all_committed():
+                self._seal(committed)
+        elif not self._asked_coordinator and self._is_exhausted():
+            failpoint("exhausted")
+            session.zk.request(Exhausted(peer=session.work.peer, assignment=session.work.assignment.id))
+            self._asked_coordinator = True
+            log.info("task_exhausted")
+
+    def _is_exhausted(self) -> bool:
+        held = self._session.reader.held
+        committed = None if held else self._all_committed()
+        return rules.exhausted(
+            (_drained(position) for position in held.values()),
+            None if committed is None else {p: _drained(position) for p, position in committed.items()},
+        )
+
+    def _all_committed(self) -> dict[Partition, Position | None] | None:
+        """What the group has committed everywhere; None if that was asked a moment ago."""
+        if time.monotonic() - self._asked_broker_at < _ASK_AGAIN:
+            return None
+        committed = self._session.reader.all_committed()
+        self._asked_broker_at = time.monotonic()
+        return committed
+
+    def _seal(self, committed: dict[Partition, Position | None]) -> None:
+        """Write the sentinels, if everything is drained; otherwise go on working until it is."""
+        if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
+            return
+        session, work = self._session, self._session.work
+        drained = {p: position for p, position in committed.items() if position is not None}
+        own = {p: position for p, position in drained.items() if p in session.reader.held}
+        sentinel = str(uuid.uuid4())
+        failpoint("seal")
+        # A transaction always carries positions, which fence a sealer that is not in the group. A peer that holds no partition
+        # sends those of others, unchanged.
+        session.write([message for sink in work.sinks for message in sink.sentinels(sentinel)], own or drained)
+        failpoint("sealed")
+        session.meanwhile(self._seal_sinks)
+        counts = total(drained.values())
+        failpoint("complete")
+        session.zk.request(Completed(peer=work.peer, assignment=work.assignment.id, counts=counts))
+        failpoint("completed")
+        self._sealed = True
+        log.info(
+            "task_sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead
+        )
+
+    def _seal_sinks(self) -> None:
+        for sink in self._session.work.sinks:
+            sink.sealed()
+
+
+def _drained(position: Position | None) -> str | None:
+    return None if position is None else position.drained

@@ -1,0 +1,53 @@
+"""The Kafka clients with which a peer holds a slot of its task: a reader and a transactional writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.positioned_sink import PositionedSink
+from peer.prepared_task import PreparedTask
+from queues.reader import Reader
+from queues.transaction import TransactionalWriter
+
+
+@dataclass(frozen=True)
+class SlotClients:
+    """They are opened and closed together."""
+
+    reader: Reader
+    writer: TransactionalWriter
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close()
+
+
+def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: PositionedSink | None) -> SlotClients:
+    """Take the slot: opening the writer ends what its last holder left open.
+
+    The reader asks meanwhile to be let into the group. It learns where to begin at its first poll, when no former holder can
+    move the positions any more.
+
+    Args:
+        work: the task.
+        elect: the vote on a link's sentinels, see :class:`queues.reader.Reader`.
+        store: the output that keeps the task's positions, if it has one.
+
+    Raises:
+        ProducerLost: the broker does not let the writer in.
+    """
+    links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
+    recover = None if store is None else store.recover
+    reader = Reader(work.settings, work.group, work.member, links, elect, work.stage.task.batch_size, recover)
+    try:
+        clients = SlotClients(reader, TransactionalWriter(work.settings, work.transactional_id))
+    except BaseException:
+        reader.close()
+        raise
+    try:
+        clients.writer.open()
+    except BaseException:
+        clients.close()
+        raise
+    return clients

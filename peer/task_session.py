@@ -1,0 +1,142 @@
+"""What the parts of a task loop share: the task, its assignment, the clients of the slot, and a background thread.
+
+Not thread-safe: everything runs on the task's own thread, but for what :meth:`TaskSession.meanwhile` is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from peer.assignment import AssignmentHandle
+from peer.positioned_sink import PositionedSink
+from peer.prepared_task import PreparedTask, StepTimer
+from peer.retry_policy import RetryPolicy
+from peer.slot_clients import SlotClients, open_clients
+from queues.messages import Outgoing, Records
+from queues.reader import Reader
+from sardonyx.core.errors import InternalError
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.background import BackgroundThread
+from sardonyx.zookeeper.session import ZooKeeperSession
+from sentinel.election import SentinelElection
+
+T = TypeVar("T")
+
+TICK = 0.05
+"""Seconds between looks at the assignment while there is nothing to do."""
+
+OpenClients = Callable[[PreparedTask, Callable[[str, str], str], PositionedSink | None], SlotClients]
+
+
+class BatchDropped(Exception):
+    """The batch must not be committed here: its partitions are another peer's. Whoever holds them reads its records again."""
+
+
+class TaskSession:
+    """One assignment of a virtual peer, from its first batch to its end, over any number of clients.
+
+    Args:
+        work: the task, ready to run.
+        handle: what the coordinator allows; asked before every commit.
+        zk: where votes and requests go.
+        open_slot: makes the clients.
+    """
+
+    def __init__(
+        self, work: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession, open_slot: OpenClients = open_clients
+    ) -> None:
+        self.work = work
+        self.handle = handle
+        self.zk = zk
+        self.clock = StepTimer()
+        self.retries = RetryPolicy(work.stage.name, work.assignment.job)
+        self.background = BackgroundThread(f"batch-{work.peer}", work.begin)
+        self.store = next((sink for sink in work.sinks if isinstance(sink, PositionedSink)), None)
+        """The output that keeps the task's positions, if it has one."""
+        self._votes = SentinelElection(zk, work.assignment.job)
+        self._open_slot = open_slot
+        self.clients: SlotClients | None = None
+
+    # --- the slot ------------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether no further batch may begin: the assignment was revoked, or the peer drains."""
+        return self.handle.revoked or self.handle.draining
+
+    def may_open(self) -> bool:
+        """Wait while ZooKeeper is away: the slot may belong to another peer by now, and opening it would fence that peer.
+
+        Returns: False if the assignment is over.
+        """
+        while not self.over and not self.handle.may_commit:
+            self.handle.pause(TICK)
+        return not self.over
+
+    def open(self) -> None:
+        """Take the slot. Raises what :func:`peer.slot_clients.open_clients` does."""
+        self.clients = self._open_slot(self.work, self._votes.leader, self.store)
+
+    def close(self) -> None:
+        """Give the slot back, if it was taken. An open transaction is left to its next holder."""
+        clients, self.clients = self.clients, None
+        if clients is not None:
+            clients.close()
+        if self.store is not None:
+            self.store.abandon()
+
+    @property
+    def reader(self) -> Reader:
+        return self._taken().reader
+
+    def _taken(self) -> SlotClients:
+        if self.clients is None:
+            raise InternalError("SX-SLOT-CLOSED", "The task loop used the clients of a slot that it does not hold.")
+        return self.clients
+
+    @property
+    def store_reached(self) -> bool | None:
+        """Whether the output that keeps the positions has ever answered; None: there is none."""
+        return None if self.store is None else self.store.reached
+
+    # --- what all parts do ---------------------------------------------------------------------------------------
+
+    def write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
+        """One transaction: messages, and the positions that they were made from. After it, earlier failures count no more.
+
+        Raises:
+            TransactionAborted: and the other errors of :meth:`queues.transaction.TransactionalWriter.write`.
+        """
+        clients = self._taken()
+        clients.writer.write(messages, positions, clients.reader.group_metadata, self.clock)
+        clients.reader.committed(positions)
+        self.retries.reset()
+
+    def meanwhile(self, work: Callable[[], T]) -> T:
+        """Run something slow on another thread while this one serves the group and reads ahead.
+
+        Raises:
+            AssignmentRevoked: the work is abandoned, and nothing of it is committed.
+            RuntimeError: for what would end a thread or a process; all other errors of ``work`` as they are.
+        """
+        future: Future[T] = self.background.submit(work)
+        while True:
+            try:
+                return result_of(future, TICK / 2)
+            except TimeoutError:
+                if future.done():  # the work itself timed out
+                    return result_of(future)
+            self.handle.check()
+            self.reader.poll(0)
+
+
+def result_of(future: Future[T], timeout: float | None = None) -> T:
+    """The result of a user's code. Whatever it raised is an error of the task, even what would end a thread or a process."""
+    try:
+        return future.result(timeout)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__} out of the task's own code: {error}") from error
