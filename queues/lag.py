@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -41,13 +40,31 @@ _AT_A_TIME = 8
 Positions = Mapping[Partition, Position | None]
 
 
-class _Front(NamedTuple):
-    """A partition to be looked at."""
+class FrontScan:
+    """A look at what is first in one partition after a reader's position, message by message until enough is known.
 
-    link: Link
-    seen: PartitionScan
-    most: int
-    """Messages."""
+    Args:
+        link: that the partition belongs to.
+        range_: what is unread, nothing of it looked at yet.
+        most: messages to look at.
+    """
+
+    def __init__(self, link: Link, range_: PartitionScan, most: int) -> None:
+        self.found = range_
+        self._link = link
+        self._most = most
+        self._messages = 0
+        self._bytes = 0
+
+    def feed(self, message: Message) -> bool:
+        """Take one more message into account, or the news that none follows. Returns whether enough is known."""
+        self.found = _further(self._link, self.found, message)
+        if message.error() is None:
+            self._messages += 1
+            self._bytes += len(message)
+            if self._messages >= self._most and self.found.since is not None:
+                return True
+        return self._bytes >= _BYTES or not self.found.left
 
 
 def lag(
@@ -97,14 +114,14 @@ def _told(
     written: Mapping[str, Counts],
 ) -> dict[str, Backlog]:
     """What is unread in front of one task."""
-    fronts: dict[Partition, _Front] = {}
+    fronts: dict[Partition, FrontScan] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
     for link in stage.ingress:
         bounds[link.name] = _by_counts(link, held, written)
         counted, _ = bounds[link.name]
         for partition in [] if counted == 0 else [each for each in held if each.topic == link.topic]:
             before_it = unscanned(partition.number, facts[link.name], held[partition], ends[partition])
-            fronts[partition] = _Front(link, before_it, _MOST if counted is None else 1)
+            fronts[partition] = FrontScan(link, before_it, _MOST if counted is None else 1)
     now = time.time()  # what comes, or is due, while we look does not wait yet
     seen = _look(settings, fronts)
 
@@ -134,13 +151,16 @@ def _by_counts(link: Link, held: Positions, written: Mapping[str, Counts]) -> tu
     return (ahead, ahead) if link.route == Route() else (None, ahead)
 
 
-def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partition, PartitionScan]:
-    """Read the first messages behind each position, up to as many as are wanted, as far as they come in time."""
-    seen = {partition: front.seen for partition, front in fronts.items()}
-    going = {partition for partition in fronts if seen[partition].left}
-    if not going:
-        return seen
-    looked: dict[Partition, tuple[int, int]] = dict.fromkeys(going, (0, 0))
+def _look(settings: Settings, scans: Mapping[Partition, FrontScan]) -> dict[Partition, PartitionScan]:
+    """Read the first messages after each position, up to as many as are wanted, as far as they come in time."""
+    going = {partition: scan for partition, scan in scans.items() if scan.found.left}
+    if going:
+        _scan(settings, going)
+    return {partition: scan.found for partition, scan in scans.items()}
+
+
+def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
+    """Feed the scans until each knows enough, or the time is over."""
     deadline = time.monotonic() + _LOOK
     consumer = Consumer(
         {
@@ -149,7 +169,7 @@ def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partit
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",  # what stood at the position may be deleted by now
+            "auto.offset.reset": "earliest",  # what was at the position may be deleted by now
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": _FETCH,
             "queued.min.messages": 1,  # nothing is read ahead but what is asked for,
@@ -158,28 +178,16 @@ def _look(settings: Settings, fronts: Mapping[Partition, _Front]) -> dict[Partit
         logger=CLIENT_LOG,
     )
     try:
-        consumer.assign([TopicPartition(p.topic, p.number, seen[p].start) for p in going])
+        consumer.assign([TopicPartition(p.topic, p.number, scan.found.start) for p, scan in going.items()])
         while going and time.monotonic() < deadline:
             first = consumer.poll(0.2)
             for message in [] if first is None else [first, *consumer.consume(_MOST, timeout=0)]:
                 partition = Partition(message.topic(), message.partition())
-                if partition not in going:
-                    continue
-                front = fronts[partition]
-                seen[partition] = now = _further(front.link, seen[partition], message)
-                if message.error() is None:
-                    messages, size = looked[partition]
-                    looked[partition] = messages, size = messages + 1, size + len(message)
-                    enough = messages >= front.most and now.since is not None
-                    if enough or size >= _BYTES:
-                        going.discard(partition)
-                if not now.left:
-                    going.discard(partition)
-                if partition not in going:
+                if partition in going and going[partition].feed(message):
+                    del going[partition]
                     consumer.pause([TopicPartition(partition.topic, partition.number)])
     finally:
         consumer.close()
-    return seen
 
 
 def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan:
@@ -188,7 +196,7 @@ def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan
     if error is not None:
         if error.code() == KafkaError._PARTITION_EOF:
             return seen._replace(reached=seen.end)
-        log.debug("kafka says", error=f"{error.name()}: {error.str()}")
+        log.debug("kafka_error", error=f"{error.name()}: {error.str()}")
         return seen
     if message.offset() >= seen.end:
         return seen._replace(reached=seen.end)

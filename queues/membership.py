@@ -8,6 +8,7 @@ slot, the coordinator removes it (:func:`remove_static_member`); otherwise the b
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -49,11 +50,11 @@ def leave(consumer: Consumer) -> None:
             consumer.unsubscribe()
             _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
     except (KafkaException, RuntimeError) as error:  # it was fenced, and has no place to leave
-        log.debug("the consumer did not leave its group", error=str(error))
+        log.debug("group_leave_failed", error=str(error))
     try:
         consumer.close()
     except (KafkaException, RuntimeError) as error:
-        log.debug("the consumer did not close cleanly", error=str(error))
+        log.debug("consumer_close_failed", error=str(error))
 
 
 def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
@@ -95,45 +96,68 @@ def remove_static_member(settings: Settings, group: str, member: str, links: Col
     return True
 
 
-class AssignmentAudit:
-    """Whether somebody holds each of a task's partitions; to be made when a member is let in, and asked some time after.
+class _Audit(enum.Enum):
+    """Where an audit stands."""
 
-    A member that has let partitions go calls for the round in which others are given them (KIP-429). If it dies in between, its
-    slot's next holder gets what it still had, without any round, and nobody would ever hold what it had let go.
+    SETTLING = "waits until partitions that are on their way have arrived"
+    ASKED = "waits for the broker's answer"
+    DONE = "found every partition held, or has told which are not"
+
+
+class AssignmentAudit:
+    """Whether some member holds each of a task's partitions. Make one when a member is let in, and ask it from then on.
+
+    A member that has let partitions go calls for the round in which others get them (KIP-429). If it dies in between, the next
+    holder of its slot gets what it still had, without any round, and nobody would ever hold what it had let go.
+
+    What is missing once may be on its way from one member, who is just busy, to another. So the audit looks twice.
 
     Args:
         settings: where Kafka is.
         group: the task's.
-        partitions: all that somebody must hold.
+        partitions: all that must be held.
     """
 
     def __init__(self, settings: Settings, group: str, partitions: Collection[Partition]) -> None:
         self._settings = settings
         self._group = group
         self._partitions = frozenset(partitions)
-        self._due: float | None = time.monotonic() + _SETTLED
         self._answer: Future[ConsumerGroupDescription] | None = None
-        self._missed: frozenset[Partition] | None = None
+        self._first_look: frozenset[Partition] | None = None
+        self._state = _Audit.SETTLING
+        self._look_at = time.monotonic() + _SETTLED
 
     def missing(self) -> frozenset[Partition]:
-        """What nobody was given, as soon as that is certain; until then, and if there is no such thing, nothing. Does not wait.
-
-        What is missing once may be on its way from one member, who is just busy, to another. So it is looked twice.
-        """
-        if self._answer is None:
-            if self._due is not None and time.monotonic() > self._due:
-                self._due = None
-                self._answer = described(self._settings, self._group)
-        elif self._answer.done():
+        """Partitions that no member owns, told once. Empty until two consecutive looks agree. Does not wait."""
+        if self._state is _Audit.SETTLING and time.monotonic() > self._look_at:
+            self._answer = described(self._settings, self._group)
+            self._state = _Audit.ASKED
+        elif self._state is _Audit.ASKED and self._answer is not None and self._answer.done():
             answer, self._answer = self._answer, None
-            if answer.exception() is None and (found := answer.result()).state is ConsumerGroupState.STABLE:
-                given = {place for member in found.members for place in member.assignment.topic_partitions}
-                missing = self._partitions - {Partition(place.topic, place.partition) for place in given}
-                if self._missed is not None or not missing:
-                    return missing & (self._missed or frozenset())
-                self._missed = missing
-            self._due = time.monotonic() + _SETTLED  # else a broker is away, or the group in the midst of a round
+            return self._judge(self._unheld(answer))
         return frozenset()
+
+    def _settle(self) -> None:
+        self._state = _Audit.SETTLING
+        self._look_at = time.monotonic() + _SETTLED
+
+    def _unheld(self, answer: Future[ConsumerGroupDescription]) -> frozenset[Partition] | None:
+        """What no member owns; None if a broker is away, or the group is in the midst of a round."""
+        if answer.exception() is not None or answer.result().state is not ConsumerGroupState.STABLE:
+            return None
+        owned = {place for member in answer.result().members for place in member.assignment.topic_partitions}
+        return self._partitions - {Partition(place.topic, place.partition) for place in owned}
+
+    def _judge(self, unheld: frozenset[Partition] | None) -> frozenset[Partition]:
+        if unheld is None:
+            self._settle()
+            return frozenset()
+        if unheld and self._first_look is None:
+            self._first_look = unheld
+            self._settle()
+            return frozenset()
+        self._state = _Audit.DONE
+        return unheld & (self._first_look or frozenset())
 
 
 def requires_copartitioning(links: Collection[Link]) -> bool:

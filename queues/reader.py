@@ -318,7 +318,7 @@ class Reader:
             return
         if error.fatal() or error.code() in _LOST:
             raise ReaderLost(f"{error.name()}: {error.str()}")
-        log.warning("kafka says", error=f"{error.name()}: {error.str()}")
+        log.warning("kafka_error", error=f"{error.name()}: {error.str()}")
 
     def _take_records(self, partition: Partition, messages: list[Message]) -> None:
         held = self._held.get(partition)
@@ -457,7 +457,7 @@ class Reader:
             consumer.pause(starts)
         else:
             consumer.resume(starts)
-        log.debug("partitions came", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
+        log.debug("partitions_assigned", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {Partition(item.topic, item.partition) for item in partitions}
@@ -473,7 +473,7 @@ class Reader:
             consumer.unassign()
         else:
             consumer.incremental_unassign(partitions)
-        log.debug("partitions went", partitions=[f"{p.topic}[{p.number}]" for p in gone])
+        log.debug("partitions_revoked", partitions=[f"{p.topic}[{p.number}]" for p in gone])
 
 
 def _offset(message: Message) -> int:
