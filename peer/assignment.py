@@ -1,4 +1,4 @@
-"""What the coordinator allows a virtual peer to do right now; the one thing its two threads share."""
+"""What the coordinator allows a virtual peer to do right now. The two threads of the peer share nothing else."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 
 
 class AssignmentRevoked(Exception):
-    """The assignment was taken away, or the peer is to leave: stop without committing anything more."""
+    """The assignment was taken away: stop without committing anything more."""
 
 
 class RunnerLost(Exception):
-    """What tasks are run with has ended (Spark's JVM): no fault of the task, and this daemon can run none before it is back."""
+    """Spark's JVM has ended. The task is not at fault, and this daemon can run none before Spark is back."""
 
 
 class AssignmentHandle:
-    """One assignment, for as long as the peer's state node says that it stands.
+    """One assignment, for as long as the peer's state node grants it.
 
-    The follower sets it, the task loop asks. It is an optimisation and a courtesy, never the fence: what keeps a peer
-    that has lost its task from committing is its slot's transactional id and its place in the consumer group.
+    The virtual peer sets it, the task loop asks it. It is an optimisation, never the fence: the slot's transactional id and the
+    place in the consumer group are what keeps a peer that has lost its task from committing.
 
     Args:
         assignment: what was granted.
-        connected: whether ZooKeeper is connected; while it is not, the grant stands but nothing may be committed on it.
-        clockwork: time and threads.
+        connected: whether ZooKeeper is connected; while it is not, the assignment stands but nothing may be committed for it.
+        runtime: time and threads.
     """
 
     def __init__(self, assignment: Assignment, connected: Callable[[], bool], runtime: Runtime = REAL) -> None:
@@ -55,7 +55,7 @@ class AssignmentHandle:
 
     @property
     def draining(self) -> bool:
-        """Whether the peer leaves after the batch in hand."""
+        """Whether the peer leaves after the present batch."""
         return self._draining
 
     def update(self, state: PeerState) -> None:
@@ -74,12 +74,12 @@ class AssignmentHandle:
             self._changed.notify_all()
 
     def pause(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds, less if the grant changes."""
+        """Wait up to ``timeout`` seconds, less if the assignment changes."""
         with self._changed:
             if not self._revoked:
                 self._changed.wait(timeout)
 
     def check(self) -> None:
-        """Raises :class:`AssignmentRevoked` if it is."""
+        """Raises :class:`AssignmentRevoked` if it was."""
         if self._revoked:
             raise AssignmentRevoked

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _SAY_AGAIN = 10.0
-"""Seconds between lines that say what the daemon waits for."""
+"""Seconds between log lines that tell what the daemon waits for."""
 
 _BROKEN_PAUSE = 1.0
-"""Seconds before a new session is begun because a virtual peer could not go on in the last."""
+"""Seconds before a new session, if a virtual peer could not go on in the last one."""
 
 _LAST_STEPS = 30.0
-"""Seconds that draining may take beyond a transaction's longest life: leaving the group, goodbyes, the end of Spark."""
+"""Seconds that draining may take beyond the transaction timeout: leaving the group, goodbyes, stopping Spark."""
 
 
 class SparkTaskRunner:
@@ -69,7 +69,7 @@ class SparkTaskRunner:
 
         if is_alive(self.spark):
             return
-        log.warning("Spark has ended, starting it again")
+        log.warning("spark_restarting")
         stop_session(self.spark)
         try:
             self.spark = start_session(self._settings.spark, folder)
@@ -86,7 +86,7 @@ class SparkTaskRunner:
         try:
             on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
         except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
-            log.debug("Spark's workers could not be got ready", reason=str(error))
+            log.debug("spark_warm_up_failed", error=str(error))
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
         from peer.prepared_task import prepare
@@ -111,14 +111,14 @@ class Connect(Protocol):
 class PeerDaemon:
     """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
 
-    When a session ends everything it owned is gone: all virtual peers stop without committing, and come back under new
-    ids in a new session.
+    When a session ends, everything that it owned is gone. Then all virtual peers stop without committing, and come back under
+    new ids in a new session.
 
     Args:
         settings: where ZooKeeper is, timers, how many virtual peers.
         runner: how tasks are run.
         connect: opens a session with ZooKeeper.
-        clockwork: time and threads.
+        runtime: time and threads.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PeerDaemon:
         self._connect_to = connect
         self._runtime = runtime
         self._news = runtime.post()
-        """What happens to the session that is served now. Each has a queue of its own, since one that ends may still speak."""
+        """What happens to the present session. Each session has a queue of its own, since one that ends may still report."""
         self._stopping = False
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ class PeerDaemon:
         zk: ZooKeeperSession | None
         try:
             zk = self._connect()
-        except SessionLost:  # it ended before it had begun in earnest
+        except SessionLost:  # it ended right after it began
             zk = self._reconnect()
         while zk is not None:
             self._session(zk)
@@ -177,14 +177,14 @@ class PeerDaemon:
             )
             for index in range(self._settings.peer.virtual_peers)
         ]
-        log.info("peer daemon serves", daemon=name, virtual_peers=len(peers), deployment=self._settings.deployment)
+        log.info("peer_daemon_started", daemon=name, virtual_peers=len(peers), deployment=self._settings.deployment)
         for peer in peers:
             peer.start()
         try:
             while not self._stopping:
                 heard = news.get()
                 if heard in ("LOST", "BROKE"):
-                    log.warning("the ZooKeeper session is over: all virtual peers begin afresh", reason=heard.lower())
+                    log.warning("zookeeper_session_ended", cause=heard.lower())
                     for peer in peers:
                         peer.lose()
                     if heard == "BROKE":  # it may break again at once
@@ -194,9 +194,9 @@ class PeerDaemon:
                     for peer in peers:
                         peer.look()
                 elif heard == "SUSPENDED":
-                    log.warning("ZooKeeper is away: nothing is committed until it is back", zookeeper=zk.hosts)
+                    log.warning("zookeeper_suspended", zookeeper=zk.hosts)
             if self._stopping:
-                log.info("draining: every virtual peer finishes its batch")
+                log.info("peer_daemon_draining")
                 for peer in peers:
                     peer.leave()
             for peer in peers:
@@ -213,15 +213,15 @@ class PeerDaemon:
             except (SetupError, SessionLost) as error:
                 if self._runtime.now() - said > _SAY_AGAIN:
                     said = self._runtime.now()
-                    log.warning("waits for ZooKeeper", since_s=round(said - since), reason=error.message)
+                    log.warning("zookeeper_unreachable", seconds=round(said - since, 1), error=error.message)
         return None
 
 
 def main(settings: Settings) -> NoReturn:
     """What ``sardonyx peer`` runs. SIGTERM drains, a second one stops at once. Ends the process, unless it raises.
 
-    Draining is bounded, whatever hangs: the system ends the process (SIGALRM) when it should have ended long ago. All that
-    was committed stands, and the rest is the next peer's.
+    Draining takes a bounded time, whatever hangs: the system ends the process by SIGALRM. What was committed stays committed,
+    and the next peer does the rest.
 
     Raises SetupError if something that it needs is missing at the start.
     """
@@ -247,7 +247,7 @@ def main(settings: Settings) -> NoReturn:
         daemon = PeerDaemon(settings, runner, connect=connect)
 
         def on_signal(_number: int) -> None:
-            if daemon._stopping:  # noqa: SLF001 (one object, two doors)
+            if daemon._stopping:  # noqa: SLF001 (the signal handler belongs to the daemon)
                 os._exit(130)
             daemon.stop()
             signal.alarm(math.ceil(settings.peer.transaction_timeout + _LAST_STEPS))
@@ -257,8 +257,8 @@ def main(settings: Settings) -> NoReturn:
                 daemon.run()
             finally:
                 stop_session(runner.spark)
-    # Not by the interpreter's own end: that waits for threads and destroys Kafka clients, either of which can take for
-    # ever when the broker went away in the middle of something.
+    # Not by the interpreter's own shutdown: it waits for threads and destroys Kafka clients. Either can take without end when
+    # the broker went away in the middle of something.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -104,7 +104,7 @@ class Hooks:
         try:
             self._call("stop")
         except FunctionError as error:
-            log.error("a lifecycle could not be stopped", reason=error.message, traceback=error.traceback)
+            log.error("lifecycle_stop_failed", error=error.message, traceback=error.traceback)
         finally:
             self._instance = None
 

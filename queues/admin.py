@@ -5,12 +5,11 @@ Everything here may be run again at any time with the same result: the coordinat
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +22,10 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues import committed
+from queues.admin_client import CALL, NEVER, admin_client, error_of, failed, refused, within
 from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
 from sardonyx.core.errors import InputError, SetupError
@@ -39,17 +39,8 @@ from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
 
-_NEVER = 3600.0
-"""Seconds after which the client gives up a request to a group's coordinator: the most that it takes, for one that it has given
-up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
-
-_CALL = 30.0
-"""Seconds within which a broker answers an administrative request, or is said not to."""
-
 _AT_A_TIME = 8
 """Groups whose positions are asked for at once."""
-_NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
-"""Names of the errors that say that no broker answered."""
 _MEMBERS = frozenset(
     {
         ConsumerGroupState.STABLE,
@@ -75,7 +66,7 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic is not there; ``SX-KAFKA-OFFSETS``, it lacks the start asked for.
         SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
     """
-    admin = _admin(settings)
+    admin = admin_client(settings)
     partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
     owned = {link.topic for link in graph.links if link.owned}
     new = [
@@ -88,9 +79,9 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         for topic, count in partitions.items()
     ]
     for topic, future in (admin.create_topics(new) if new else {}).items():
-        error = _error_of(future)
+        error = error_of(future)
         if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise _refused(settings, f"create topic {topic}", error)
+            raise refused(settings, f"create topic {topic}", error)
         failpoint("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
@@ -151,7 +142,7 @@ def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[
 
 def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
     """Those of the groups that exist, once nobody is a member of any of them."""
-    deadline = time.monotonic() + _CALL
+    deadline = time.monotonic() + CALL
     while True:
         states = {group: state for group, state in _group_states(settings).items() if group in wanted}
         busy = sorted(group for group, state in states.items() if state in _MEMBERS)
@@ -160,7 +151,7 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
         if time.monotonic() > deadline:
             raise SetupError(
                 "SX-KAFKA-REFUSED",
-                f"consumer group {busy[0]} of an ended job still has members after {_CALL:.0f} s",
+                f"consumer group {busy[0]} of an ended job still has members after {CALL:.0f} s",
                 cause="a peer has not left the group yet, or it died and the broker still waits for it",
                 fix="wait until the session timeout of the consumers has passed, or stop the peers that still run",
             )
@@ -200,16 +191,16 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
     Raises:
         SetupError: the broker refuses or does not answer.
     """
-    admin = _admin(settings)
-    deadline = time.monotonic() + _CALL
+    admin = admin_client(settings)
+    deadline = time.monotonic() + CALL
     while groups:
         errors = {
-            group: _error_of(future)
-            for group, future in admin.delete_consumer_groups(groups, request_timeout=_NEVER).items()
+            group: error_of(future)
+            for group, future in admin.delete_consumer_groups(groups, request_timeout=NEVER).items()
         }
         groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
         if groups and time.monotonic() > deadline:
-            raise _refused(settings, f"delete group {groups[0]}", errors[groups[0]])
+            raise refused(settings, f"delete group {groups[0]}", errors[groups[0]])
         if groups:  # its members are on their way out
             time.sleep(0.2)
 
@@ -220,10 +211,10 @@ def delete_topics(settings: Settings, topics: list[str]) -> None:
     Raises:
         SetupError: the broker refuses or does not answer.
     """
-    for topic, future in (_admin(settings).delete_topics(topics) if topics else {}).items():
-        error = _error_of(future)
+    for topic, future in (admin_client(settings).delete_topics(topics) if topics else {}).items():
+        error = error_of(future)
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise _refused(settings, f"delete topic {topic}", error)
+            raise refused(settings, f"delete topic {topic}", error)
         failpoint("in-delete-links")
 
 
@@ -260,7 +251,7 @@ def topics(settings: Settings) -> dict[str, list[int]]:
     """
     began = time.monotonic()
     try:
-        known = _admin(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
+        known = admin_client(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
     except KafkaException as error:
         raise kafka_unreachable(settings, began, str(error)) from error
     return {topic: list(about.partitions) for topic, about in known.items()}
@@ -273,7 +264,7 @@ def ends(settings: Settings, topic: str) -> tuple[int, int]:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
     began = time.monotonic()
-    ask = functools.partial(_list_offsets, _admin(settings), settings, topic, 1, OffsetSpec.latest())
+    ask = functools.partial(_list_offsets, admin_client(settings), settings, topic, 1, OffsetSpec.latest())
     try:
         return ask(IsolationLevel.READ_COMMITTED)[0], ask(IsolationLevel.READ_UNCOMMITTED)[0]
     except KafkaException as error:
@@ -290,9 +281,9 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
         return {}
     began = time.monotonic()
     try:
-        return _offsets_of(_admin(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        return _offsets_of(admin_client(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
-        raise _failed(settings, began, "tell where topics end", error.args[0]) from error
+        raise failed(settings, began, "tell where topics end", error.args[0]) from error
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
@@ -326,7 +317,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int) -> Itera
     )
     reached = start
     began = time.monotonic()
-    deadline = began + _CALL + settings.peer.transaction_timeout
+    deadline = began + CALL + settings.peer.transaction_timeout
     try:
         consumer.assign([TopicPartition(topic, 0, start)])
         while reached < end:
@@ -345,19 +336,6 @@ def read_messages(settings: Settings, topic: str, start: int, end: int) -> Itera
         consumer.close()
 
 
-@functools.lru_cache(maxsize=8)
-def _admin_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
-    client = AdminClient(dict(config), logger=CLIENT_LOG)
-    # Never destroyed: librdkafka can hang in it for ever when the broker went away with a request under way, and a
-    # process that has done its work would not end.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-    return client
-
-
-def _admin(settings: Settings) -> AdminClient:
-    return _admin_for(tuple(sorted(settings.kafka.client().items())))
-
-
 def _wanted_partitions(link: Link, spec: JobSpec) -> int:
     if link.kind in ("parts", "dead"):
         return 1
@@ -369,7 +347,7 @@ def _wanted_partitions(link: Link, spec: JobSpec) -> int:
 def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
     """Partition counts by topic, once every broker knows the topics that were just made."""
     began = time.monotonic()
-    deadline = began + _CALL
+    deadline = began + CALL
     while True:
         try:
             known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
@@ -446,11 +424,11 @@ def _offsets_of(
     admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
     began = time.monotonic()
-    deadline = began + _CALL
+    deadline = began + CALL
     while True:
         asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
         try:
-            return {Partition(p.topic, p.partition): _within(settings, began, f).offset for p, f in asked.items()}
+            return {Partition(p.topic, p.partition): within(settings, began, f).offset for p, f in asked.items()}
         except KafkaException as error:
             if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
                 raise
@@ -488,11 +466,11 @@ def positions(
     )
     began = time.monotonic()
     try:
-        found = committed.ask(consumer, places, _CALL, _CALL)
+        found = committed.ask(consumer, places, CALL, CALL)
     finally:
         consumer.close()
     if isinstance(found, KafkaError):
-        raise _failed(settings, began, f"tell the positions of group {group}", found)
+        raise failed(settings, began, f"tell the positions of group {group}", found)
     return dict(found)
 
 
@@ -508,7 +486,7 @@ def groups(settings: Settings) -> set[str]:
 def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
     began = time.monotonic()
     try:
-        listed = _within(settings, began, _admin(settings).list_consumer_groups(request_timeout=_CALL))
+        listed = within(settings, began, admin_client(settings).list_consumer_groups(request_timeout=CALL))
     except KafkaException as error:
         raise kafka_unreachable(settings, began, str(error)) from error
     if listed.errors:
@@ -516,43 +494,5 @@ def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
     return {group.group_id: group.state for group in listed.valid}
 
 
-def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
-    """Who is in a group, and what they were given: an answer to come."""
-    admin = _admin(settings)
-    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=_NEVER)[group]
-    return answer
-
-
-def _within(settings: Settings, began: float, future: Any) -> Any:
-    try:
-        return future.result(timeout=_CALL)
-    except TimeoutError as error:
-        raise kafka_unreachable(settings, began, "no answer") from error
-
-
-def _error_of(future: Any) -> KafkaError | None:
-    try:
-        future.result(timeout=_CALL)
-    except KafkaException as error:
-        reason: KafkaError = error.args[0]
-        return reason
-    return None
-
-
 def _still_there(error: KafkaError) -> bool:
     return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)
-
-
-def _failed(settings: Settings, began: float, what: str, error: KafkaError) -> SetupError:
-    if error.name() in _NO_ANSWER | committed.ELSEWHERE:
-        return kafka_unreachable(settings, began, f"it was to {what}: {error}")
-    return _refused(settings, what, error)
-
-
-def _refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
-    return SetupError(
-        "SX-KAFKA-REFUSED",
-        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
-        cause=str(error),
-        fix="look at the broker's log and at the rights of this client",
-    )

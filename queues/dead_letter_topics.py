@@ -45,4 +45,4 @@ def forget(settings: Settings, jobs: Collection[str]) -> None:
         admin.delete_groups(settings, groups)
     if topics:
         admin.delete_topics(settings, topics)
-        log.info("what forgotten jobs had left is removed", topics=topics)
+        log.info("dead_letter_topics_removed", topics=topics)

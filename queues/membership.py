@@ -17,7 +17,7 @@ import structlog
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
-from queues.admin import described
+from queues.admin_client import NEVER, admin_client
 from queues.client import CLIENT_LOG
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
@@ -94,6 +94,13 @@ def remove_static_member(settings: Settings, group: str, member: str, links: Col
     finally:
         leave(consumer)
     return True
+
+
+def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
+    """Who is in a group, and what they were given: an answer to come."""
+    admin = admin_client(settings)
+    answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=NEVER)[group]
+    return answer
 
 
 class _Audit(enum.Enum):

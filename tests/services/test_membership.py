@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import ConsumerGroupState
 
-from queues.admin import described
 from queues.committed import ReaderLost
-from queues.membership import remove_static_member
+from queues.membership import described, remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction_errors import ProducerLost, TransactionAborted

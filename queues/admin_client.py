@@ -1,0 +1,74 @@
+"""One admin client for each cluster, how long its answers may take, and what its errors mean."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from queues import committed
+from queues.client import CLIENT_LOG
+from queues.connectivity import kafka_unreachable
+from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings import Settings
+
+NEVER = 3600.0
+"""Seconds after which the client gives up a request to a group's coordinator: the most that it takes, for one that it has given
+up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
+
+CALL = 30.0
+"""Seconds within which a broker answers an administrative request, or is said not to."""
+
+_NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
+"""Names of the errors that say that no broker answered."""
+
+
+@functools.lru_cache(maxsize=8)
+def _client_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
+    client = AdminClient(dict(config), logger=CLIENT_LOG)
+    # Never destroyed: librdkafka can hang in that without end when the broker went away during a request, and a process that has
+    # done its work would not end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    return client
+
+
+def admin_client(settings: Settings) -> AdminClient:
+    """The process's one client for this cluster."""
+    return _client_for(tuple(sorted(settings.kafka.client().items())))
+
+
+def within(settings: Settings, began: float, future: Any) -> Any:
+    """The answer to a request that was made at ``began``. Raises SetupError ``SX-KAFKA-UNREACHABLE``."""
+    try:
+        return future.result(timeout=CALL)
+    except TimeoutError as error:
+        raise kafka_unreachable(settings, began, "no answer") from error
+
+
+def error_of(future: Any) -> KafkaError | None:
+    """Why a request failed; None if it did not."""
+    try:
+        future.result(timeout=CALL)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return reason
+    return None
+
+
+def failed(settings: Settings, began: float, what: str, error: KafkaError) -> SetupError:
+    """The error for a request that failed: no broker answered, or one refused."""
+    if error.name() in _NO_ANSWER | committed.ELSEWHERE:
+        return kafka_unreachable(settings, began, f"it was to {what}: {error}")
+    return refused(settings, what, error)
+
+
+def refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
+    return SetupError(
+        "SX-KAFKA-REFUSED",
+        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}.",
+        cause=str(error),
+        fix="Check the broker's log and the rights of this client.",
+    )
