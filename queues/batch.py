@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +32,16 @@ class Batch:
     """For each of ``positions``, the committed offset that the batch goes on from; None: nothing was ever committed."""
     outbox: list[Outgoing] = field(default_factory=list)
     """What an earlier batch had still to say, of which only the output's own transaction is committed."""
+
+
+class StartingPoint(NamedTuple):
+    """Where reading of a partition begins, and what is still to be done there."""
+
+    position: Position | None
+    """None: nothing was ever committed."""
+    behind: bool = False
+    """Kafka's own position is another one."""
+    outbox: Sequence[Outgoing] = ()
 
 
 class Recovered(NamedTuple):
@@ -64,18 +75,47 @@ class Chunk:
 class HeldPartition:
     """A partition that the group has given to this reader."""
 
-    view: PartitionView
-    committed: Position | None
+    start: StartingPoint
     incarnation: int
-    started: int
+    first: int
     """Where reading begins if nothing was ever committed."""
+    end: int | None
+    """The bound end of the input, if it has one."""
+    view: PartitionView = field(init=False)
     later: deque[Chunk] = field(default_factory=deque)
-    """What is not due yet, and everything behind it. Not counted, so that it keeps no other partition from being read."""
+    """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
-    """A record behind the bound end came: no more are asked for."""
-    behind: bool = False
-    """Kafka's own position is not ``committed``, which comes from elsewhere: it is to be brought up with the next commit."""
-    outbox: list[Outgoing] = field(default_factory=list)
+    """A record after the bound end came: no more are asked for."""
+
+    def __post_init__(self) -> None:
+        self.rewind()
+
+    @property
+    def committed(self) -> Position | None:
+        return self.start.position
+
+    def rewind(self) -> None:
+        """Forget everything since the last commit."""
+        position = self.committed.offset if self.committed else self.first
+        self.view = PartitionView(position) if self.end is None else PartitionView(position, self.end)
+        self.later.clear()
+
+    @property
+    def to_commit(self) -> bool:
+        """Whether Kafka's position must be brought up, or the partition was found drained and that is not committed yet."""
+        drained = self.view.drained
+        return self.start.behind or (
+            drained is not None and (self.committed is None or self.committed.drained != drained)
+        )
+
+    def commit_point(self) -> Position:
+        """The position to commit with what was read so far; the counts are still those of the last commit."""
+        position = Position(
+            self.view.position, self.committed.counts if self.committed else Position(0).counts, self.view.drained
+        )
+        if self.start.behind and self.committed and position == self.committed._replace(drained=None):
+            return self.committed  # otherwise what is in the outbox could not be told from what was written
+        return position
 
 
 def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:

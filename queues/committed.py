@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
+from queues.batch import Recovered, StartingPoint
 from sardonyx.core.positions import Partition, Position
+
+Recover = Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Recovered]]
 
 _PATIENCE = 10.0
 """Seconds that the broker has to tell committed positions, and a group's coordinator to be found."""
@@ -49,6 +53,32 @@ def committed(
         undecided = f" for {_UNDECIDED}" if found.code() == KafkaError._TIMED_OUT else ""
         raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {found}")
     return found
+
+
+def starting_points(
+    consumer: Consumer, wanted: list[TopicPartition], transaction_timeout: float, recover: Recover | None
+) -> dict[Partition, StartingPoint]:
+    """Where reading of each partition begins.
+
+    Kafka is asked first. Once it has answered, a former holder of a partition can move it only in the output that keeps
+    positions; the compare-and-set of our next batch will find that it has.
+
+    Args:
+        consumer: of the group.
+        wanted: partitions.
+        transaction_timeout: seconds that a transaction may stay open.
+        recover: of an output that keeps positions itself: where partitions stand there, given what Kafka has just said.
+
+    Raises:
+        ReaderLost: the broker did not tell; whatever ``recover`` raises.
+    """
+    told = dict(committed(consumer, wanted, transaction_timeout)) if wanted else {}
+    kept = recover(told) if recover is not None and told else {}
+    starts = {partition: StartingPoint(position) for partition, position in told.items()}
+    for partition in kept.keys() & told.keys():
+        position, outbox = kept[partition]
+        starts[partition] = StartingPoint(position, position != told[partition], outbox)
+    return starts
 
 
 def ask(

@@ -96,7 +96,7 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
 def test_a_group_that_does_not_answer(door: tuple[Settings, Settings, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that the group never lets in is given up for a new one; there is no end of it otherwise, nor a word."""
     through, _, proxy = door
-    monkeypatch.setattr("queues.reader.JOIN", 1.0)
+    monkeypatch.setattr("queues.group_watch.JOIN", 1.0)
     proxy.accept_again()
     proxy.lose_replies_to(GROUP.encode())
     link = Link("a.b", "input", "a", "b", TOPIC, {})

@@ -1,0 +1,94 @@
+"""What a reader has read ahead, and how messages become chunks of it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+
+from confluent_kafka import Message
+
+from queues.batch import Chunk, split
+from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
+from sardonyx.core.positions import Partition
+
+
+class ReadBuffer:
+    """Chunks in the order in which they were read. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self.rows = 0
+        """Rows in all chunks."""
+        self.first_row_at: float | None = None
+        """Since when rows wait, by ``time.monotonic``; None: there are none."""
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.rows += chunk.rows
+        if chunk.rows and self.first_row_at is None:
+            self.first_row_at = time.monotonic()
+
+    def take(self, size: int) -> list[Chunk]:
+        """Remove chunks of about ``size`` rows from the front."""
+        taken: list[Chunk] = []
+        rows = 0
+        while self._chunks and rows < size:
+            chunk = self._chunks.popleft()
+            if len(chunk.messages) > size - rows:
+                chunk, rest = split(chunk, size - rows)
+                self._chunks.appendleft(rest)
+            rows += chunk.rows
+            taken.append(chunk)
+        self.rows -= rows
+        self.first_row_at = time.monotonic() if self.rows > 0 else None
+        return taken
+
+    def drop(self, gone: Collection[Partition]) -> None:
+        """Remove what came from partitions that are another reader's now."""
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.partition not in gone)
+        self.rows = sum(chunk.rows for chunk in self._chunks)
+        if not self.rows:
+            self.first_row_at = None
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self.rows = 0
+        self.first_row_at = None
+
+
+def runs(messages: list[Message]) -> Iterator[list[Message]]:
+    """Messages by partition, in order: each run holds records of one partition only, or one message that is no record."""
+    start = 0
+    while start < len(messages):
+        first = messages[start]
+        topic, number = first.topic(), first.partition()
+        end = start + 1
+        if first.error() is None:
+            while end < len(messages):
+                message = messages[end]
+                if message.partition() != number or message.topic() != topic or message.error() is not None:
+                    break
+                end += 1
+        yield messages[start:end]
+        start = end
+
+
+def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
+    """A message of a link with sentinels; its headers say what it is.
+
+    Args:
+        partition: that it came from.
+        message: of Kafka.
+        unknown: rows that it counts for if its headers do not tell.
+    """
+    headers = dict(message.headers() or ())
+    uuid = headers.get(SENTINEL_HEADER)
+    if uuid is not None:
+        return Chunk(partition, sentinel=(message.offset(), uuid.decode()))
+    rows = headers.get(ROWS_HEADER)
+    due = float(headers.get(DUE_HEADER, 0))
+    return Chunk(partition, [message], int(rows) if rows is not None else unknown, due=due)
