@@ -101,7 +101,7 @@ def import_function(text: str) -> Callable[..., Any]:
         elif variables := _environment_read_by(error):
             cause = (
                 f"importing it reads {listed(variables)} from the environment; "
-                "peers import the job's modules without the submitter's environment"
+                "peers import the job's modules without the environment in which the job was submitted"
             )
             fix = (
                 "make the job in a function `def job() -> Job:`, which only the client calls; read the variable there, and "
