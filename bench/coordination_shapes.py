@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from coordinator.core import scheduling
-from coordinator.core.state import State, check
+from coordinator.core.invariants import check
+from coordinator.core.state import State
 from peer.daemon import PeerDaemon
 from sardonyx.core.events import JobSubmitted
 from sardonyx.core.spec import JobSpec, TaskSpec

@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from coordinator.core.decide import decide
-from coordinator.core.state import State, check, decode_state, encode_state, project
+from coordinator.core.invariants import check
+from coordinator.core.state import State, decode_state, encode_state, project
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect

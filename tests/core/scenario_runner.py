@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from coordinator.core import decide as core
-from coordinator.core.state import check, decode_state, encode_state, new_state, project
+from coordinator.core.invariants import check
+from coordinator.core.state import decode_state, encode_state, new_state, project
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     Acked,

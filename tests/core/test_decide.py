@@ -8,7 +8,8 @@ import pytest
 from scenario_runner import World, spec_of
 
 from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
-from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, check, encode_state, new_state
+from coordinator.core.invariants import check
+from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, encode_state, new_state
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AckTimedOut,

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from scenario_runner import World
 
-from coordinator.core.state import State, check, decode_state, encode_state, new_state, project
+from coordinator.core.invariants import check
+from coordinator.core.state import State, decode_state, encode_state, new_state, project
 from sardonyx.core.errors import InternalError, SardonyxError
 from sardonyx.core.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import msgspec
 
 from coordinator.core.decide import replay
-from coordinator.core.state import check, project
+from coordinator.core.invariants import check
+from coordinator.core.state import project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership

@@ -23,7 +23,8 @@ import coordinator.core.changeset
 import coordinator.loop.leader
 import coordinator.loop.snapshots
 from coordinator.core import scheduling
-from coordinator.core.state import State, check
+from coordinator.core.invariants import check
+from coordinator.core.state import State
 from coordinator.daemon import Coordinator
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths

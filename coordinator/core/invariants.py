@@ -1,0 +1,115 @@
+"""The invariants of the coordinator's state: rules that hold after every event. Pure."""
+
+from __future__ import annotations
+
+from coordinator.core import peer_states
+from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, Job, State, Task, broken, expirable_jobs
+
+
+def check(state: State) -> None:
+    """Check the invariants that hold after every event. For tests and tools; it checks the whole state.
+
+    Raises:
+        InternalError: SX-INVARIANT, with the broken rule and the peer, job or task that breaks it.
+    """
+    places: dict[str, list[tuple[str, str, int]]] = {}
+    for job_name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            for peer, slot in task.peers.items():
+                places.setdefault(peer, []).append((job_name, task_name, slot))
+    for name in state.peers:
+        _check_peer(state, name, places.get(name, []))
+    for name, job in state.jobs.items():
+        _check_job(state, name, job)
+        for task_name, task in job.tasks.items():
+            _check_task(state, name, task_name, task)
+    _check_kept(state)
+
+
+def _check_peer(state: State, name: str, listed: list[tuple[str, str, int]]) -> None:
+    peer = state.peers[name]
+    found = peer.assignment
+    if peer.state not in peer_states.ASSIGNED:
+        _rule(found is None, "an idle, revoked or dead peer has no assignment", peer=name, state=peer.state)
+        return
+    _rule(found is not None, "a peer at work has exactly one assignment", peer=name, state=peer.state)
+    wanted = [(found.job, found.task, found.slot)] if found else []
+    _rule(listed == wanted, "a peer is listed on exactly the task and slot it is assigned to", peer=name)
+
+
+def _check_job(state: State, name: str, job: Job) -> None:
+    staffed = any(task.peers for task in job.tasks.values())
+    _rule(job.status == "running" or not staffed, "no peer is on a task of a job that is not running", job=name)
+    _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
+    _rule((job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
+    _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
+    _rule((job.waits_for > 0) == (job.waits_since is not None), "a job that waits knows since when", job=name)
+    _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be deleted", job=name)
+    _rule(job.purge or not job.purge_letters, "only a job that waits to be deleted gives up its letters", job=name)
+    letters = job.unclaimed_letters() if job.links == "gone" else 0
+    _rule(job.letters == letters, "a job's dead letters are those of its tasks that nobody claimed", job=name)
+    _rule(job.links != "made" or job.status != "planning", "a job whose links exist is not being planned", job=name)
+    if job.status == "completed":
+        complete = all(task.state == "complete" for task in job.tasks.values())
+        _rule(complete, "a completed job has all its tasks complete", job=name)
+    if job.status == "running":
+        _rule(job.facts is not None and job.links == "made", "a running job has its links", job=name)
+        for bound, stages in state.plans[name].graph.bound.items():
+            done = all(job.tasks[stage].state == "complete" for stage in stages)
+            _rule(
+                (job.tasks[bound].state == "complete") == done, "a bound task mirrors its stages", job=name, task=bound
+            )
+
+
+def _check_task(state: State, job: str, name: str, task: Task) -> None:
+    where = {"job": job, "task": name}
+    states = [state.peers[peer].state for peer in task.peers if peer in state.peers]
+    _rule(len(states) == len(task.peers), "every peer on a task is known", **where)
+    _rule(all(found in peer_states.ASSIGNED for found in states), "every peer on a task is at work", **where)
+    _rule(states.count("sealing") <= 1, "at most one peer of a task is sealing", **where)
+    _rule(not states or set(states) != {"waiting"}, "not all peers of a task are waiting", **where)
+    _rule((task.failures > 0) == (task.failed_at is not None), "a task that failed knows when", **where)
+    _rule((task.failures > 0) == (task.error is not None), "a task that failed knows why", **where)
+    if task.backing_off:
+        _rule(task.failures > 0, "a task that backs off has failed", **where)
+        _rule(task.state != "complete", "a complete task does not back off", **where)
+        _rule(state.jobs[job].status == "running", "a task that backs off belongs to a running job", **where)
+    _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
+    if task.peers:
+        _rule(task.state != "complete", "a complete task has no peers", **where)
+        plan = state.plans[job]
+        _rule(name in plan.stages, "a bound task has no peers", **where)
+        _rule(len(task.peers) <= plan.limit[name], "a task has no more peers than it can take", **where)
+        _rule(max(task.peers.values()) < plan.limit[name], "slots are the smallest that are free", **where)
+
+
+def _check_kept(state: State) -> None:
+    """The attributes that are not stored must follow from those that are."""
+    for where, queue in state.by_state.items():
+        wanted = sorted((p for p in state.peers if state.peers[p].state == where), key=lambda p: state.peers[p].order)
+        _rule(list(queue) == wanted, "peers are in the queue of their state, in order", state=where)
+    alive = [name for name, job in state.jobs.items() if not job.ended]
+    _rule(set(state.plans) == set(alive), "exactly the jobs that have not ended have a plan")
+    _rule(len(state.names) == len(alive), "no two jobs that have not ended share a name")
+    _rule(all(state.names.get(state.jobs[name].spec.name) == name for name in alive), "names lead to their jobs")
+    _rule(
+        all(state.jobs[name].status == "running" for name in state.jobs_with_capacity), "only running jobs are served"
+    )
+    backing_off: dict[int, list[tuple[float, str, str]]] = {}
+    for name, job in state.jobs.items():
+        for task_name, task in job.tasks.items():
+            if task.backing_off and task.failed_at is not None:
+                backing_off.setdefault(task.failures, []).append((task.failed_at, name, task_name))
+    _rule(
+        state.backing_off == {key: sorted(rows) for key, rows in backing_off.items()},
+        "tasks that back off are in their rows",
+    )
+    _rule(list(state.expirable) == expirable_jobs(state), "jobs that may expire are in the order of their end")
+    _rule(not state.purged.keys() & state.jobs.keys(), "a deleted job is unknown")
+    _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last deleted jobs are remembered")
+    _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")
+
+
+def _rule(holds: bool, rule: str, **where: object) -> None:
+    if not holds:
+        raise broken(rule, **where)
