@@ -64,15 +64,7 @@ def allowed() -> dict[tuple[PeerState, Trigger], PeerState]:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram, drawn by ``transitions``."""
-    from transitions.extensions import GraphMachine  # only the documentation draws it
+    from sardonyx.core import state_diagram  # late: only the documentation draws it
 
-    machine = GraphMachine(
-        states=list(STATES),
-        initial="idle",
-        auto_transitions=False,
-        graph_engine="mermaid",
-        transitions=[{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE],
-    )
-    machine.model_graphs[id(machine)].reset_styling()  # otherwise the initial state is drawn as the current one
-    source = str(machine.get_combined_graph().draw(None))
-    return "\n".join(line.rstrip() for line in source[source.index("stateDiagram-v2") :].splitlines())
+    transitions = [{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE]
+    return state_diagram.mermaid(STATES, transitions, "idle")
