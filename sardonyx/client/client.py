@@ -25,7 +25,6 @@ from sardonyx.client.ids import find_job, find_peer, new_id, unknown_peer
 from sardonyx.client.job_handle import CARRY_OUT, REREAD, JobHandle
 from sardonyx.client.views import (
     JobView,
-    Outside,
     PeerView,
     TaskView,
     Why,
@@ -36,7 +35,7 @@ from sardonyx.client.views import (
     task_notes,
 )
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
+from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import (
     ENDED,
     AnyEvent,
@@ -52,7 +51,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import Graph
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.core.units import duration, seconds
+from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
     from coordinator.history.replay import Decided
@@ -64,9 +63,6 @@ __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
 
 LOOK = 5.0
 """Seconds that Kafka may take to answer before row counts are shown as unknown."""
-
-LATE = 5.0
-"""Seconds after which a request that no coordinator has processed is a sign that the coordinator is stalled."""
 
 log = structlog.get_logger()
 
@@ -264,58 +260,15 @@ class Client:
             job: its id.
             look: also check whether Kafka answers, if the job needs it; this takes a few seconds if it does not.
         """
-        from coordinator.core.explain import explain
-        from coordinator.history import reader
+        from sardonyx.client.why import why
 
-        oldest = self._oldest_request()
-        submitted = job in self.submitted()
-        explanation = explain(reader.present(self.zk), job)  # after the above: a request travels from there to here
-        outside = []
-        ended = explanation.status in ENDED and all(reason.code != "topics-deleting" for reason in explanation.reasons)
-        gone = explanation.status is None and not submitted
-        if not ended and not gone and not self.led():
-            text = "no coordinator leads this deployment; start one with `sardonyx coordinator`"
-            outside.append(Outside("not-led", text))
-        elif not ended and not gone and (words := self._backlog(oldest)):
-            outside.append(Outside("backlog", words))
-        if explanation.status is None and submitted:
-            outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
-        elif look and not ended and not gone and (words := self._kafka_silent()):
-            outside.append(Outside("kafka-away", words))
-        return Why(explanation, outside)
+        return why(self, job, look=look)
 
     def led(self) -> bool:
         """Whether any coordinator runs for this deployment."""
         return bool(self.zk.children(node_paths.ELECTION))
 
     # Underneath
-
-    def _oldest_request(self) -> str | None:
-        """The path of the request that has waited longest; None if none waits."""
-        waiting = self.zk.children(node_paths.INBOX)
-        first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
-        return None if first is None else f"{node_paths.INBOX}/{first}"
-
-    def _backlog(self, oldest: str | None) -> str | None:
-        """Describe a stalled coordinator, or return None.
-
-        ``oldest`` was the oldest request a moment ago. We check that it is still queued, because its age alone is unreliable:
-        the clocks of client and server may differ.
-        """
-        stands = None if oldest is None else self.zk.last_change(oldest)
-        waits = 0.0 if stands is None else time.time() - stands[1]
-        if waits < LATE:
-            return None
-        many = len(self.zk.children(node_paths.INBOX))
-        requests = "1 request is" if many == 1 else f"{many} requests are"
-        return f"{requests} not processed, for {duration(waits)}; look at the log of the coordinator{self._leader()}"
-
-    def _leader(self) -> str:
-        """Where the coordinator that won the last election runs, in words; empty if none ever did."""
-        from sardonyx.core.events import EpochNote
-
-        data = self.zk.read(node_paths.EPOCH)
-        return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
 
     def is_gone(self, job: str) -> bool:
         """Whether a job is nowhere: neither asked for, nor in the tree, nor known after all that is logged.
@@ -345,21 +298,6 @@ class Client:
                 continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
             else:
                 return
-
-    def _kafka_silent(self) -> str | None:
-        """Why Kafka does not answer; None if it does, or if no address is configured."""
-        from queues.connectivity import reach_kafka
-
-        if not self.settings.kafka.bootstrap_servers:
-            return None
-        quick = self.settings.kafka.model_copy(
-            update={"connect_timeout": min(LOOK, self.settings.kafka.connect_timeout)}
-        )
-        try:
-            reach_kafka(self.settings.model_copy(update={"kafka": quick}))
-        except SetupError as error:
-            return f"{error.message}: {error.cause}"
-        return None
 
     def _since(self, notes: dict[str, PeerNote]) -> dict[str, float]:
         """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from queues.dead_letters import FORMAT, FORMATS, Letter, told
-from sardonyx.client.ids import job_gone, new_id
+from sardonyx.client import letter_claims
+from sardonyx.client.ids import new_id
 from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.letter_claims import Claim, Claims
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, encode_event, kind_of
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.failpoints import failpoint
-from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Append, Check, SetIf
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
@@ -32,27 +31,6 @@ if TYPE_CHECKING:
 
 LETTERS = "letters"
 """Name of the input task that a redo reads its letters with, if the job has no task of that name."""
-
-
-class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Letters that were handed to a new job, or dropped."""
-
-    job: str
-    """Id of the new job; of dropped letters a unique name for the claim."""
-    start: int
-    end: int
-    """The offset after the last one."""
-    dropped: bool = False
-
-
-class Claims(msgspec.Struct, frozen=True):
-    """``/redo/<job>.<task>``."""
-
-    next: int = 0
-    """The first offset that no claim covers."""
-    claims: list[Claim] = []
-    letters: int = 0
-    """How many letters the claims cover."""
 
 
 class Pile(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +141,7 @@ class DeadLetters:
             yield from self._letters(name, each, topic)
 
     def _letters(self, job: str, task: str, topic: str, first: int = 0) -> Generator[Stored, None, None]:
-        claims = self._claims(job, task)[0].claims
+        claims = letter_claims.read(self._zk, job, task)[0].claims
         with closing(self._read(topic, first)) as messages:
             for message in messages:
                 letter, offset = told(message), message.offset()
@@ -243,7 +221,7 @@ class DeadLetters:
         topic = self._topic(job, task)
         redo_id = new_id(f"{spec.name[:40]}-redo")
         while True:
-            claims, version = self._claims(job, task)
+            claims, version = letter_claims.read(self._zk, job, task)
             if any(claim.job == redo_id for claim in claims.claims):  # by a transaction whose reply was lost
                 return JobHandle(self._client, redo_id)
             end, count = self._after_last(topic, claims.next)
@@ -253,7 +231,7 @@ class DeadLetters:
             claim = Claim(redo_id, claims.next, end)
             self._code(again, mended)
             claimed = Claims(end, [*claims.claims, claim], claims.letters + count)
-            if self._commit(job, task, claimed, version, again):
+            if letter_claims.commit(self._zk, job, task, claimed, version, again):
                 return JobHandle(self._client, redo_id, again)
 
     def drop_each(self, job: str, task: str | None = None) -> Iterator[tuple[str, int]]:
@@ -286,14 +264,16 @@ class DeadLetters:
         topic = self._topic(job, task)
         name, asked = new_id("drop"), 0
         while True:
-            claims, version = self._claims(job, task)
+            claims, version = letter_claims.read(self._zk, job, task)
             if any(claim.job == name for claim in claims.claims):  # by a transaction whose reply was lost
                 return asked
             end, asked = self._after_last(topic, claims.next)
             if not asked:
                 return 0
             claim = Claim(name, claims.next, end, dropped=True)
-            if self._commit(job, task, Claims(end, [*claims.claims, claim], claims.letters + asked), version):
+            if letter_claims.commit(
+                self._zk, job, task, Claims(end, [*claims.claims, claim], claims.letters + asked), version
+            ):
                 return asked
 
     def _waiting(self, job: str, task: str | None) -> list[Pile]:
@@ -301,41 +281,6 @@ class DeadLetters:
         if task is not None:
             self._topic(self._client.job(job).id, task)
         return [pile for pile in self.piles(job) if pile.waiting and task in (None, pile.task)]
-
-    def _commit(self, job: str, task: str, claims: Claims, version: int | None, spec: JobSpec | None = None) -> bool:
-        """Claim, and submit the job if there is one.
-
-        Returns:
-            False if it was not done, or the outcome is unknown: then the claims tell.
-        """
-        from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
-
-        requests: list[Append] = []
-        events: list[JobSubmitted | LettersClaimed] = [] if spec is None else [JobSubmitted(job=spec.name, spec=spec)]
-        for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters)]:
-            request = encode_event(event)
-            if len(request) > ENTRY_LIMIT:
-                self._zk.request(event)  # raises: it says what is too large
-            requests.append(Append(node_paths.inbox_prefix(kind_of(event), self._zk.runtime.token()), request))
-        path, data = node_paths.redo(job, task), msgspec.json.encode(claims)
-        failpoint("redo-claim")
-        try:
-            self._zk.commit(
-                [
-                    Check(node_paths.job_status(job)),  # or the claim would outlive the job
-                    Create(path, data) if version is None else SetIf(path, data, version),
-                    *requests,
-                ]
-            )
-        except TransactionFailed:
-            if self._zk.read(node_paths.job_status(job)) is None:
-                raise job_gone(job) from None
-            return False
-        except OutcomeUnknown:
-            self._zk.sync()
-            return False
-        failpoint("redo-claimed")
-        return True
 
     def _code(self, spec: JobSpec, mended: LoadedJob | None) -> None:
         """Write the code again, so that the coordinator does not remove it before the new job names it."""
@@ -381,12 +326,8 @@ class DeadLetters:
             end, count = message.offset() + 1, count + 1
         return end, count
 
-    def _claims(self, job: str, task: str) -> tuple[Claims, int | None]:
-        found = self._zk.read_version(node_paths.redo(job, task))
-        return (Claims(), None) if found is None else (msgspec.json.decode(found[0], type=Claims), found[1])
-
     def _pile(self, job: str, task: str, topic: str) -> Pile:
-        claims, _ = self._claims(job, task)
+        claims, _ = letter_claims.read(self._zk, job, task)
         dropped = [range(claim.start, claim.end) for claim in claims.claims if claim.dropped]
         first = last = None
         count = waiting = gone = 0

@@ -16,7 +16,6 @@ from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership, identity
 from coordinator.loop.leader import Leader
 from coordinator.loop.log_writer import PendingEntry, append
-from sardonyx.client import client as client_module
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
@@ -365,7 +364,7 @@ def test_a_coordinator_that_stands_and_does_nothing_is_told(
         return [reason["code"] for reason in why["outside"]]
 
     assert codes() == ["submitted"]
-    monkeypatch.setattr(client_module, "LATE", 0.0)
+    monkeypatch.setattr("sardonyx.client.why.LATE", 0.0)
     assert codes() == ["backlog", "submitted"]
     told = sardonyx("job", "explain", "one").stdout
     assert "1 request is not processed" in told
