@@ -13,8 +13,6 @@ import contextlib
 import math
 import os
 import threading
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ import msgspec
 import structlog
 
 from sardonyx.client.ids import find_job, find_peer, new_id, unknown_peer
-from sardonyx.client.job_handle import CARRY_OUT, REREAD, JobHandle
+from sardonyx.client.job_handle import CARRY_OUT, JobHandle
 from sardonyx.client.views import (
     JobView,
     PeerView,
@@ -34,6 +32,7 @@ from sardonyx.client.views import (
     peer_view,
     task_notes,
 )
+from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import (
@@ -51,7 +50,6 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import Graph
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
     from coordinator.history.replay import Decided
@@ -234,7 +232,8 @@ class Client:
             )
         first = last(self.zk) + 1
         self.zk.request(Evicted(peer=name))
-        self.await_node(
+        await_node(
+            self.zk,
             node_paths.peer_state(name),
             lambda data: data is None or msgspec.json.decode(data, type=PeerNote).state == "revoked",
             timeout,
@@ -305,25 +304,6 @@ class Client:
 
         known = reader.present(self.zk).peers
         return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
-
-    def await_node(
-        self, path: str, done: Callable[[bytes | None], bool], timeout: float | str | None, late: Interrupted
-    ) -> None:
-        """Wait until a node's data (None: it is gone) are as they are to be. Raises ``late`` if they are not in time."""
-        changed = threading.Event()
-        deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
-
-        def wake(_event: object) -> None:  # one and the same each time: kazoo keeps every watch that is another one
-            changed.set()
-
-        while True:
-            changed.clear()
-            if done(self.zk.read(path, watch=wake)):
-                return
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise late
-            changed.wait(min(left, REREAD))
 
     def _loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
         from sardonyx.job.load import LoadedJob, load

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sardonyx.client import waiting
 from sardonyx.client.ids import job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, waiting_for
 from sardonyx.core import node_paths
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.zookeeper.session import ZooKeeperSession
 
-REREAD = 5.0
-"""Seconds after which a status is read again even if no watch has fired."""
 CARRY_OUT = 15.0
 """Seconds that the coordinator may take to process a request."""
 TAKE_IN = 3.0
@@ -181,7 +180,8 @@ class JobHandle:
             kept = 0 if data is None or with_dead_letters else msgspec.json.decode(data, type=JobNote).letters
             return data is None or kept > 0
 
-        self._client.await_node(
+        waiting.await_node(
+            self._client.zk,
             node_paths.job_status(self.id),
             done,
             timeout,
@@ -251,17 +251,17 @@ class JobHandle:
 
         While there is none, the job is looked for every ``REREAD`` seconds, and at once if there was one before.
         """
-        interval = REREAD if interval is None else interval
+        interval = waiting.REREAD if interval is None else interval
         wait = None if timeout is None else seconds(timeout)
         deadline = None if wait is None else time.monotonic() + wait
-        look_at = time.monotonic() + REREAD
+        look_at = time.monotonic() + waiting.REREAD
         while True:
             note = self._note(watch=True)
             if note is not None:
                 look_at = 0.0
             elif time.monotonic() >= look_at:
                 self._sought(note)
-                look_at = time.monotonic() + REREAD
+                look_at = time.monotonic() + waiting.REREAD
             yield note
             if note is not None and note.status in ENDED:
                 return

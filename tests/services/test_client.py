@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from sardonyx import Job, blackhole, generator, kafka
-from sardonyx.client import client, job_handle
+from sardonyx.client import client
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError
@@ -94,7 +94,7 @@ def test_a_job_without_peers_runs_and_waits_until_it_is_killed(connected: Client
 @pytest.mark.usefixtures("coordinator")
 def test_waiting_is_woken_by_a_watch(connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a job is told by ZooKeeper, not found by asking again: asking again is an hour away here."""
-    monkeypatch.setattr(job_handle, "REREAD", 3600.0)
+    monkeypatch.setattr("sardonyx.client.waiting.REREAD", 3600.0)
     handle = connected.submit(tiny())
     ends: list[BaseException] = []
 

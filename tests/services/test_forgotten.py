@@ -11,11 +11,11 @@ import pytest
 from coordinator.core import changeset
 from coordinator.loop.election import Leadership
 from coordinator.loop.log_writer import PendingEntry, append
-from sardonyx.client import client as client_module
-from sardonyx.client import job_handle
 from sardonyx.client.client import Client
 from sardonyx.client.dead_letters import redo_spec
+from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.views import JobView
+from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobKilled, JobPurged, JobSubmitted
@@ -130,7 +130,7 @@ def test_waiting_for_a_job_that_was_forgotten_ends(
         kept, fresh = client.job("one"), client.job("one")
         assert kept.status().ended
         client.job("one").purge()
-        monkeypatch.setattr(job_handle, "REREAD", 0.2)
+        monkeypatch.setattr("sardonyx.client.waiting.REREAD", 0.2)
         asked: list[Callable[[], object]] = [
             kept.status,
             kept.await_completion,
@@ -148,9 +148,9 @@ def test_waiting_for_a_submission_that_cannot_be_read_ends(
     settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nobody leads it may still come to something; a leader leaves it out, and then there is nothing to wait for."""
-    monkeypatch.setattr(job_handle, "REREAD", 0.2)
+    monkeypatch.setattr("sardonyx.client.waiting.REREAD", 0.2)
     with Client(settings=settings) as client:
-        waiting = job_handle.JobHandle(client, "bad-aaaaaa", SPEC)
+        waiting = JobHandle(client, "bad-aaaaaa", SPEC)
         zk.create(f"{node_paths.INBOX}/submit-{'0' * 32}-0000000000", b"not json")
         with coordinator(settings):
             until(lambda: not zk.children(node_paths.INBOX), what="the submission to be left out")
@@ -169,10 +169,10 @@ def test_a_job_between_log_and_tree_is_not_gone(settings: Settings, leader: Lead
 
 def test_waiting_for_a_node_leaves_one_watch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is read again meanwhile: kazoo keeps each watch that is another one until it fires."""
-    monkeypatch.setattr(client_module, "REREAD", 0.01)
+    monkeypatch.setattr("sardonyx.client.waiting.REREAD", 0.01)
     with Client(settings=settings) as client:
         late = Interrupted("SX-JOB-PURGE-PENDING", "late")
         with pytest.raises(Interrupted):
-            client.await_node(node_paths.EPOCH, lambda _: False, "200 ms", late)
+            await_node(client.zk, node_paths.EPOCH, lambda _: False, "200 ms", late)
         (watches,) = client.zk.client._data_watchers.values()
         assert len(watches) == 1

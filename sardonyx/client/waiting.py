@@ -1,0 +1,42 @@
+"""Waits for what a coordinator is to write in ZooKeeper."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sardonyx.core.errors import Interrupted
+from sardonyx.core.units import seconds
+
+if TYPE_CHECKING:
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+REREAD = 5.0
+"""Seconds after which a node is read again although its watch did not fire."""
+
+
+def await_node(
+    zk: ZooKeeperSession,
+    path: str,
+    done: Callable[[bytes | None], bool],
+    timeout: float | str | None,
+    late: Interrupted,
+) -> None:
+    """Wait until a node's data (None: it is gone) are as they are to be. Raises ``late`` if they are not in time."""
+    changed = threading.Event()
+    deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
+
+    def wake(_event: object) -> None:  # one and the same each time: kazoo keeps every watch that is another one
+        changed.set()
+
+    while True:
+        changed.clear()
+        if done(zk.read(path, watch=wake)):
+            return
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise late
+        changed.wait(min(left, REREAD))
