@@ -167,7 +167,7 @@ class TaskLoop:
         """Go on with a new producer and consumer. While Kafka is away that is no failure: it keeps what it holds."""
         self._handle.check()
         try:
-            reach_kafka(self._work.settings)
+            reach_kafka(self._work.settings, explain=False)
             if self.session.store is not None:
                 self.session.store.reach()
         except SetupError as away:

@@ -38,7 +38,9 @@ class TaskRunner(Protocol):
     """How a virtual peer runs a task. Called from the peer's own thread, :meth:`work` from the task's."""
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Any:
-        """Get everything ready before the peer accepts the task. Any error but RunnerLost makes the peer decline it."""
+        """Get everything ready before the peer accepts the task. An error makes the peer decline it, except RunnerLost and
+        those of the session.
+        """
 
     def work(self, prepared: Any, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         """Work, in a thread of its own, until the assignment is revoked or drained. Report to the coordinator.
@@ -141,8 +143,8 @@ class VirtualPeer:
             self._machine.fire("stop")
         except Exception as error:
             log.error("peer_session_abandoned", exc_info=error)
+            self._broke()  # first: the task that ends with "stop" may take its time
             self._machine.fire("stop")
-            self._broke()
         finally:
             self._end_task()
 
@@ -152,7 +154,7 @@ class VirtualPeer:
         While ZooKeeper is away the peer goes on waiting: the session may outlive that, and the pulse with it.
         """
         self._wake.clear()
-        if self._session_over:
+        if self._session_over or (self._leave_asked and self._machine.state == "registering"):
             self._machine.fire("stop")
             return
         try:

@@ -141,8 +141,8 @@ def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[
 
 
 def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
-    """Those of the groups that exist, once nobody is a member of any of them."""
-    deadline = time.monotonic() + CALL
+    """Those of the groups that exist, once none of them has a member."""
+    deadline, pause = time.monotonic() + CALL, 0.1
     while True:
         states = {group: state for group, state in _group_states(settings).items() if group in wanted}
         busy = sorted(group for group, state in states.items() if state in _MEMBERS)
@@ -155,7 +155,8 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
                 cause="a peer has not left the group yet, or it died and the broker still waits for it",
                 fix="wait until the session timeout of the consumers has passed, or stop the peers that still run",
             )
-        time.sleep(0.2)
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
 
 
 def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:

@@ -32,14 +32,20 @@ def check_reachable(settings: Settings) -> None:
     reach_kafka(settings)
 
 
-def reach_kafka(settings: Settings) -> int:
+def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
     """Ask for the cluster's metadata; gives the number of brokers.
+
+    Args:
+        settings: where Kafka is.
+        explain: ask the network why, if Kafka does not answer. This takes up to a second for each of three addresses, and
+            longer while DNS is away.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE`` with the address and how long it waited; ``SX-CONFIG-VALUE`` when librdkafka
             does not take one of its settings.
     """
     started = time.monotonic()
+    servers = settings.kafka.bootstrap_servers or ""
     heard = Collected(_DECORATION)
     try:
         return kafka_brokers(settings.kafka.client(), timeout=settings.kafka.connect_timeout, logger=heard.logger)
@@ -52,7 +58,16 @@ def reach_kafka(settings: Settings) -> int:
                 cause="keys below kafka. with a dot of their own go to librdkafka as they are",
                 fix="see librdkafka's list of configuration properties for names and values",
             ) from error
-        raise kafka_unreachable(settings, started, heard.most() or reason.str()) from error
+        cause = heard.most() or reason.str()
+        if explain:
+            raise kafka_unreachable(settings, started, cause) from error
+        raise SetupError(
+            "SX-KAFKA-UNREACHABLE",
+            f"Kafka at {servers} did not answer (waited {time.monotonic() - started:.1f} s).",
+            cause=cause,
+            fix="Check that the brokers run.",
+            where={"kafka": servers},
+        ) from error
 
 
 def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:

@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import topics
+from queues.admin_client import admin_client
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
@@ -135,7 +136,7 @@ def sizes(settings: Settings) -> dict[str, list[int]]:
     """
     found = {topic: known for topic, known in topics(settings).items() if not topic.startswith("__")}
     places = [TopicPartition(topic, partition) for topic, known in found.items() for partition in known]
-    admin = AdminClient(_client(settings))
+    admin = admin_client(settings)
     spec = {end: {TopicPartition(place.topic, place.partition): end for place in places} for end in ENDS}
     try:
         first, last = (

@@ -36,6 +36,7 @@ from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, wrong_result
 from spark_tasks.isolate import DataFault, search
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
+from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
 from spark_tasks.slices import DealtOut, ReadThere, Slices, UnevenSplits
 from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
@@ -169,7 +170,7 @@ class TaskFunction:
         self._worked = 0.0
         if self._takes == "dataframe":
             tables, bad = self._as_dataframe(table)
-            bad_rows = table.take(pa.array([each.index for each in bad], pa.int64())) if bad else None
+            bad_rows = rows_at(table, [each.index for each in bad]) if bad else None
             return self._applied(tables, bad, bad_rows)
         # Rows of a key stay together.
         cut = [table] if self._task.group_by and not self._by_record else self._cut(table)
@@ -282,7 +283,7 @@ class TaskFunction:
         for attempt, left in self._again(lambda: [n for n, one in given.items() if one.bad]):
             if attempt == 1:  # that was the run of the whole
                 continue
-            item = Slice(to_buffer(bad_rows.take(pa.array(left))), True, attempt - 1)
+            item = Slice(to_buffer(rows_at(bad_rows, left)), True, attempt - 1)
             given.update(zip(left, self._run(run_each, [item])[0], strict=True))
         still = [n for n in given if given[n].bad]
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in still]
@@ -290,7 +291,7 @@ class TaskFunction:
             raise _error_of(bad[0])
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
-        return tables, bad, bad_rows.take(pa.array(still, pa.int64()))
+        return tables, bad, rows_at(bad_rows, still)
 
     def _as_dataframe(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of a DataFrame: the whole batch is run again, and then halved by Spark jobs, some at a time."""

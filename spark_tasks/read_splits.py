@@ -81,8 +81,10 @@ def shared_out(connector: SplitInput, splits: Sequence[Split], workers: int) -> 
         divided: Sequence[dict[str, Any]] | None = [split.data]
         if each > 1:
             divided = connector.divide(split.data, each) if isinstance(connector, DivisibleInput) else None
-        if divided is None:
+        if not divided:
             return None
+        if len(divided) < each and (split.rows or 0) // len(divided) > 2 * max(SMALLEST_SLICE, known // wanted):
+            return None  # one part has so many rows that one core would work on them alone
         parts += [Part(number, data) for data in divided]
         sizes += [(1.0 if split.rows is None else split.rows) / len(divided)] * len(divided)
     total = sum(sizes) or 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +22,14 @@ Record = dict[str, Any]
 
 class UnfitColumn(ValueError):
     """The values of a column have no common Arrow type; says which column and why."""
+
+
+def rows_at(table: pa.Table, indexes: Sequence[int]) -> pa.Table:
+    """The rows at these places, in this order."""
+    try:
+        return table.take(pa.array(indexes, pa.int64()))
+    except pa.ArrowNotImplementedError:  # pyarrow cannot take rows of string_view and binary_view columns
+        return pa.concat_tables([table.slice(0, 0), *(table.slice(index, 1) for index in indexes)])
 
 
 def to_records(table: pa.Table) -> list[Record]:

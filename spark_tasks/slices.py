@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
 from spark_tasks.read_splits import Part
+from spark_tasks.records import rows_at
 from spark_tasks.worker import Done, ReadAndDone, Share, Slice, read_and_run, run
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -138,4 +139,4 @@ def _starts(rows: Sequence[int]) -> list[int]:
 
 
 def _taken(table: pa.Table, done: Done) -> pa.Table:
-    return table.take(pa.array([bad.index for bad in done.bad], pa.int64()))
+    return rows_at(table, [bad.index for bad in done.bad])

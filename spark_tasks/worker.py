@@ -21,7 +21,7 @@ from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
-from spark_tasks.records import Record, UnfitColumn, to_records, to_table
+from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
 USER_ERRORS = (Exception, SystemExit)
@@ -123,7 +123,7 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
     if done.fault is not None and share.keep:
         kept = to_buffer(table)
     elif done.bad:
-        kept = to_buffer(table.take(pa.array([bad.index for bad in done.bad])))
+        kept = to_buffer(rows_at(table, [bad.index for bad in done.bad]))
     return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, kept)
 
 

@@ -6,6 +6,7 @@ up, and only to word the error.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from typing import Literal, NamedTuple
@@ -42,7 +43,7 @@ def why_unreachable(service: str, addresses: str, setting: str, waited: float, o
         waited: seconds that the caller has waited for an answer.
         origin: where that setting came from.
     """
-    found = [_probe(*_split(address)) for address in addresses.partition("/")[0].split(",")[:_PROBED]]
+    found = [_probe(*_split(address, _PORTS.get(service, 0))) for address in _listed(addresses)[:_PROBED]]
     reason, cause = max(found, key=lambda each: _RANK.index(each[0]))
     where = f"{service} at {addresses}"
     if reason == "unresolvable":
@@ -70,9 +71,20 @@ def why_unreachable(service: str, addresses: str, setting: str, waited: float, o
 _RANK: tuple[Reason, ...] = ("unresolvable", "refused", "silent")
 
 
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.strip().rpartition(":")
-    return host.strip("[]"), int(port) if port.isdigit() else 0
+_PORTS = {"Kafka": 9092, "ZooKeeper": 2181}
+"""Ports that the client libraries use where an address names none."""
+
+
+def _listed(addresses: str) -> list[str]:
+    """The single addresses, without the protocol in front of one (Kafka) and the path after the last (ZooKeeper)."""
+    return [each.partition("://")[2] or each for each in re.sub(r"(?<![:/])/[^/,].*$", "", addresses).split(",")]
+
+
+def _split(address: str, default: int) -> tuple[str, int]:
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not port.isdigit():
+        host, port = address.strip(), str(default)
+    return host.strip("[]"), int(port)
 
 
 def _probe(host: str, port: int) -> tuple[Reason, str]:

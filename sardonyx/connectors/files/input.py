@@ -151,7 +151,7 @@ class FilesInput:
         return [Split({**data, "start": at, "end": min(at + self._split_size, size)}) for at in starts], columns
 
     def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]] | None:
-        """A piece as smaller ranges of bytes, or of Parquet row groups. None: the file can only be read as a whole."""
+        """A piece as smaller ranges of bytes, or of Parquet row groups. None: the file cannot be divided."""
         if "start" not in data:
             return [data] if data["size"] < SMALLEST_PART else None
         start, end = data["start"], data["end"]

@@ -10,7 +10,7 @@ What must be durable before what, for a batch that read each of its partitions f
    have overtaken. So that this is not lost if the peer dies before, it is kept beside E in the column ``owed``.
 
 A peer that gets a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
-else, steps 3 and 4 were torn apart: the next commit says what is outbox, once, and brings Kafka's position up.
+else, steps 3 and 4 were torn apart: the next commit writes what the column holds, once, and brings Kafka's position up.
 ``docs/connectors.md`` goes through every way in which two peers can be at it at once.
 
 The table of positions is kept: a peer that was stopped in its first batch must find, when it wakes up, that it is late. Rows of
