@@ -1,8 +1,8 @@
-"""When a peer daemon's process looks for garbage: at the end of batches, instead of whenever many objects were made.
+"""When a peer daemon's process collects garbage: at the end of batches, not whenever it has made many objects.
 
-A batch is made of tens of thousands of objects that wait side by side with those of other peers. To look at all of them again
-and again, as Python does by itself, took a fifth of the processor. But it must be done: what py4j holds in Spark's JVM, whole
-batches among it, is let go only with its Python object, and these stand in cycles.
+A batch consists of tens of thousands of objects, and the batches of several peers wait in memory together. Python's default
+policy scans all of them again and again, which took a fifth of the processor. The process must still collect. Spark's JVM
+keeps what py4j refers to, including whole batches, until Python frees the py4j object. Those objects are in reference cycles.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import gc
 import time
 
 _BY_ITSELF = (100_000, 20, 100)
-"""What is left to Python, as ``gc.set_threshold`` takes it."""
+"""Thresholds for Python's automatic collection, as ``gc.set_threshold`` takes them."""
 
 _ALL = 5.0
-"""Seconds after which all of it is looked at; what came since the batch before, with each batch."""
+"""Seconds between full collections. Each batch collects only the objects made since the batch before it."""
 
 _last = time.monotonic()
 
 
 def seldom() -> None:
-    """From here on; what was imported by now is never looked at again."""
+    """Collect rarely from now on. The collector never scans again the objects that exist now, such as imported modules."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_BY_ITSELF)
 
 
 def after_batch() -> bool:
-    """From any thread, when a batch has been through Spark. Gives whether all was looked at, which is once in a while."""
+    """Collect after Spark has processed a batch; any thread may call it. Returns whether this was a full collection."""
     global _last  # noqa: PLW0603 - there is one collector in a process
     now = time.monotonic()
     if now - _last > _ALL:

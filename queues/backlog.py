@@ -1,7 +1,7 @@
-"""How much of a link is unread, and for how long, from what a short look at it shows. Pure.
+"""How many records of a link are unread, and for how long, estimated from a short scan. Pure.
 
-Offsets do not tell it: the ends of transactions and aborted records take some too, and a message of an internal link holds many
-rows. So what stands first is looked at, and of what lies behind that it is said how well it is known (:data:`Precision`).
+Offsets alone do not give the number. Transaction markers and aborted records use offsets too, and a message of an internal
+link holds many rows. So we scan the first unread messages and estimate the rest. :data:`Precision` says how good the number is.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ Precision = Literal["exact", "at-most", "estimate", "unknown"]
 
 
 class PartitionScan(NamedTuple):
-    """What was seen of one partition from its committed position on, in offsets."""
+    """What the scan of one partition found from the committed position on, in offsets."""
 
     start: int
     """The committed position."""
     end: int
-    """Behind the last offset that counts and that a reader could have by now."""
+    """The offset after the last one that counts and that a reader could have read by now."""
     reached: int
-    """Behind the last one looked at; ``end`` when it is known that no more records stand before that."""
+    """The offset after the last one scanned. It is ``end`` once we know that no more records come before ``end``."""
     records: int = 0
-    """In what was looked at."""
+    """Number of records in the scanned part."""
     since: float | None = None
-    """Since when the first of them waits, in seconds since 1970."""
+    """When the first of these records began to wait, in seconds since 1970."""
 
     @property
     def left(self) -> int:
-        """Offsets that were not looked at."""
+        """Number of offsets that the scan did not reach."""
         return max(self.end - self.reached, 0)
 
 
 class Backlog(NamedTuple):
-    """What of a link is unread. ``seconds``: how long the oldest record of it has waited; None: not known."""
+    """The unread part of a link. ``seconds`` is how long its oldest record has waited; None means unknown."""
 
     records: int | None = None
     precision: Precision = "unknown"
@@ -47,15 +47,15 @@ NO_BACKLOG = Backlog(0, "exact", 0.0)
 
 
 def unscanned(number: int, facts: LinkFacts, position: Position | None, end: int) -> PartitionScan:
-    """What a reader has still before it in a partition, nothing of it looked at yet.
+    """The part of a partition that its reader has not read, before any of it is scanned.
 
     Args:
-        number: of the partition.
-        facts: of the link.
-        position: what the reader has committed there.
-        end: the offset behind everything that is decided.
+        number: the partition's number.
+        facts: the facts of the link.
+        position: the position that the reader committed there.
+        end: the offset after everything that is committed or aborted.
     """
-    planned = number < facts.partitions  # one that was added to a user's topic since is read whole, or not at all
+    planned = number < facts.partitions  # a partition added to the topic later is read whole or not at all
     begin = facts.start[number] if facts.start and planned else 0
     start = begin if position is None else position.offset
     if facts.end is not None:
@@ -66,14 +66,14 @@ def unscanned(number: int, facts: LinkFacts, position: Position | None, end: int
 def estimate_backlog(
     seen: Sequence[PartitionScan], now: float, *, blocks: bool, counted: int | None = None, most: int | None = None
 ) -> Backlog:
-    """Put what was seen of a link's partitions together.
+    """Combine the scans of a link's partitions.
 
     Args:
-        seen: one for each partition.
+        seen: one scan for each partition.
         now: seconds since 1970.
         blocks: whether a message may hold many rows; otherwise it is one record.
-        counted: how many records are unread, where the counts of writer and reader tell.
-        most: that they are no more than that, where the counts tell only this.
+        counted: the number of unread records, if the counts of the writer and the reader give it.
+        most: an upper bound on that number, if the counts give only a bound.
     """
     records, precision = (counted, "exact") if counted is not None else _estimated(seen, most, blocks=blocks)
     if records == 0:
@@ -91,7 +91,7 @@ def _estimated(seen: Sequence[PartitionScan], most: int | None, *, blocks: bool)
     if not blocks:
         return records + left, "at-most"
     looked = sum(each.reached - each.start for each in seen)
-    if not records:  # nothing to reckon with: no answer, or nothing but sentinels so far
+    if not records:  # no basis for an estimate: no answer, or only sentinels so far
         return (None, "unknown") if most is None else (most, "at-most")
     estimate = records + round(left * records / looked)
     return estimate if most is None else max(records, min(estimate, most)), "estimate"

@@ -1,4 +1,4 @@
-"""What a task's group has committed, as its broker tells it."""
+"""The positions that a task's group has committed, as the broker reports them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sardonyx.core.positions import Partition, Position
 Recover = Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Recovered]]
 
 _PATIENCE = 10.0
-"""Seconds that the broker has to tell committed positions, and a group's coordinator to be found."""
+"""Seconds that the broker has to report committed positions, and that finding a group's coordinator may take."""
 
 _ASK_AGAIN = 0.1
 ELSEWHERE = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
-"""Names of the errors that a broker gives while another one, or itself in a moment, takes the group over. It is asked again."""
+"""Names of the errors that a broker gives while it, or another broker, takes the group over. We ask again after them."""
 
 _UNDECIDED = (
     "longer than a transaction may stand open: another peer of the task holds its group up, or the broker has lost the end "
@@ -26,30 +26,30 @@ _UNDECIDED = (
 
 
 class ReaderLost(Exception):
-    """The consumer is of no more use; a new one takes over from the committed positions."""
+    """The consumer cannot be used any more. A new one continues from the committed positions."""
 
 
 class NotLetIn(ReaderLost):
-    """The group has not answered the consumer that would join: another one may have more luck, as often as it takes."""
+    """The group did not answer the consumer that tried to join. The caller retries with new consumers until one joins."""
 
 
 def committed(
     consumer: Consumer, wanted: list[TopicPartition], transaction_timeout: float
 ) -> list[tuple[Partition, Position | None]]:
-    """The positions of ``wanted`` in the group of a reader's consumer; None where there is none yet.
+    """The positions that the consumer's group has committed for ``wanted``; None for a partition that has none yet.
 
     Args:
-        consumer: of that group.
-        wanted: partitions.
-        transaction_timeout: seconds that a transaction may stand open.
+        consumer: a consumer of that group.
+        wanted: the partitions.
+        transaction_timeout: seconds that a transaction may stay open.
 
     Raises:
-        ReaderLost: the broker did not tell.
+        ReaderLost: the broker did not report the positions.
     """
-    # Positions in a dead peer's open transaction are only told once that has timed out.
+    # The broker reports positions in a dead peer's open transaction only after that transaction has timed out.
     found = ask(consumer, wanted, _PATIENCE + transaction_timeout, _PATIENCE)
     if isinstance(found, KafkaError):
-        # Nothing may be done about it here: whoever decides for the broker loses records, or doubles them.
+        # We must not decide in the broker's place: that would lose or duplicate records.
         undecided = f" for {_UNDECIDED}" if found.code() == KafkaError._TIMED_OUT else ""
         raise ReaderLost(f"the broker did not tell the committed positions{undecided}: {found}")
     return found
@@ -60,17 +60,17 @@ def starting_points(
 ) -> dict[Partition, StartingPoint]:
     """Where reading of each partition begins.
 
-    Kafka is asked first. Once it has answered, a former holder of a partition can move it only in the output that keeps
-    positions; the compare-and-set of our next batch will find that it has.
+    We ask Kafka first. After its answer, a former holder of a partition can move the position only in an output that keeps
+    positions. The compare-and-set of our next batch then detects the move.
 
     Args:
-        consumer: of the group.
-        wanted: partitions.
+        consumer: a consumer of the group.
+        wanted: the partitions.
         transaction_timeout: seconds that a transaction may stay open.
-        recover: of an output that keeps positions itself: where partitions stand there, given what Kafka has just said.
+        recover: for an output that keeps positions itself: returns its positions, given those that Kafka reported.
 
     Raises:
-        ReaderLost: the broker did not tell; whatever ``recover`` raises.
+        ReaderLost: the broker did not report the positions. Errors of ``recover`` pass through.
     """
     told = dict(committed(consumer, wanted, transaction_timeout)) if wanted else {}
     kept = recover(told) if recover is not None and told else {}
@@ -84,8 +84,9 @@ def starting_points(
 def ask(
     consumer: Consumer, wanted: list[TopicPartition], timeout: float, patience: float
 ) -> list[tuple[Partition, Position | None]] | KafkaError:
-    """What the consumer's group has committed, or why that was not told in ``timeout`` seconds, and while nobody took the group
-    over in ``patience``.
+    """The positions that the consumer's group has committed, or the error that prevented an answer.
+
+    One request may take ``timeout`` seconds. While brokers hand the group over, we ask again for ``patience`` seconds.
     """
     deadline = time.monotonic() + patience
     while True:

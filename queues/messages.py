@@ -1,4 +1,4 @@
-"""What is written to Kafka, and what its headers say. Pure: who makes or reads messages needs no client."""
+"""The messages that we write to Kafka, and their headers. Pure: code that makes or reads messages needs no client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
 
 DUE_HEADER = "sx-due"
-"""On splits of a paced input: from when on they may be read, in seconds since 1970, by the clock of whoever reads."""
+"""On splits of a paced input: the earliest time to read them, in seconds since 1970, by the reader's clock."""
 
 SENTINEL_HEADER = "sx-sentinel"
 """On a sentinel: its uuid. Such a message holds no rows."""
@@ -22,7 +22,7 @@ LINK_HEADER = "sx-link"
 
 
 class Outgoing(NamedTuple):
-    """One message to be written. ``partition`` -1: Kafka's partitioner chooses by the key."""
+    """One message to write. With ``partition`` -1, Kafka's partitioner chooses the partition by the key."""
 
     topic: str
     value: bytes | None
@@ -32,9 +32,9 @@ class Outgoing(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Many records for one topic of a user's, each with its key, which Kafka's partitioner goes by.
+    """Many records for one of the user's topics. Kafka's partitioner chooses each record's partition by its key.
 
-    Apart from :class:`Outgoing` because there are so many of them: an object for each would cost more than sending it.
+    This is a class apart from :class:`Outgoing` because an object for each record would cost more than sending the record.
     """
 
     topic: str
