@@ -1,8 +1,8 @@
 """Writing a task's results: one sink for each place they go to.
 
-A sink turns what came of a batch into messages for its transaction: of the results, or of the records that failed, those
-that go its way. What cannot be part of a Kafka transaction (a file) is written aside first, listed by a message in the
-transaction, and made visible after it.
+A sink selects the results or failed records of a batch that go its way and turns them into messages for the transaction.
+A file cannot be part of a Kafka transaction. So the sink stages it first, lists it in a message of the transaction, and
+publishes it after the commit.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Sink(Protocol):
         ...
 
     def committed(self) -> None:
-        """The transaction with these messages is committed: make visible what was written aside."""
+        """The transaction with these messages is committed: publish what the sink staged."""
         ...
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
-        """What tells the readers of this sink that nothing follows."""
+        """The messages that tell the readers of this sink that nothing follows."""
         ...
 
     def sealed(self) -> None:
@@ -240,5 +240,5 @@ class ConnectorSink:
         return iter(())
 
     def sealed(self) -> None:
-        """Publishes also what a predecessor committed and did not live to publish."""
+        """Also publishes what a predecessor committed but did not publish before it died."""
         self._output.seal(self._listed())

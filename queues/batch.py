@@ -1,4 +1,4 @@
-"""What a reader gives, and what it keeps before: batches, chunks of partitions, and what it knows of each one it holds."""
+"""The data of a reader: the batches that it returns, the chunks that it buffers, and its state for each partition it holds."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from sentinel.rules import PartitionView
 
 @dataclass
 class Batch:
-    """Messages to be worked on together, and what is to be committed with their results."""
+    """Messages to process together, and what to commit with their results."""
 
     messages: dict[str, list[Message]] = field(default_factory=dict)
     """By link name, in the order in which they were read."""
     rows: dict[Partition, int] = field(default_factory=dict)
-    """Rows read, by partition; estimated where only reading the chunk will tell."""
+    """Rows read, by partition. The number is an estimate if only decoding the chunk gives the exact one."""
     positions: dict[Partition, Position] = field(default_factory=dict)
-    """Where each touched partition stands behind this batch; the counts are still those from before it."""
+    """The position after this batch, for each partition it touches. The counts are still those from before the batch."""
     displaced: dict[Partition, str] = field(default_factory=dict)
     """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
     incarnations: dict[Partition, int] = field(default_factory=dict)
-    """Which assignment of the partition it was read under."""
+    """The number of the assignment under which each partition was read."""
     started: dict[Partition, int | None] = field(default_factory=dict)
-    """For each of ``positions``, the committed offset that the batch goes on from; None: nothing was ever committed."""
+    """For each of ``positions``, the committed offset from which the batch continues; None if there was none."""
     outbox: list[Outgoing] = field(default_factory=list)
-    """What an earlier batch had still to say, of which only the output's own transaction is committed."""
+    """Messages that an earlier batch still had to write: only the output's own transaction of it was committed."""
 
 
 class StartingPoint(NamedTuple):
-    """Where reading of a partition begins, and what is still to be done there."""
+    """Where reading of a partition begins, and what is left to do there."""
 
     position: Position | None
     """None: nothing was ever committed."""
     behind: bool = False
-    """Kafka's own position is another one."""
+    """Kafka's own position differs from this one."""
     outbox: Sequence[Outgoing] = ()
 
 
 class Recovered(NamedTuple):
-    """Where a partition stands in an output that keeps positions itself, which is where reading begins."""
+    """The position of a partition in an output that keeps positions itself. Reading begins there."""
 
     position: Position
     outbox: list[Outgoing]
-    """What is still to be written with the next commit, if Kafka's own position is another one."""
+    """Messages that the next commit must write, if Kafka's own position differs from this one."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """What came from one partition in a row: records, or one sentinel, or the news that nothing follows.
+    """What one partition delivered in a row: records, one sentinel, or the notice that nothing follows.
 
-    Records of users' topics come in long chunks, so that what is done for each of them is next to nothing.
+    Records of users' topics come in long chunks, so the cost per record is very small.
     """
 
     partition: Partition
     messages: list[Message] = field(default_factory=list)
     rows: int = 0
-    """Of all messages; each holds one if there are several."""
+    """Rows in all messages. If there are several messages, each holds one row."""
     sentinel: tuple[int, str] | None = None
     """Its offset and uuid."""
     end: int | None = None
-    """The offset behind everything, or one at or behind a bound end."""
+    """The offset after everything, or an offset at or after a bound end."""
     due: float = 0.0
-    """Not to be read earlier than that, in seconds since 1970."""
+    """The earliest time to read the chunk, in seconds since 1970."""
 
 
 @dataclass

@@ -26,16 +26,16 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _KNOWN = 2.0
-"""Seconds that a client is waited for that has not been told whether it was let in: it may be in the group already."""
+"""Seconds to wait for a client that does not know yet whether it joined. It may be in the group already."""
 
 _LEAVE = 5.0
-"""Seconds that a group may take to let a member go, before its client is closed all the same."""
+"""Seconds that a group may take to let a member leave. After that we close the client anyway."""
 
 _ANSWER = 10.0
-"""Seconds that the broker has to tell who is in a group, and the group, once all its members are there, to let somebody in."""
+"""Seconds that the broker has to list a group's members. A complete group has as long to let a new member join."""
 
 _SETTLED = 2.0
-"""Seconds after which a group that gives partitions away in two rounds is through with the second."""
+"""Seconds after which a group that reassigns partitions in two rounds has finished the second round."""
 
 _TICK = 0.02
 
@@ -43,13 +43,13 @@ _TICK = 0.02
 def leave(consumer: Consumer) -> None:
     """Leave the group at once, so that the others need not wait until its heartbeat is missed, and close the client.
 
-    Closing alone would leave a static member in its group: librdkafka says goodbye for it only when it unsubscribes.
+    Closing alone would keep a static member in its group: librdkafka sends the leave request only when it unsubscribes.
     """
     try:
         if _poll(consumer, lambda: bool(consumer.memberid()), _KNOWN):
             consumer.unsubscribe()
             _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
-    except (KafkaException, RuntimeError) as error:  # it was fenced, and has no place to leave
+    except (KafkaException, RuntimeError) as error:  # it was fenced, so it has no membership to end
         log.debug("group_leave_failed", error=str(error))
     try:
         consumer.close()
@@ -58,22 +58,22 @@ def leave(consumer: Consumer) -> None:
 
 
 def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
-    """Take a member that will not be heard of again out of its group, so that the others share its partitions.
+    """Remove a member that will not return from its group, so that the other members share its partitions.
 
-    Only the member itself can leave, so this opens it and leaves. Should somebody have just opened it, he is fenced and
-    begins afresh.
+    Only the member itself can leave, so this function joins as that member and leaves. If a peer has just joined as the same
+    member, Kafka fences that peer, which then starts again.
 
     Args:
         settings: where Kafka is.
         group: the task's.
-        member: as which the slot's holders are in it.
-        links: what the group reads.
+        member: the instance id that the slot's holders use in the group.
+        links: the links that the group reads.
 
-    Returns: whether it was still there.
+    Returns: whether the member was still in the group.
 
     Raises:
         KafkaException: the broker refuses.
-        TimeoutError: it does not answer, or the group did not let the member in, to leave it.
+        TimeoutError: the broker does not answer, or the group does not let the member join in order to leave.
     """
     if all(known.group_instance_id != member for known in described(settings, group).result(_ANSWER).members):
         return False
@@ -88,7 +88,7 @@ def remove_static_member(settings: Settings, group: str, member: str, links: Col
     )
     try:
         consumer.subscribe([link.topic for link in links], on_assign=lambda _, partitions: came.append(partitions))
-        # A round that is under way waits for every member that has not been given up yet.
+        # A rebalance in progress waits for every member whose session has not timed out yet.
         if not _poll(consumer, lambda: bool(came), settings.peer.session_timeout + _ANSWER):
             raise TimeoutError(f"group {group} did not let {member} in, to leave it")
     finally:
@@ -97,14 +97,14 @@ def remove_static_member(settings: Settings, group: str, member: str, links: Col
 
 
 def described(settings: Settings, group: str) -> Future[ConsumerGroupDescription]:
-    """Who is in a group, and what they were given: an answer to come."""
+    """Return a future of a group's members and their assignments."""
     admin = admin_client(settings)
     answer: Future[ConsumerGroupDescription] = admin.describe_consumer_groups([group], request_timeout=NEVER)[group]
     return answer
 
 
 class _Audit(enum.Enum):
-    """Where an audit stands."""
+    """The state of an audit."""
 
     SETTLING = "waits until partitions that are on their way have arrived"
     ASKED = "waits for the broker's answer"
@@ -114,15 +114,15 @@ class _Audit(enum.Enum):
 class AssignmentAudit:
     """Whether some member holds each of a task's partitions. Make one when a member is let in, and ask it from then on.
 
-    A member that has let partitions go calls for the round in which others get them (KIP-429). If it dies in between, the next
-    holder of its slot gets what it still had, without any round, and nobody would ever hold what it had let go.
+    A member that has released partitions asks for the round in which others get them (KIP-429). If it dies in between, the next
+    holder of its slot gets only the partitions it still had, without a round. No member would ever get the released ones.
 
-    What is missing once may be on its way from one member, who is just busy, to another. So the audit looks twice.
+    A partition missing once may be moving from a busy member to another one. So the audit looks twice.
 
     Args:
         settings: where Kafka is.
         group: the task's.
-        partitions: all that must be held.
+        partitions: all partitions that members must hold.
     """
 
     def __init__(self, settings: Settings, group: str, partitions: Collection[Partition]) -> None:
@@ -135,7 +135,7 @@ class AssignmentAudit:
         self._look_at = time.monotonic() + _SETTLED
 
     def missing(self) -> frozenset[Partition]:
-        """Partitions that no member owns, told once. Empty until two consecutive looks agree. Does not wait."""
+        """Partitions that no member owns, reported once. Empty until two consecutive looks agree. Does not wait."""
         if self._state is _Audit.SETTLING and time.monotonic() > self._look_at:
             self._answer = described(self._settings, self._group)
             self._state = _Audit.ASKED
@@ -149,7 +149,7 @@ class AssignmentAudit:
         self._look_at = time.monotonic() + _SETTLED
 
     def _unheld(self, answer: Future[ConsumerGroupDescription]) -> frozenset[Partition] | None:
-        """What no member owns; None if a broker is away, or the group is in the midst of a round."""
+        """The partitions that no member owns. None if a broker is unavailable or the group is rebalancing."""
         if answer.exception() is not None or answer.result().state is not ConsumerGroupState.STABLE:
             return None
         owned = {place for member in answer.result().members for place in member.assignment.topic_partitions}
@@ -185,7 +185,7 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
 
 
 def _poll(consumer: Consumer, over: Callable[[], bool], patience: float) -> bool:
-    """Serve the group until something is so; what is read meanwhile is dropped. False: it did not come to be, or never will."""
+    """Poll the client until ``over()`` is true, and drop messages. False if that takes too long or a fatal error occurs."""
     deadline = time.monotonic() + patience
     while not over():
         message = consumer.poll(_TICK)

@@ -1,4 +1,4 @@
-"""What a reader has read ahead, and how messages become chunks of it."""
+"""The buffer of chunks that a reader has read ahead, and how messages become chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReadBuffer:
         self.rows = 0
         """Rows in all chunks."""
         self.first_row_at: float | None = None
-        """Since when rows wait, by ``time.monotonic``; None: there are none."""
+        """When rows began to wait, by ``time.monotonic``. None means that no rows wait."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -48,7 +48,7 @@ class ReadBuffer:
         return taken
 
     def drop(self, gone: Collection[Partition]) -> None:
-        """Remove what came from partitions that are another reader's now."""
+        """Remove the chunks of partitions that now belong to another reader."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk.partition not in gone)
         self.rows = sum(chunk.rows for chunk in self._chunks)
         if not self.rows:
@@ -78,12 +78,12 @@ def runs(messages: list[Message]) -> Iterator[list[Message]]:
 
 
 def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
-    """A message of a link with sentinels; its headers say what it is.
+    """Make a chunk of one message of a link with sentinels. The headers say what the message is.
 
     Args:
-        partition: that it came from.
-        message: of Kafka.
-        unknown: rows that it counts for if its headers do not tell.
+        partition: the partition that the message came from.
+        message: the Kafka message.
+        unknown: the number of rows to assume if the headers do not give it.
     """
     headers = dict(message.headers() or ())
     uuid = headers.get(SENTINEL_HEADER)
