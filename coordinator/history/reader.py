@@ -1,7 +1,7 @@
 """Any past moment of a deployment, read from its log and snapshots in ZooKeeper. Read-only.
 
-All functions work while a coordinator leads and compacts the log. Comparisons use nodes that existed at one time. If the log is
-compacted during a read, it is read again from its new beginning.
+All functions work while a coordinator leads and compacts the log. Comparisons use nodes that existed at the same time.
+If the leader compacts the log during a read, the functions read it again from its new beginning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STILL = 3
 
 
 class Kept(NamedTuple):
-    """The entries that the log holds: numbers ``first`` to ``last``; none if ``last`` is smaller."""
+    """The entries that the log holds: numbers ``first`` to ``last``; it is empty if ``last`` is smaller."""
 
     first: int
     last: int
@@ -47,10 +47,10 @@ def present(zk: ZooKeeperSession) -> State:
 
 
 def at(zk: ZooKeeperSession, n: int) -> State:
-    """The state after event ``n``; 0: before the first.
+    """The state after event ``n``; 0: before the first event.
 
     Raises:
-        SardonyxError: ``SX-LOG-RANGE``: the event is not kept any more, or has not happened yet.
+        SardonyxError: ``SX-LOG-RANGE``: the log no longer holds the event, or it has not happened yet.
     """
     _in_range(n, kept(zk))
     return _state(zk, n)
@@ -69,11 +69,11 @@ def decided(zk: ZooKeeperSession, first: int, last: int | None = None) -> Iterat
 
 
 class Following:
-    """The log from an entry on, replayed as it grows.
+    """The log from a given entry on, replayed as it grows.
 
     Args:
         zk: the deployment.
-        first: number of the first entry; one after the last entry that there is, for those that come.
+        first: number of the first entry. One after the last existing entry: only new entries.
 
     Raises:
         SardonyxError: ``SX-LOG-RANGE``: the log does not hold ``first``.
@@ -86,7 +86,7 @@ class Following:
         self._replay = Replay(_base(zk, first - 1))
 
     def new(self) -> Iterator[Decided]:
-        """The entries from the first one on that were not given before."""
+        """The entries, from the first one on, that earlier calls did not return."""
         for n, event in event_log.read_log(self._zk, self._replay.state.n + 1):
             step = self._replay.step(n, event)
             if n >= self._first:
@@ -94,9 +94,9 @@ class Following:
 
 
 def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:
-    """The timeline of a job, from its submission (or from the oldest entry that is kept) to its end.
+    """The timeline of a job, from its submission (or from the oldest entry that the log holds) to its end.
 
-    Reads and replays that part of the log. Empty for a purged job, and for one that no coordinator has taken in yet.
+    Reads and replays that part of the log. Empty for a purged job, and for a job that no coordinator has accepted yet.
     """
     while True:
         known = present(zk).jobs.get(job)
@@ -138,17 +138,17 @@ def verify(
     Args:
         zk: the deployment.
         thorough: check every invariant after every event, also in a large state.
-        told: called with the number of the event that was replayed, and of the last one.
+        told: called with the number of the event just replayed and the number of the last one.
 
     Raises:
-        SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
+        SetupError: ``SX-LOG-FORMAT``: another version of Sardonyx wrote the log.
     """
     while True:
         first = event_log.begins(zk)
         verdict = _verify(zk, first, thorough=thorough, told=told)
         if verdict.ok or first == event_log.begins(zk):
             return verdict
-        # the log was compacted during the read, and that may be all that was found
+        # a compaction during the read may be the cause of everything that was found
 
 
 def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[[int, int], None]) -> Verdict:
@@ -157,7 +157,7 @@ def _verify(zk: ZooKeeperSession, first: int, *, thorough: bool, told: Callable[
         standing = stand(zk)
         begin = _base(zk, first - 1)
         verifier = Verifier(begin, standing, _snapshots(zk), thorough=thorough)
-        # Replay to what was the end of the log when we began; entries may come while we read.
+        # Replay up to the last entry at the start of this check; new entries may arrive during the read.
         entries = takewhile(lambda entry: entry[0] <= standing.high, event_log.read_log(zk, begin.n + 1))
         verdict = verifier.verdict
         for n in verifier.run(entries):
@@ -191,19 +191,19 @@ def _snapshots(zk: ZooKeeperSession) -> Callable[[int], bytes | None]:
 
 
 def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iterator[bytes]:
-    """The lines of a file with the log from entry ``first`` on (all that is kept if None), without secrets.
+    """The lines of a file with the log from entry ``first`` on (everything it holds if None), without secrets.
 
     Args:
         zk: the deployment.
-        version: of Sardonyx, for the header.
-        first: the first entry; what was before it is in the file as a state.
+        version: the version of Sardonyx, for the header.
+        first: the first entry; the file holds the result of all earlier entries as a state.
 
     Raises:
         SardonyxError: ``SX-LOG-RANGE``, ``SX-LOG-COMPACTED``.
     """
     standing = stand(zk)
     first = event_log.begins(zk) if first is None else first
-    if first > standing.low + 1:  # the nodes are those of an earlier event, and could not be compared
+    if first > standing.low + 1:  # the nodes belong to an earlier event, so nothing could compare them
         raise _out_of_range(first, Kept(event_log.begins(zk), standing.low + 1))
     base = at(zk, first - 1) if first > event_log.FIRST else None
     mask = Mask()
@@ -228,7 +228,7 @@ def _entries(zk: ZooKeeperSession, first: int, last: int) -> Iterator[EntryLine]
     for n, entry in event_log.read_entries(zk, first):
         if n > last:
             break
-        if n != expected:  # a compaction came before we
+        if n != expected:  # a compaction removed the entry before this read
             raise missing_entry(expected)
         yield EntryLine(n, entry.event, entry.request)
         expected += 1
@@ -248,7 +248,7 @@ def _base(zk: ZooKeeperSession, n: int) -> State:
 
 
 def _state(zk: ZooKeeperSession, n: int) -> State:
-    """The state after event ``n``, which must be kept."""
+    """The state after event ``n``, which the log must hold."""
     state = _base(zk, n)
     return _follow(state, takewhile(lambda entry: entry[0] <= n, event_log.read_log(zk, state.n + 1)))
 

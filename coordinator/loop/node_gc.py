@@ -1,5 +1,6 @@
-"""Removes code that no job uses from ``/code``, and claims on the dead letters of purged jobs from ``/redo``. Nothing else
-removes these nodes.
+"""Removes code that no job uses from ``/code``, and claims on the dead letters of purged jobs from ``/redo``.
+
+No other part of Sardonyx removes these nodes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ log = structlog.get_logger()
 
 
 def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> int:
-    """Remove code that no job uses and that was not written for an hour. Returns how many bundles were removed.
+    """Remove code that no job uses and that no client wrote for an hour. Returns how many bundles were removed.
 
-    Each is removed on condition that its version is the one that was looked at. A client that writes it at the same time does so
-    before, and it stays; or after, and the client finds that it is gone.
+    Each removal requires that the node still has the version that was checked. A client may write the code at the same
+    time.
+    If it writes first, the code stays. If it writes later, it finds that the code is gone.
 
     Args:
-        leadership: whose epoch each write checks.
+        leadership: each write checks its epoch.
         names: of the nodes below ``/code``: the sha256 of each bundle.
         used: names that jobs use.
     """
@@ -44,7 +46,7 @@ def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[s
             continue
         try:
             leadership.commit([Check(path, found[0]), Delete(path)])
-        except TransactionFailed:  # written at this very moment
+        except TransactionFailed:  # a client wrote it just now
             continue
         removed += 1
         log.info("unused_code_removed", sha256=name)
@@ -52,12 +54,12 @@ def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[s
 
 
 def remove_old_claims(leadership: Leadership, names: Iterable[str], jobs: Container[str]) -> int:
-    """Remove the claims on dead letters of jobs that are purged. Returns how many were removed.
+    """Remove the claims on dead letters of purged jobs. Returns how many were removed.
 
-    A claim is made in a transaction that checks that its job exists, so none can be made after this.
+    The transaction that makes a claim checks that its job exists, so no client can make one after this.
 
     Args:
-        leadership: whose epoch each write checks.
+        leadership: each write checks its epoch.
         names: of the nodes below ``/redo``: ``<job>.<task>``.
         jobs: ids of the jobs that are known.
     """

@@ -1,13 +1,17 @@
 """Ends at once what lost peers left open on Kafka.
 
-A peer that dies or is stopped inside a transaction leaves it open. Until it ends, nobody can read past it, nor learn what its
-task has committed. The peer leaves its place in the task's consumer group, too, and with it partitions that nobody reads. A peer
-that takes the slot ends the transaction by opening under the slot's transactional id, and takes the place by joining as the
-slot's member. If no peer takes it, the broker would wait for the transaction's timeout, and the group for the member's. So the
-leader does both, in threads beside its loop, as well as it can.
+A peer that dies or is stopped inside a transaction leaves it open. Until it ends, no reader can read past it, and no
+peer
+can learn what its task has committed. The peer also leaves its place in the task's consumer group, with partitions that
+no peer reads. A peer that takes the slot ends the transaction by opening a producer with the slot's transactional id.
+It
+takes the place in the group by joining as the slot's member. If no peer takes the slot, the broker waits for the
+transaction's timeout and the group for the member's timeout. So the leader does both, in threads apart from its loop,
+on
+a best-effort basis.
 
-Nothing depends on it. If it comes late, when a peer has just taken the slot, that peer is fenced and restarts from the committed
-positions. If it is not done at all, the broker does it in the end.
+Correctness does not depend on it. If the leader is late and a peer has just taken the slot, that peer is fenced and
+restarts from the committed positions. If the leader does not do it at all, the broker does it after the timeouts.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Fencing(Protocol):
-    """Ends what is open under a slot's transactional id, and its place in the group; each at any time, from any thread."""
+    """Ends the open transaction of a slot, and its place in the group. Each call is safe at any time, from any thread."""
 
     def fence(self, slot: Slot, spec: JobSpec) -> None: ...
 
@@ -42,9 +46,9 @@ class SlotFencer:
     """Fences slots that lost peers left.
 
     Args:
-        fencing: how it is done.
-        vacant: whether no peer holds a slot; asked right before each step, from any of the threads.
-        lasting: seconds after which the broker has ended by itself whatever was open.
+        fencing: performs both steps on Kafka.
+        vacant: whether no peer holds a slot; called directly before each step, from any of the threads.
+        lasting: seconds after which the broker has ended any open transaction by itself.
         runtime: time and threads.
     """
 
@@ -58,7 +62,7 @@ class SlotFencer:
         self._worker = RetryingWorker("fence", threads=THREADS, runtime=runtime)
 
     def submit(self, n: int, slot: Slot, spec: JobSpec) -> None:
-        """Fence a slot that no peer holds since entry ``n``. Does not wait."""
+        """Fence a slot that no peer has held since entry ``n``. Does not wait."""
         self._worker.submit(slot, partial(self._fence, self._runtime.now(), n, slot, spec))
 
     def close(self) -> None:
@@ -66,11 +70,11 @@ class SlotFencer:
         self._worker.close()
 
     def _fence(self, since: float, n: int, slot: Slot, spec: JobSpec, _attempt: int) -> bool:
-        """Tried once: the broker ends in its own time what this could not."""
+        """Tried once: after its timeouts the broker ends whatever this could not."""
         if self._runtime.now() - since > self._lasting:
             return True
         for what, end in (("transaction", self._fencing.fence), ("membership", self._fencing.remove_static_member)):
-            if not self._vacant(slot):  # asked each time, because each step may take seconds
+            if not self._vacant(slot):  # checked each time, because each step may take seconds
                 break
             failpoint("fence")
             try:

@@ -1,6 +1,8 @@
-"""Removes what purged jobs have left on Kafka: consumer groups, and dead letters, which stay as long as their job is known.
+"""Removes what purged jobs have left on Kafka: consumer groups, and dead letters, which last as long as their job is
+known.
 
-Only jobs that the log says were purged are looked for, by their ids; so no topic of a user's can be mistaken for one of these.
+It looks only for jobs that the log records as purged, by their ids. So it cannot mistake a user's topic for one of
+theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ log = structlog.get_logger()
 
 
 def readers_of_letters(specs: Mapping[str, JobSpec]) -> dict[str, str]:
-    """The jobs whose dead letters are read by any of these, each with one that reads them: ``sardonyx dlq redo`` made it.
+    """The jobs whose dead letters these jobs read, each with one job that reads them (``sardonyx dlq redo`` made it).
 
     Args:
         specs: of jobs that have not ended, by id.
@@ -34,12 +36,12 @@ def readers_of_letters(specs: Mapping[str, JobSpec]) -> dict[str, str]:
 
 
 class TopicCollector:
-    """Removes what purged jobs have left on Kafka, in a thread of its own, and tries again until it is done.
+    """Removes what purged jobs have left on Kafka, in a thread of its own. Retries until it succeeds.
 
     Args:
-        forget: removes what jobs of these ids have left; may be called again with the same result, raises if it could not.
+        forget: removes what jobs of these ids have left. May be called again with the same result; raises on failure.
         runtime: time and threads.
-        pause: seconds between two attempts while Kafka is away.
+        pause: seconds between two attempts while Kafka is unreachable.
     """
 
     def __init__(self, forget: Callable[[Collection[str]], None], runtime: Runtime = REAL, pause: float = 30.0) -> None:
@@ -57,16 +59,16 @@ class TopicCollector:
             self._worker.submit(None, self._attempt)
 
     def close(self) -> None:
-        """Begin nothing more; the next leader does it again."""
+        """Begin nothing more; the next leader repeats the removal."""
         self._worker.close()
 
     def _attempt(self, _attempt: int) -> bool:
         with self._lock:
             jobs, self._wanted = self._wanted, ()
         try:
-            if jobs:  # otherwise the attempt before this one took them
+            if jobs:  # otherwise the previous attempt handled them
                 self._forget(jobs)
-        except Exception as error:  # noqa: BLE001 - Kafka is away: again, for as long as it takes
+        except Exception as error:  # noqa: BLE001 - Kafka is unreachable: retry for as long as it takes
             log.warning("topics_not_removed", count=len(jobs), error=str(error))
             with self._lock:
                 self._wanted = _each_once(jobs, self._wanted)

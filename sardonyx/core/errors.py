@@ -1,9 +1,9 @@
 """Every error a user can meet: a stable code, one sentence, the cause, and what to do about it.
 
-One class hierarchy, sorted by whose fault it is, so that a caller can catch what it can mend. An error travels between
-processes as a :class:`Failure` (plain data) and comes back as :class:`JobFailed` with the same code.
+The class hierarchy sorts errors by where the fault lies, so that a caller can catch those it can handle. An error
+travels between processes as a :class:`Failure` (plain data). It comes back as :class:`JobFailed` with the same code.
 
-Codes are listed, with their meaning, in ``docs/errors.md``; a test holds the two together.
+``docs/errors.md`` lists the codes with their meaning. A test checks that the list is complete.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sardonyx.core.text import shorten
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The wire form of an error: what is stored in ZooKeeper and shown by ``job show``.
+    """The wire form of an error: ZooKeeper stores it and ``job show`` prints it.
 
-    ``traceback`` is the user's own traceback where there is one; it is shown before everything else.
+    ``traceback`` is the user's own traceback, if there is one. It is shown before everything else.
     """
 
     code: str
@@ -37,10 +37,10 @@ class SardonyxError(Exception):
     Args:
         code: stable identifier such as ``SX-JOB-CYCLE``; never reused with another meaning.
         message: one sentence that says what is wrong.
-        cause: why, as far as it is known; one or two sentences.
+        cause: why, as far as Sardonyx knows; one or two sentences.
         fix: what the user can do about it.
         traceback: the user's own traceback, if user code raised.
-        where: what it is about (job, task, peer, topic, partition, offset, path ...).
+        where: what the error concerns (job, task, peer, topic, partition, offset, path ...).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SardonyxError(Exception):
 
     @classmethod
     def from_failure(cls, failure: Failure) -> Self:
-        """The error that a failure is the wire form of."""
+        """The error that a failure describes."""
         return cls(
             failure.code,
             failure.message,
@@ -87,7 +87,7 @@ class SardonyxError(Exception):
 
     @property
     def problems(self) -> list[SardonyxError]:
-        """The single errors inside this one; itself, unless it is a collection."""
+        """The single errors in a collection; an error that is no collection gives itself."""
         return [self]
 
 
@@ -120,7 +120,7 @@ class SpecUnreadable(SardonyxError):
 
 
 class SetupError(SardonyxError):
-    """Something the machine or the cluster must provide is missing: Java, ZooKeeper, Kafka, a setting."""
+    """The machine or the cluster lacks something that it must provide: Java, ZooKeeper, Kafka, a setting."""
 
 
 class InputError(SardonyxError):
@@ -128,7 +128,7 @@ class InputError(SardonyxError):
 
 
 class OutputError(SardonyxError):
-    """A job's result cannot be written where the job says."""
+    """Sardonyx cannot write a job's result where the job says."""
 
 
 class FunctionError(SardonyxError):
@@ -136,15 +136,15 @@ class FunctionError(SardonyxError):
 
 
 class JobFailed(SardonyxError):
-    """A job ended as failed; carries the code and the first traceback of what failed it."""
+    """A job failed. Carries the code and the first traceback of the error that failed it."""
 
 
 class Interrupted(SardonyxError):
-    """Waiting ended before what was waited for came: timed out or killed."""
+    """A wait ended without its result: it timed out or was killed."""
 
 
 class InternalError(SardonyxError):
-    """A rule of Sardonyx itself was broken. Always a bug; always stops what was going on."""
+    """A rule of Sardonyx itself was broken. This is always a bug, and it always stops the work in progress."""
 
 
 TEXT_KEPT = 2_000
@@ -156,7 +156,7 @@ TRACEBACK_KEPT = 8_000
 def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) -> Failure:
     """Any exception as a :class:`Failure`; one that is not ours becomes ``SX-UNEXPECTED`` with its traceback.
 
-    Its texts are cut to what the coordinator's log takes in one entry.
+    Cuts the texts to the length that one entry of the coordinator's log can hold.
     """
     if isinstance(error, SardonyxError):
         failure = error.to_failure()

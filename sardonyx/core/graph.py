@@ -1,10 +1,9 @@
 """What follows from a job's spec alone: which tasks run, over which links, in which order. Pure.
 
-A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue: it is bound
-in place as the link, and the task that names it runs nowhere, unless there is something for it to do: see
-:func:`graph_of`. Every task that does
-run (a :class:`Stage`) has links as its only way in; an input task whose connector is not Kafka reads a link of its own, on
-which the list of its splits stands.
+A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue. Sardonyx
+therefore binds it in place as the link, and the task that names it does not run unless it has work to do. See
+:func:`graph_of`. Every task that runs (a :class:`Stage`) reads from links only. An input task whose connector is not
+Kafka reads a link of its own, which holds the list of its splits.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ class Link(msgspec.Struct, frozen=True):
 
     @property
     def owned(self) -> bool:
-        """Whether the job makes this topic, and it goes with the job (a ``dead`` one that is not empty: when it is purged)."""
+        """Whether the job makes this topic, which is then removed with the job (a ``dead`` one with rows: by the purge)."""
         return self.kind in ("internal", "splits", "parts", "dead")
 
     @property
     def has_sentinels(self) -> bool:
-        """Whether the end of this link is told by sentinels (a bound input's is told by its end positions)."""
+        """Whether sentinels mark the end of this link (end positions mark the end of a bound input)."""
         return self.kind in ("internal", "splits")
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A task that virtual peers run, with those that are fused behind it."""
+    """A task that virtual peers run, with the tasks that are fused to its end."""
 
     task: TaskSpec
     ingress: list[Link]
@@ -71,20 +70,20 @@ class Stage(msgspec.Struct, frozen=True):
         return self.fused[-1] if self.fused else self.task
 
     def group(self, deployment: str, job: str) -> str:
-        """The consumer group as which all peers of this task read."""
+        """The consumer group that all peers of this task share."""
         return f"{deployment}.{job}.{self.task.name}"
 
     def transactional_id(self, deployment: str, job: str, slot: int) -> str:
-        """Stable over peers, so that the next holder of the slot fences the last one."""
+        """The same for every peer, so that the next holder of the slot fences the last one."""
         return f"{deployment}/{job}/{self.task.name}/{slot}"
 
     def member(self, slot: int) -> str:
-        """Who the slot's holder is in the group, whichever peer that is; of the characters that Kafka allows there."""
+        """The name of the slot's holder in the group, the same for every peer, in characters that Kafka allows there."""
         return f"slot-{slot}"
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """A job's links and stages. ``stages`` and ``order`` are in topological order, ties in the catalog's order."""
+    """A job's links and stages. ``stages`` and ``order`` are in topological order; ties keep the catalog's order."""
 
     order: list[str]
     stages: list[Stage]
@@ -111,7 +110,7 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 def order_of(spec: JobSpec) -> list[str]:
-    """Task names in topological order, ties in the catalog's order. Raises ``graphlib.CycleError``."""
+    """Task names in topological order; ties keep the catalog's order. Raises ``graphlib.CycleError``."""
     position = {task.name: index for index, task in enumerate(spec.catalog)}
     sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter({task.name: () for task in spec.catalog})
     for source, target in spec.workflow:
@@ -128,21 +127,26 @@ def order_of(spec: JobSpec) -> list[str]:
 
 
 def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
-    """Lay a valid spec out as stages and links.
+    """Turn a valid spec into stages and links.
 
-    A Kafka input without a function is bound in place, unless its rows must be looked at before they are dealt out: a task
-    behind it groups them, an edge out of it has a condition, or the input itself has ``on_error`` or a lifecycle. A Kafka
-    output without a function is bound in place, unless it groups or has a lifecycle; and right behind a bound input it
-    runs itself and copies, since somebody has to. Conditions into an output do not matter to it: who writes evaluates them.
+    A Kafka input without a function is bound in place, unless Sardonyx must look at its rows before it distributes
+    them.
+    That is so if a later task groups them, if an edge out of the input has a condition, or if the input itself has
+    ``on_error`` or a lifecycle. A Kafka output without a function is bound in place, unless it groups or has a
+    lifecycle.
+    Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
+    into
+    an output do not affect it: the task that writes evaluates them.
 
-    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place there is no queue of ours
+    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place, there is no queue of
+    ours
     between them anyway.
     """
     return _Layout(spec, deployment, job).graph()
 
 
 class _Layout:
-    """A spec on its way to a graph."""
+    """Builds the graph of a spec."""
 
     def __init__(self, spec: JobSpec, deployment: str, job: str) -> None:
         self._spec = spec
@@ -178,20 +182,20 @@ class _Layout:
         return Stage(self._tasks[name], self._ingress(name), self._egress(name, last), fused)
 
     def _beside(self, name: str) -> list[str]:
-        """The stages that a task mirrors which nobody runs for itself."""
+        """The stages that a task mirrors if it does not run as a stage of its own."""
         if name in self._bound_in:
             return self._outs[name]
         return [self._runs(name)] if name in self._first else [self._runs(source) for source in self._ins[name]]
 
     def _runs(self, name: str) -> str:
-        """The stage that a task is run by."""
+        """The stage that runs a task."""
         return self._first.get(name, name)
 
     def _ingress(self, name: str) -> list[Link]:
         task = self._tasks[name]
         if task.type != "input":
             return [self._between(source, name) for source in self._ins[name]]
-        if task.connector == "kafka":  # with a function of its own: reads the user's topic itself
+        if task.connector == "kafka":  # it has a function: it reads the user's topic itself
             return [Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options)]
         return [self._own(name, "splits")]
 

@@ -1,8 +1,8 @@
-"""Where a task stands in a partition: what it commits in the transaction of each batch. Pure.
+"""A task's position in a partition, which it commits in the transaction of each batch. Pure.
 
-Kafka keeps a short text beside each committed offset. Ours holds how many rows the task has read, written and left out up to
-there, and whether the partition is drained. It is committed in the same transaction as the results, so the counts are
-exact, whoever died in between, and whoever takes the partition over goes on counting.
+Kafka keeps a short text with each committed offset. Ours holds how many rows the task has read, written and left out up
+to that offset, and whether the partition is drained. The task commits it in the same transaction as the results. The
+counts are therefore exact even if peers died in between, and a peer that takes the partition over continues the count.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Position(NamedTuple):
-    """A committed position. ``drained``: the uuid of the sentinel that stands AT the offset, or ``"end"``; None: not drained."""
+    """A committed position. ``drained``: the uuid of the sentinel AT the offset, or ``"end"``; None: not drained."""
 
     offset: int
     counts: Counts = Counts()
     drained: str | None = None
 
     def metadata(self) -> str:
-        """The text that Kafka keeps beside the offset (about 60 bytes; brokers take 4,096)."""
+        """The text that Kafka keeps with the offset (about 60 bytes; brokers take 4,096)."""
         counts = self.counts
         held = _Metadata(counts.rows_in, counts.rows_out, counts.skipped, counts.dead, self.drained)
         return msgspec.json.encode(held).decode()
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
-        """The reverse of :meth:`metadata`. Text that is not ours (a group that others committed to) counts for nothing."""
+        """The reverse of :meth:`metadata`. Ignores text that is not ours (another program committed to the group)."""
         try:
             held = msgspec.json.decode(metadata or "{}", type=_Metadata)
         except msgspec.DecodeError:
@@ -66,12 +66,12 @@ def add(one: Counts, other: Counts) -> Counts:
 def next_offsets(
     stage: Stage, facts: Mapping[str, LinkFacts], committed: Mapping[str, Sequence[int | None]]
 ) -> dict[str, list[int]]:
-    """Where a task would go on in the user's topics that it reads: what ``start=`` of a next job has to say.
+    """Where a task would continue in the user's topics that it reads: the value for ``start=`` of a next job.
 
     Args:
         stage: the task.
         facts: of the job's links, by name.
-        committed: by topic, the committed offset in each partition; None where nothing was committed yet.
+        committed: by topic, the committed offset in each partition; None where the task has not committed yet.
 
     Returns:
         By topic, the next offset to read in each partition: the committed one, or else the offset where the job began to read.
@@ -90,7 +90,7 @@ def next_offsets(
 
 
 def total(positions: Iterable[Position | None]) -> Counts:
-    """The counts of a whole task, from all its partitions."""
+    """The counts of a whole task, added up over all its partitions."""
     result = Counts()
     for position in positions:
         if position is not None:

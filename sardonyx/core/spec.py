@@ -1,7 +1,7 @@
-"""A job as data: what travels from the client through ZooKeeper to coordinator and peers.
+"""A job as data: the client sends it through ZooKeeper to the coordinator and the peers.
 
-The typed builder (:mod:`sardonyx.job.builder`) and YAML or TOML files give the same :class:`JobSpec`, which is validated in one
-place (:mod:`sardonyx.job.validate`). Nothing here imports kazoo, Kafka or Spark.
+The typed builder (:mod:`sardonyx.job.builder`) and YAML or TOML files produce the same :class:`JobSpec`. One module
+validates it (:mod:`sardonyx.job.validate`). This module imports no kazoo, Kafka or Spark.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ DEFAULT_PARTITIONS = 8
 
 
 class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What happens to a record that makes the task's function raise.
+    """What happens to a record for which the task's function raises.
 
-    A batch that raises is run again ``retries`` times as it is; then it is halved until the record stands alone.
+    The peer runs a batch that raises again ``retries`` times unchanged. Then it halves the batch until it has isolated
+    the record.
     """
 
     retries: int = 0
@@ -41,7 +42,7 @@ class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What goes over one link: without one, all results of the task before it."""
+    """Which rows go over one link. Without a route, all results of the task before the link do."""
 
     of: Literal["results", "failed"] = "results"
     """``failed``: the records that made the task's function raise, each as a row that says what happened."""
@@ -101,11 +102,11 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         raise KeyError(name)
 
     def route(self, source: str, target: str) -> Route:
-        """What goes from one task to another."""
+        """The route from one task to another."""
         return self.routes.get(f"{source}.{target}", Route())
 
     def references(self) -> list[str]:
-        """Everything that the job names by ``module:name``, in the order of its catalog; then its conditions."""
+        """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
         found: list[str | None] = []
         for task in self.catalog:
             found += [task.fn, task.lifecycle, group_function(task)]
@@ -115,12 +116,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def group_function(task: TaskSpec) -> str | None:
-    """The ``module:function`` that makes the keys by which a task's rows are grouped; None if columns do, or nothing."""
+    """The ``module:function`` that makes a task's grouping keys; None if columns do, or if the task does not group."""
     return task.group_by if isinstance(task.group_by, str) else None
 
 
 def encode_spec(spec: JobSpec) -> bytes:
-    """A spec as JSON bytes, keys in a fixed order: equal specs give equal bytes."""
+    """A spec as JSON bytes. Keys have a fixed order, so equal specs give equal bytes."""
     return msgspec.json.encode(spec, order="deterministic")
 
 
@@ -130,5 +131,5 @@ def decode_spec(data: bytes) -> JobSpec:
 
 
 def is_custom(connector: str | None) -> bool:
-    """Whether a connector is a class of the user's, named as ``module:Class``."""
+    """Whether a connector is the user's own class, named as ``module:Class``."""
     return connector is not None and ":" in connector

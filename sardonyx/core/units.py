@@ -21,13 +21,13 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 def seconds(text: str | float) -> float:
     """A duration in seconds from "250 ms", "10 s", "5 min", "2 h", "7 days" or a bare number of seconds.
 
-    Raises ``ValueError`` with the units that exist.
+    Raises ``ValueError`` that lists the valid units.
     """
     return _quantity(text, _SECONDS, "s", 'a duration such as "250 ms" or "10 s"')
 
 
 def written(seconds: float) -> str:
-    """A duration in seconds as :func:`seconds` reads it: "250 ms", "8 s", "5 min"."""
+    """A duration in seconds, written so that :func:`seconds` can read it: "250 ms", "8 s", "5 min"."""
     if 0 < seconds < 1:
         return f"{round(seconds * 1000, 9):.15g} ms"
     for unit in ("h", "min"):
@@ -39,7 +39,7 @@ def written(seconds: float) -> str:
 def size(text: str | int) -> int:
     """A size in bytes from "900 KB", "64 MiB" or a bare number of bytes.
 
-    Raises ``ValueError`` with the units that exist.
+    Raises ``ValueError`` that lists the valid units.
     """
     return int(_quantity(text, _BYTES, "B", 'a size such as "900 KB" or "64 MiB"'))
 
