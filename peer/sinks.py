@@ -1,7 +1,8 @@
 """Writing a task's results: one sink for each place they go to.
 
-A sink selects the results or failed records of a batch that go its way and turns them into messages for the transaction.
-A file cannot be part of a Kafka transaction. So the sink stages it first, lists it in a message of the transaction, and
+A sink selects the results or failed records of a batch that go its way.
+It turns them into messages for the transaction. A file cannot be part of a Kafka transaction. So the sink stages it
+first, lists it in a message of the transaction, and
 publishes it after the commit.
 """
 

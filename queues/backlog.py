@@ -1,7 +1,9 @@
 """How many records of a link are unread, and for how long, estimated from a short scan. Pure.
 
-Offsets alone do not give the number. Transaction markers and aborted records use offsets too, and a message of an internal
-link holds many rows. So we scan the first unread messages and estimate the rest. :data:`Precision` says how good the number is.
+Offsets alone do not give the number. Transaction markers and aborted records use offsets too, and a message of an
+internal
+link holds many rows. So we scan the first unread messages and estimate the rest. :data:`Precision` says how good the
+number is.
 """
 
 from __future__ import annotations

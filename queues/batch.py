@@ -1,4 +1,4 @@
-"""The data of a reader: the batches that it returns, the chunks that it buffers, and its state for each partition it holds."""
+"""The data of a reader: batches that it returns, chunks that it buffers, and its state for each partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Batch:
     rows: dict[Partition, int] = field(default_factory=dict)
     """Rows read, by partition. The number is an estimate if only decoding the chunk gives the exact one."""
     positions: dict[Partition, Position] = field(default_factory=dict)
-    """The position after this batch, for each partition it touches. The counts are still those from before the batch."""
+    """The position after this batch, for each partition it touches. The counts are from before the batch."""
     displaced: dict[Partition, str] = field(default_factory=dict)
     """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
     incarnations: dict[Partition, int] = field(default_factory=dict)

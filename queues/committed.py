@@ -60,7 +60,8 @@ def starting_points(
 ) -> dict[Partition, StartingPoint]:
     """Where reading of each partition begins.
 
-    We ask Kafka first. After its answer, a former holder of a partition can move the position only in an output that keeps
+    We ask Kafka first. After its answer, a former holder of a partition can move the position only in an output that
+    keeps
     positions. The compare-and-set of our next batch then detects the move.
 
     Args:

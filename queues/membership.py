@@ -60,8 +60,8 @@ def leave(consumer: Consumer) -> None:
 def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:
     """Remove a member that will not return from its group, so that the other members share its partitions.
 
-    Only the member itself can leave, so this function joins as that member and leaves. If a peer has just joined as the same
-    member, Kafka fences that peer, which then starts again.
+    Only the member itself can leave, so this function joins as that member and leaves. If a peer has just joined as the
+    same member, Kafka fences that peer, which then starts again.
 
     Args:
         settings: where Kafka is.
@@ -114,8 +114,10 @@ class _Audit(enum.Enum):
 class AssignmentAudit:
     """Whether some member holds each of a task's partitions. Make one when a member is let in, and ask it from then on.
 
-    A member that has released partitions asks for the round in which others get them (KIP-429). If it dies in between, the next
-    holder of its slot gets only the partitions it still had, without a round. No member would ever get the released ones.
+    A member that has released partitions asks for the round in which others get them (KIP-429). If it dies in between,
+    the
+    next holder of its slot gets only the partitions it still had, without a round.
+    No member would ever get the released ones.
 
     A partition missing once may be moving from a busy member to another one. So the audit looks twice.
 
@@ -185,7 +187,7 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
 
 
 def _poll(consumer: Consumer, over: Callable[[], bool], patience: float) -> bool:
-    """Poll the client until ``over()`` is true, and drop messages. False if that takes too long or a fatal error occurs."""
+    """Poll the client until ``over()`` is true; drop messages. False after ``patience`` or a fatal error."""
     deadline = time.monotonic() + patience
     while not over():
         message = consumer.poll(_TICK)

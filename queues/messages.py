@@ -34,7 +34,8 @@ class Outgoing(NamedTuple):
 class Records(NamedTuple):
     """Many records for one of the user's topics. Kafka's partitioner chooses each record's partition by its key.
 
-    This is a class apart from :class:`Outgoing` because an object for each record would cost more than sending the record.
+    This is a class apart from :class:`Outgoing` because an object for each record would cost more than sending the
+    record.
     """
 
     topic: str
