@@ -1,12 +1,12 @@
-"""A deployment's log as a file that can be sent and played again: JSON lines, without its secrets.
+"""A deployment's log as a file that a user can send and replay: JSON lines, without its secrets.
 
-The lines in order: a header; the state to begin with, if the log does not begin at its first entry; the entries; the nodes
-of the decisions as they stood; and an end that says how many there are, so that a file that was cut is known as one. A
-file is read as it comes, never as a whole.
+The lines in order: a header; the first state, if the log does not begin at its first entry; the entries; the nodes that
+the decisions made, as they were at the time; and an end line. The end line counts the lines, so that a reader notices a
+truncated file. A reader streams the file and never loads all of it.
 
-What a key like ``password`` names in a job's options or params is masked as settings are
-(:func:`sardonyx.runtime.settings.is_secret`), and so is that text wherever an error quotes it. No decision reads such a key,
-so the masked log decides the same.
+The values of keys like ``password`` in a job's options or params are masked in the same way as settings
+(:func:`sardonyx.runtime.settings.is_secret`). The same text is masked wherever an error quotes it. No decision reads
+such a key, so the masked log gives the same decisions.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ _lines: msgspec.json.Decoder[BaseLine | EntryLine | NodeLine | EndLine] = msgspe
 def lines_of(
     header: Header, base: State | None, entries: Iterable[EntryLine], nodes: dict[str, bytes], mask: Mask
 ) -> Iterator[bytes]:
-    """The lines of a file, secrets masked.
+    """The lines of a file, with secrets masked.
 
     Args:
         header: the first line.
-        base: the state before the first entry; changed. None if nothing had happened.
+        base: the state before the first entry; this function changes it. None if nothing had happened.
         entries: from ``header.first`` to ``header.last``.
-        nodes: what stands in the tree.
-        mask: knows the secrets of ``base`` and ``entries``.
+        nodes: the nodes in the tree.
+        mask: has learned the secrets of ``base`` and ``entries``.
     """
     yield _line(header)
     if base is not None:
@@ -108,13 +108,13 @@ def _line(line: _Line) -> bytes:
 
 
 class Mask:
-    """Takes secrets out. It must :meth:`learn` of every job before the first line is written."""
+    """Removes secrets. It must :meth:`learn` every job before the first line is written."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
 
     def learn(self, spec: JobSpec) -> None:
-        """Remember the secrets of a job, to know them where they are quoted."""
+        """Remember the secrets of a job, so that they are recognised where a text quotes them."""
         for task in spec.catalog:
             self._learn(task.options)
             self._learn(task.params)
@@ -131,7 +131,7 @@ class Mask:
         return event if error is None else msgspec.structs.replace(event, error=self.failure(error))
 
     def state(self, state: State) -> State:
-        """A state without secrets; changed in place."""
+        """A state without secrets; changes the state in place."""
         for job in state.jobs.values():
             job.spec = self.spec(job.spec)
             job.error = self.failure(job.error) if job.error else None
@@ -140,7 +140,7 @@ class Mask:
         return state
 
     def node(self, path: str, data: bytes) -> bytes:
-        """A node's data without secrets; what is no note of ours is left as it is."""
+        """A node's data without secrets; data that is not one of our notes stays unchanged."""
         if not path.startswith(f"{node_paths.JOB}/"):
             return data
         try:
@@ -197,7 +197,7 @@ def _masked(value: Any) -> Any:
 
 
 class LogFile:
-    """A file that is being read: the header and the base at once, the rest as it is asked for, once.
+    """A file that is being read. It reads the header and the base at once, and the rest on demand, once.
 
     Args:
         source: the file, open for reading bytes.
@@ -205,7 +205,7 @@ class LogFile:
 
     Raises:
         SetupError: ``SX-LOG-FORMAT``: written by another version of Sardonyx.
-        SardonyxError: ``SX-LOG-FILE``: damaged, cut short, or no such file at all; here and while it is read on.
+        SardonyxError: ``SX-LOG-FILE``: damaged, cut short, or not such a file at all; now or while reading on.
     """
 
     def __init__(self, source: IO[bytes], name: str) -> None:
@@ -225,11 +225,11 @@ class LogFile:
 
     @property
     def stand(self) -> Stand:
-        """The tree as it stood; its nodes come with the last entry."""
+        """The tree at the time of the export; its nodes are available after the last entry."""
         return Stand(self.header.checkpoint, self.header.last, self.nodes)
 
     def check_holds(self, n: int) -> None:
-        """Raises ``SX-LOG-RANGE`` if the state after event ``n`` cannot be had from this file."""
+        """Raises ``SX-LOG-RANGE`` if this file cannot give the state after event ``n``."""
         if not self.header.first - 1 <= n <= self.header.last:
             raise SardonyxError(
                 "SX-LOG-RANGE",
@@ -239,7 +239,7 @@ class LogFile:
             )
 
     def begin(self) -> State:
-        """The state before the first entry, anew each time."""
+        """The state before the first entry, a new object each time."""
         state = new_state(self.header.deployment) if self._base is None else decode_state(bytes(self._base.state))
         if state.n != self.header.first - 1:
             raise self._damaged(
@@ -248,7 +248,7 @@ class LogFile:
         return state
 
     def entries(self) -> Iterator[EntryLine]:
-        """The entries, in order. After the last one the nodes are read, and the end is looked at."""
+        """The entries, in order. After the last one, reads the nodes and checks the end."""
         n = self.header.first
         while isinstance(line := self._next(), EntryLine):
             if line.n != n:

@@ -1,8 +1,8 @@
 """Replay of the log: what each entry changed, and whether log, snapshots and nodes agree. Pure.
 
-A :class:`Replay` runs the decisions and keeps the nodes that they make, so it can tell what each event changed. A
-:class:`Verifier` checks a whole log against the invariants, the snapshots and the nodes in ZooKeeper. The nodes may have been
-read while a leader went on writing, see :class:`Stand`.
+A :class:`Replay` runs the decisions and keeps the nodes that they make, so it can report what each event changed. A
+:class:`Verifier` checks a whole log against the invariants, the snapshots and the nodes in ZooKeeper. A leader may have
+written more nodes while they were read; see :class:`Stand`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Decided(NamedTuple):
 
 
 class Replay:
-    """The decisions from a state on (which is changed), and the nodes that they make."""
+    """Replays decisions from a state, which it changes, and keeps the nodes that they make."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -84,7 +84,8 @@ class Replay:
         """Decide on the next event.
 
         Raises:
-            InternalError: ``SX-INTERNAL-LOG-GAP``: it is not the next one; and as :func:`coordinator.core.decide.decide`.
+            InternalError: ``SX-INTERNAL-LOG-GAP``: it is not the next event; and as
+            :func:`coordinator.core.decide.decide`.
         """
         if n != self.state.n + 1:
             raise missing_entry(self.state.n + 1)
@@ -113,7 +114,7 @@ class Replay:
 
 
 def _note_at(state: State, path: str) -> Note | None:
-    """The note that stands at a path, made from the state."""
+    """The note for a path, made from the state."""
     place = place_of(path)
     if place.peer:
         return state.peers[place.peer].note()
@@ -137,9 +138,11 @@ def missing_entry(n: int) -> InternalError:
 class Stand(NamedTuple):
     """The nodes that decisions made, as they were read, possibly while a leader wrote.
 
-    ``low``: the checkpoint before the first node was read, so every node is at least as new. ``high``: the last log entry after
-    the last node was read, so no node is newer. A node that the events in between changed may be as before or after any of them.
-    Every other node must be exactly as after event ``low``.
+    ``low``: the checkpoint before the first node was read, so every node is at least as new. ``high``: the last log
+    entry
+    after the last node was read, so no node is newer. A node that the events in between changed may be as it was
+    before or
+    after any of them. Every other node must be exactly as it was after event ``low``.
     """
 
     low: int
@@ -313,7 +316,7 @@ class Verifier:
 
 
 def _broken_rule(replay: Replay) -> str | None:
-    """The invariant that a state breaks, in words; None if it keeps all."""
+    """A description of the invariant that a state breaks; None if the state keeps all of them."""
     try:
         check(replay.state)
     except Exception as error:  # noqa: BLE001 - a check that fails is a finding, too
@@ -360,7 +363,7 @@ def concerned_peers(decided: Decided) -> set[str]:
 
 
 def concerned_jobs(decided: Decided) -> set[str]:
-    """The jobs that an event names or changed, and the job for which its peer worked before it."""
+    """The jobs that an event names or changed, and the job for which its peer worked before the event."""
     jobs = {getattr(decided.event, "job", ""), *(place_of(change.path).job for change in decided.changes)}
     if decided.held is not None:
         jobs.add(decided.held.job)
