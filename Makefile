@@ -39,7 +39,7 @@ check: $(READY) ## lint, format, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-quick: $(READY) ## the tests of the pure core and 200 simulated histories: about two minutes
+quick: $(READY) ## the tests of the pure core and 200 simulated histories: two to three minutes
 	@$(AGAIN) core
 	@$(AGAIN) simulate SEEDS=200
 

@@ -238,7 +238,7 @@ def main(settings: Settings) -> NoReturn:
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
         import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
 
-        gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay for ever
+        gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay permanently
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
             runner.restore(folder)

@@ -67,7 +67,7 @@ class RowFunction:
                 "SX-FN-RAISED",
                 f"{self._named} raised {shorten(said, MESSAGE_LIMIT)}",
                 cause=f"the record was {shorten(repr(given), 1_000)}" if self.takes == "record" else "",
-                fix="mend the function: without its answer there is no telling where these rows go",
+                fix="correct the function: its answer decides where these rows go",
                 traceback=shown_traceback(error),
                 where={"task": self._task, "function": self._reference},
             ) from error

@@ -54,7 +54,7 @@ _HEARD_SOON = 10.0
 _STOPPED_WITHIN = 8.0
 """Seconds that a task's lifecycle may take to stop, before its peer goes on without waiting. It is stopped all the same."""
 
-_REST = 1.0
+_PAUSE = 1.0
 """Seconds between attempts while something that the task needs is away."""
 
 
@@ -143,14 +143,14 @@ class TaskLoop:
             if not self._retries.should_retry_batch(reason, session.store_reached):
                 raise
             log.warning("batch_delayed", code=reason.code, error=reason.message)
-            self._drop(_REST)
+            self._drop(_PAUSE)
 
-    def _drop(self, rest: float = 0.0) -> None:
+    def _drop(self, pause: float = 0.0) -> None:
         """Leave nothing of the batch, and go back to the committed positions."""
         if self.session.store is not None:
             self.session.store.abandon()
-        if rest:
-            self._handle.pause(rest)
+        if pause:
+            self._handle.pause(pause)
         self.session.reader.recover()
 
     # --- when something goes wrong -------------------------------------------------------------------------------
@@ -172,11 +172,11 @@ class TaskLoop:
                 self.session.store.reach()
         except SetupError as away:
             log.warning("task_waits_for_service", code=away.code, error=away.message)
-            self._handle.pause(_REST)
+            self._handle.pause(_PAUSE)
             return
-        rest = _REST if isinstance(reason, NotLetIn) else self._retries.rebuilt(reason)
+        pause = _PAUSE if isinstance(reason, NotLetIn) else self._retries.rebuilt(reason)
         log.warning("task_restarted", cause=str(reason))
-        self._handle.pause(rest)
+        self._handle.pause(pause)
 
     def _end(self, error: Exception) -> None:
         """The assignment ends with this error. Raises RunnerLost if it is not the task's."""
@@ -207,7 +207,7 @@ class TaskLoop:
             try:
                 self._zk.request(report)
                 return
-            except ZooKeeperAway as away:  # without this report the task would be ours for ever
+            except ZooKeeperAway as away:  # without this report the task would stay ours permanently
                 log.warning("failure_report_delayed", error=away.message)
                 self._handle.pause(1.0)
             except SessionLost:  # then the peer itself is lost, and the task with it

@@ -279,7 +279,7 @@ class VirtualPeer:
         self._machine.fire("work")
 
     def _run_task(self, task: _TaskInHand, context: dict[str, Any]) -> None:
-        """The thread of a task. Any end but an orderly one ends the session: the task would be this peer's for ever."""
+        """The thread of a task. Any end but an orderly one ends the session: the task would stay this peer's."""
         with structlog.contextvars.bound_contextvars(**context):
             try:
                 self._runner.work(task.prepared, task.handle, self._zk)

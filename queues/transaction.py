@@ -85,7 +85,7 @@ class TransactionalWriter:
         group_metadata: Callable[[], Any],
         clock: Callable[[str], AbstractContextManager[None]] = _untimed,
     ) -> None:
-        """One transaction: all messages, and the positions that they were made from.
+        """One transaction: all messages, and the positions that they were made from. Steps 5 to 7 of :mod:`peer.task_loop`.
 
         Args:
             messages: in the order in which the topic shall hold them.
@@ -103,20 +103,20 @@ class TransactionalWriter:
         self._producer.events.refusal = None
         self._producer.call("begin_transaction")
         try:
-            with clock("write"):
+            with clock("write"):  # 5
                 whole = all(map(self._produce, messages))
                 failpoint("written")
                 offsets = [
                     TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
                     for partition, position in positions.items()
                 ]
-                self._producer.send_positions(offsets, group_metadata())
+                self._producer.send_positions(offsets, group_metadata())  # 6
             failpoint("positions")
             if not whole:
                 raise ProducerLost("the client took no more records, and did not say why")
             log.debug("commit_requested")  # before this line nothing of the batch can be visible, after it, it may be
             with clock("commit"):
-                self._producer.call("commit_transaction", CALL)
+                self._producer.call("commit_transaction", CALL)  # 7
         except ProducerLost:
             raise
         except BaseException as error:

@@ -231,7 +231,7 @@ def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
     for stage in _asking(job, plan):
         before = blocking(job, plan, stage)
         if before:
-            text = f"task {stage} is not offered while nobody works on {', '.join(before)} in front of it"
+            text = f"task {stage} is not offered while no peer works on {', '.join(before)}"
             yield Reason(code="task-blocked", text=text, task=stage)
 
 
@@ -264,7 +264,7 @@ def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         peers = state.on_task(job.tasks[stage])
         if peers and all(state.peers[peer].state == "acking" for peer in peers):
             held = _holders(state, peers)
-            text = f"task {stage} was offered to {_peers(len(peers))}, and nobody has answered yet"
+            text = f"task {stage} was offered to {_peers(len(peers))}, and no peer has answered yet"
             yield Reason(code="unanswered", text=text, since=held[0].since, task=stage, peers=held)
 
 

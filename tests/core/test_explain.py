@@ -108,7 +108,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> write; read begins with 2", MADE, "P1 is born"],
         [
             "peers-missing since 0 needed 2 free 1: it waits for 1 more virtual peer: task read asks for 2, 1 is free",
-            "task-blocked at write: task write is not offered while nobody works on read in front of it",
+            "task-blocked at write: task write is not offered while no peer works on read",
         ],
     ),
     (
@@ -119,7 +119,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "peers-missing since 0 needed 2 free 0: it waits for 2 more virtual peers: tasks enrich, write ask for 2, "
                 "0 are free [P1 active copy/clean 0]"
             ),
-            "task-blocked at write: task write is not offered while nobody works on enrich in front of it",
+            "task-blocked at write: task write is not offered while no peer works on enrich",
             "runs since 0: 1 virtual peer is at work [P1 active copy/clean 0]",
         ],
     ),
@@ -168,7 +168,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "task read backs off after failure 1 (the job survives 3), first "
                 "SX-TEST: no module (SX-TEST)"
             ),
-            "task-blocked at write: task write is not offered while nobody works on read in front of it",
+            "task-blocked at write: task write is not offered while no peer works on read",
         ],
     ),
     (
@@ -176,7 +176,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> clean -> write; 1 partition", MADE, "P1 is born", "P1 acks"],
         [
             "task-short at clean needed 1 free 0: task clean is offered when 1 virtual peer is free, and 0 are",
-            "task-blocked at write: task write is not offered while nobody works on clean in front of it",
+            "task-blocked at write: task write is not offered while no peer works on clean",
             "runs since 0: 1 virtual peer is at work [P1 active copy/read 0]",
         ],
     ),
@@ -219,9 +219,9 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "task-full at d free 2 limit 1: task d takes no more than 1 virtual peer: its widest link has 1 partition; "
                 "2 virtual peers are idle [P4 acking copy/d 0]"
             ),
-            "unanswered at b since 0: task b was offered to 1 virtual peer, and nobody has answered yet [P2 acking copy/b 0]",
-            "unanswered at c since 0: task c was offered to 1 virtual peer, and nobody has answered yet [P3 acking copy/c 0]",
-            "unanswered at d since 0: task d was offered to 1 virtual peer, and nobody has answered yet [P4 acking copy/d 0]",
+            "unanswered at b since 0: task b was offered to 1 virtual peer, and no peer has answered yet [P2 acking copy/b 0]",
+            "unanswered at c since 0: task c was offered to 1 virtual peer, and no peer has answered yet [P3 acking copy/c 0]",
+            "unanswered at d since 0: task d was offered to 1 virtual peer, and no peer has answered yet [P4 acking copy/d 0]",
             (
                 "runs since 0: 4 virtual peers are at work "
                 "[P2 acking copy/b 0, P3 acking copy/c 0, P4 acking copy/d 0, P1 active copy/a 0]"
