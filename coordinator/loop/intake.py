@@ -270,7 +270,7 @@ class Scan:
                 state may lag behind what was read.
         """
         ready, self._ready = self._ready, []
-        while len(ready) < self._most // 2:
+        while len(ready) < max(1, self._most // 2):
             portion = next(self._portions, None)
             if portion is None:
                 deaths, self._deaths = self._deaths, []

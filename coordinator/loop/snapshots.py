@@ -102,7 +102,7 @@ class SnapshotWriter:
             while self._unsent and not self._pipeline.full:
                 self._pipeline.submit([self._unsent.popleft()])
         except TransactionFailed:
-            if self._replaced:
+            if self._replaced or self._noted is not None:
                 raise
             self._start_again()
         if self._noted is None and not self._unsent and not self._pipeline.in_flight and durable >= self.n:
@@ -167,7 +167,7 @@ class SnapshotSchedule:
     def finish(self, durable: int) -> None:
         """Wait until the snapshot is complete, then remove old snapshots and entries.
 
-        To be called when nothing else is in flight: removal asks many small questions one after the other, and each would wait
+        Call it when few writes are in flight: removal asks many small questions one after the other, and each would wait
         for all that was sent before it.
 
         Args:

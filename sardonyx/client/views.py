@@ -311,11 +311,13 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
     what happens within a micro-batch only the end is counted.
     """
     task = spec.task(name)
-    beside = [stages[neighbour] for neighbour in graph.bound[name]]
+    # A job that was refused may have edges that no valid job has: those to tasks without a stage tell nothing.
+    neighbours = [neighbour for neighbour in graph.bound[name] if neighbour in stages]
+    beside = [stages[neighbour] for neighbour in neighbours]
     (fused, inner), rows = _fused(graph, task), None
     if task.type == "input":
         # A reader of several links counts them together, so only one that reads nothing else tells.
-        telling = [stages[reader].rows_in for reader in graph.bound[name] if len(graph.stage(reader).ingress) == 1]
+        telling = [stages[reader].rows_in for reader in neighbours if len(graph.stage(reader).ingress) == 1]
         known = [rows for rows in telling if rows is not None]
         rows = max(known) if known else None
     elif not inner:

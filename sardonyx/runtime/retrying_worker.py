@@ -11,10 +11,14 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Hashable
 
+import structlog
+
 from sardonyx.runtime.clock import REAL, Runtime
 
+log = structlog.get_logger()
+
 Attempt = Callable[[int], bool]
-"""One attempt, given its number from 1 on: whether the work is done. It must not raise."""
+"""One attempt, given its number from 1 on: whether the work is done. If it raises, it is logged and tried again."""
 
 
 class RetryingWorker:
@@ -99,7 +103,11 @@ class RetryingWorker:
     def _run(self) -> None:
         while (found := self._next()) is not None:
             key, attempt = found
-            done = self._work[key][0](attempt)
+            try:
+                done = self._work[key][0](attempt)
+            except Exception as error:
+                log.exception("attempt_raised", worker=self._name, attempt=attempt, error=str(error))
+                done = False
             with self._changed:
                 pieces = self._work[key]
                 if not done:

@@ -148,3 +148,15 @@ def test_a_peer_is_its_state_and_its_pulse() -> None:
     view = peer_view("p1", note, PulseNote(host="h", pid=12, daemon="d"))
     assert (view.job, view.task, view.slot, view.host, view.pid) == ("j-1", "work", 2, "h", 12)
     assert peer_view("p1", PeerNote("dead", 9), None).host == ""
+
+
+def test_a_refused_job_with_impossible_edges_is_shown() -> None:
+    """A job whose name was taken is refused before its edges are checked; even an edge into an input does not break the view."""
+    topics = [
+        TaskSpec(name=name, type="input", connector="kafka", options={"topic": name, "end": "latest"}) for name in "ab"
+    ]
+    spec = spec_of(*topics, function("f"), sink("out"), edges=[("a", "b"), ("a", "f"), ("b", "f"), ("f", "out")])
+    view = job_view(
+        "j-1", spec, graph_of(spec, "d", "j-1"), JobNote(name="j", status="failed", n=3, submitted_at=1.0), {}
+    )
+    assert [task.name for task in view.tasks] == ["a", "b", "f", "out"]
