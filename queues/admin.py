@@ -1,6 +1,6 @@
-"""The topics of a job: made when it is planned, looked up, counted while it runs, removed when it has ended.
+"""Administer a job's topics: create them at planning, look them up, count rows, delete them when the job has ended.
 
-Everything here may be run again at any time with the same result: the coordinator does so after every takeover.
+Every function is idempotent, because the coordinator runs it again after every takeover.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _AT_A_TIME = 8
-"""Groups whose positions are asked for at once."""
+"""Number of groups whose positions this module asks for concurrently."""
 _MEMBERS = frozenset(
     {
         ConsumerGroupState.STABLE,
@@ -50,20 +50,20 @@ _MEMBERS = frozenset(
 )
 """States of a consumer group that has members."""
 _LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
-"""Names of the errors that say that a partition's leader moves, or has just been made and does not know it yet."""
+"""Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
 
 OUTPUT_PARTITIONS = 4
-"""Of an output topic that is made because it is not there, unless the job says how many."""
+"""Number of partitions of an output topic that the coordinator creates, unless the job sets it."""
 
 _KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-"""A link's records stay as long as its job: it is a queue, and may be read late or again."""
+"""Kafka keeps a link's records as long as the job exists. The link is a queue: readers may read it late, or again."""
 
 
 def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
-    """Make the job's topics, look the user's up, and say what every reader must know of each link.
+    """Create the job's topics, look up the user's topics, and return the facts that readers need about each link.
 
     Raises:
-        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic is not there; ``SX-KAFKA-OFFSETS``, it lacks the start asked for.
+        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic does not exist; ``SX-KAFKA-OFFSETS``, it lacks the start.
         SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
     """
     admin = admin_client(settings)
@@ -88,10 +88,10 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
 
 
 def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
-    """What the groups of an ended job have committed, to be read before they are deleted.
+    """Return what the groups of an ended job have committed. Call it before the groups are deleted.
 
-    Waits until every peer has left the groups: after that nobody can commit, so these are the last positions. A stage whose
-    group does not exist is left out, because its positions may have been deleted with it; that is not the same as none.
+    It waits until every peer has left the groups. No peer can commit after that, so these positions are the last ones.
+    It leaves out a stage whose group does not exist: the positions may be deleted, which does not mean zero commits.
 
     Raises:
         SetupError: ``SX-KAFKA-REFUSED``, a peer is still in one of the groups; ``SX-KAFKA-UNREACHABLE``.
@@ -110,17 +110,17 @@ def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
 def input_positions(
     settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts]
 ) -> dict[str, dict[str, list[int]]]:
-    """How far each task of a job that runs has read the user's topics; of an ended job, the task notes tell.
+    """Return how far each task of a running job has read the user's topics. For an ended job, read the task notes.
 
     Args:
-        settings: where Kafka is.
-        graph: the job's.
-        job: its id.
-        facts: of its links, by name.
+        settings: connection to Kafka.
+        graph: the job's graph.
+        job: id of the job.
+        facts: the facts of the job's links, by link name.
 
     Returns:
-        By task, by topic, the next offset to read in each partition, as :func:`sardonyx.core.positions.next_offsets` gives
-        them. What an open transaction would commit is not in it. Tasks that read no topic of the user's are left out.
+        The next offset to read per partition, by task and topic: see :func:`sardonyx.core.positions.next_offsets`.
+        It excludes what an open transaction would commit, and tasks that read none of the user's topics.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -131,7 +131,7 @@ def input_positions(
 
 
 def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
-    """By topic of the user's, the committed offset in each partition."""
+    """Return the committed offset in each partition, by topic; only for the user's topics."""
     topics = {link.topic for link in stage.ingress if link.kind == "input"}
     found: dict[str, list[int | None]] = {}
     for (topic, _), position in sorted(held.items(), key=operator.itemgetter(0)):
@@ -141,7 +141,7 @@ def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[
 
 
 def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
-    """Those of the groups that exist, once none of them has a member."""
+    """Wait until none of the wanted groups has a member. Return those of them that exist."""
     deadline, pause = time.monotonic() + CALL, 0.1
     while True:
         states = {group: state for group, state in _group_states(settings).items() if group in wanted}
@@ -160,16 +160,16 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
 
 
 def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
-    """Remove the job's groups and topics, but for dead letters: these stay until the job is forgotten.
+    """Delete the job's groups and topics. Topics that hold dead letters stay until the job is forgotten.
 
     Args:
-        settings: where Kafka is.
-        graph: the job's.
-        job: its id.
-        settle: called when every peer has left the groups, so that nobody commits any more, and the topics still stand.
+        settings: connection to Kafka.
+        graph: the job's graph.
+        job: id of the job.
+        settle: called while the topics still exist, after every peer has left the groups and can commit no more.
 
     Raises:
-        SetupError: the broker refuses or does not answer; some may be gone already, and a second call goes on.
+        SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
     """
     delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
     failpoint("in-delete-links")
@@ -179,7 +179,7 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
 
 
 def _holds_any(settings: Settings, topic: str) -> bool:
-    """Whether anything was committed to a topic of one partition, or still may be; one that is not there holds nothing."""
+    """Whether a topic of one partition holds committed records, or an open transaction. A missing topic holds none."""
     if topic not in topics(settings):
         return False
     stable, end = ends(settings, topic)
@@ -187,7 +187,7 @@ def _holds_any(settings: Settings, topic: str) -> bool:
 
 
 def delete_groups(settings: Settings, groups: list[str]) -> None:
-    """Remove consumer groups; waits until their members have gone. Those that are not there are gone.
+    """Delete consumer groups, after waiting until their members have left. A missing group counts as deleted.
 
     Raises:
         SetupError: the broker refuses or does not answer.
@@ -202,12 +202,12 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
         groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
         if groups and time.monotonic() > deadline:
             raise refused(settings, f"delete group {groups[0]}", errors[groups[0]])
-        if groups:  # its members are on their way out
+        if groups:  # the groups still have members, which are leaving
             time.sleep(0.2)
 
 
 def delete_topics(settings: Settings, topics: list[str]) -> None:
-    """Remove topics; those that are not there are gone.
+    """Delete topics. A missing topic counts as deleted.
 
     Raises:
         SetupError: the broker refuses or does not answer.
@@ -220,7 +220,7 @@ def delete_topics(settings: Settings, topics: list[str]) -> None:
 
 
 def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
-    """Rows that each stage has committed so far, from its group's positions. Stages that never committed count zero.
+    """Count the rows that each stage has committed so far, from its group's positions. No commit yet counts as zero.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -231,7 +231,7 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
 def _held(
     settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
 ) -> dict[str, dict[Partition, Position | None]]:
-    """By stage, the committed positions of everything that it reads; ``stable`` as in :func:`positions`."""
+    """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`."""
     if not stages:
         return {}
     partitions = topics(settings)
@@ -245,7 +245,7 @@ def _held(
 
 
 def topics(settings: Settings) -> dict[str, list[int]]:
-    """Every topic that there is, with its partitions.
+    """Return the partition numbers of every topic on the broker.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
@@ -259,7 +259,7 @@ def topics(settings: Settings) -> dict[str, list[int]]:
 
 
 def ends(settings: Settings, topic: str) -> tuple[int, int]:
-    """The offsets behind the last record of a topic's first partition: before all open transactions, and behind them.
+    """Return two end offsets of a topic's first partition: before all open transactions, and after them.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
@@ -273,7 +273,7 @@ def ends(settings: Settings, topic: str) -> tuple[int, int]:
 
 
 def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partition, int]:
-    """The offset behind everything that is decided, for each partition: before its first open transaction.
+    """Return the last stable offset of each partition: everything before it is committed or aborted.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -288,23 +288,23 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
-    """Every committed message of a topic's first partition, in order.
+    """Return every committed message of a topic's first partition, in order.
 
-    Reads up to what was the very end when it was called, open transactions included: it waits until those are decided, so
-    that nothing committed can be missed behind one that hangs.
+    It reads up to the end at the time of the call, open transactions included. It waits until those commit or abort,
+    so that it cannot miss a committed message after a transaction that hangs.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
     """
-    # The very end: a read_committed consumer's own watermark would stop at the first open transaction.
+    # Use the end after open transactions: a read_committed consumer's own watermark stops at the first of them.
     return [message.value() for message in read_messages(settings, topic, 0, ends(settings, topic)[1])]
 
 
 def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
-    """The committed messages of a topic's first partition from one offset up to another; waits for open transactions.
+    """Yield the committed messages of a topic's first partition in [start, end). It waits for open transactions.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.
     """
     consumer = Consumer(
         {
@@ -346,7 +346,7 @@ def _wanted_partitions(link: Link, spec: JobSpec) -> int:
 
 
 def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
-    """Partition counts by topic, once every broker knows the topics that were just made."""
+    """Wait until the new topics are known and all their partitions have leaders. Return partition counts by topic."""
     began = time.monotonic()
     deadline = began + CALL
     while True:
@@ -383,9 +383,9 @@ def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) 
 
 
 def _offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int, what: Any) -> list[int]:
-    """The offset in each partition that "earliest", "latest", an ISO time or {partition: offset} means right now.
+    """Resolve "earliest", "latest", an ISO time or {partition: offset} to the present offset in each partition.
 
-    "latest" is the last stable offset: what stands in a transaction still open is behind it.
+    "latest" is the last stable offset: records of an open transaction come after it.
     """
     if isinstance(what, Mapping):
         given = {int(number): int(offset) for number, offset in what.items()}
@@ -402,7 +402,7 @@ def _offsets(admin: AdminClient, settings: Settings, topic: str, partitions: int
     named = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
     spec = named[what]() if what in named else OffsetSpec.for_timestamp(int(_time(what).timestamp() * 1000))
     found = _list_offsets(admin, settings, topic, partitions, spec)
-    if any(offset < 0 for offset in found):  # nothing as late as that time: behind the last record
+    if any(offset < 0 for offset in found):  # no record is as late as that time: use the end
         latest = _list_offsets(admin, settings, topic, partitions, OffsetSpec.latest())
         found = [last if offset < 0 else offset for offset, last in zip(found, latest, strict=True)]
     return found
@@ -444,16 +444,16 @@ def _time(text: str) -> datetime:
 def positions(
     settings: Settings, group: str, places: list[TopicPartition], *, stable: bool = True
 ) -> dict[Partition, Position | None]:
-    """A group's committed positions, asked for by a consumer that never joins it; None where there is none.
+    """Return a group's committed positions, None where it has none. A consumer asks that never joins the group.
 
-    Not by the admin client, which would need no consumer: librdkafka's ends the whole process when the broker answers
-    that another one coordinates the group (librdkafka issue 5040), as a fresh cluster does to its first question.
+    The admin client would need no consumer, but librdkafka's ends the whole process (librdkafka issue 5040) when
+    the broker answers that another one coordinates the group. A fresh cluster answers its first request like that.
 
     Args:
-        settings: where Kafka is.
-        group: its name.
-        places: which partitions.
-        stable: wait until transactions that would move a position are decided; otherwise what was committed before them is told.
+        settings: connection to Kafka.
+        group: name of the group.
+        places: the partitions to ask about.
+        stable: wait until open transactions that would move a position end; if false, return the positions before them.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -476,7 +476,7 @@ def positions(
 
 
 def groups(settings: Settings) -> set[str]:
-    """Every consumer group that there is: also one that nobody is in, as long as it has positions.
+    """Return the names of all consumer groups on the broker: also groups without members that still have positions.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.

@@ -1,7 +1,7 @@
 """Rows on an internal link: an Arrow record batch as one Kafka message. Pure.
 
-A block is an Arrow IPC stream with one batch, its buffers compressed with LZ4. Many rows to a message is what makes a durable
-queue on every link affordable: Kafka, the client and Python pay per message, not per row.
+A block is an Arrow IPC stream with one batch, whose buffers are compressed with LZ4. Every link can afford a durable
+queue because a message holds many rows: the cost in Kafka, the client and Python is per message, not per row.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ import pyarrow as pa
 from sardonyx.core.errors import OutputError
 
 MAX_BYTES = 900_000
-"""Largest message made, under the 1,000,000 bytes that librdkafka and brokers take unless told otherwise."""
+"""Largest value of a message in bytes. By default, librdkafka and brokers accept messages up to 1,000,000 bytes."""
 
 TARGET_BYTES = 1 << 20
-"""Uncompressed size aimed at: large enough to make the cost per message small, small enough to spread over partitions."""
+"""Target size of a block in bytes, uncompressed.
+
+It is large enough to keep the cost per message small, and small enough to spread rows over partitions.
+"""
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Block(NamedTuple):
-    """One message's worth of rows."""
+    """The rows of one message, encoded."""
 
     value: bytes
     rows: int
 
 
 def encode(table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = None) -> list[Block]:
-    """Cut a table into blocks, in order; an empty table gives none.
+    """Cut a table into blocks, in order. An empty table gives no block.
 
-    ``max_rows`` is the batch size of whoever reads them: a block is the least that a reader can take.
+    ``max_rows`` is the batch size of the task that reads the blocks, because a reader takes whole blocks.
 
     Raises:
-        OutputError: ``SX-RECORD-TOO-LARGE``, if a single row does not fit into ``max_bytes``.
+        OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit into ``max_bytes``.
     """
     if table.num_rows == 0:
         return []
@@ -57,24 +60,24 @@ def encode(table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = N
 
 
 def decode(values: Sequence[bytes]) -> pa.Table:
-    """The rows of blocks, in order, as one table.
+    """Decode blocks into one table, with the rows in order.
 
-    Blocks may differ in schema (a per-record function may leave a field out): columns are matched by name, types widened
-    where Arrow can, missing ones null.
+    Blocks may differ in schema, because a per-record function may omit a field. This function matches columns by name,
+    widens types where Arrow can, and fills missing columns with null.
     """
     tables = [pa.ipc.open_stream(value).read_all() for value in values]
     return concat(tables)
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables one below the other, columns matched by name; see :func:`decode`."""
+    """Concatenate the rows of tables, with columns matched by name; see :func:`decode`."""
     if len(tables) == 1:
         return tables[0]
     return pa.concat_tables(tables, promote_options="permissive")
 
 
 def record_too_large(size: int, limit: int, record: object) -> OutputError:
-    """The error for one record that no message can hold."""
+    """Build the error for a record that is too large for any message."""
     shown = repr(record)
     return OutputError(
         "SX-RECORD-TOO-LARGE",

@@ -1,4 +1,4 @@
-"""The topics that hold dead letters: looked into, and removed when their job is forgotten."""
+"""Read the topics that hold dead letters, and delete them when their job is forgotten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 def stable_end(settings: Settings, topic: str) -> int:
-    """The offset behind everything that is decided: open transactions and what stands behind them is not counted.
+    """Return the last stable offset of a topic: the position of the first open transaction, or the end if none is open.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
@@ -24,20 +24,20 @@ def stable_end(settings: Settings, topic: str) -> int:
 
 
 def read(settings: Settings, topic: str, start: int = 0, end: int | None = None) -> Iterator[Any]:
-    """The committed messages of a topic of dead letters from one offset up to another, or up to its stable end.
+    """Yield the committed messages of a topic of dead letters in [start, end). ``end`` defaults to the stable end.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, it did not get there in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.
     """
     last = stable_end(settings, topic) if end is None else end
     return admin.read_messages(settings, topic, start, last)
 
 
 def forget(settings: Settings, jobs: Collection[str]) -> None:
-    """Remove what jobs that were forgotten have left: topics and groups named after them.
+    """Delete the topics and groups of forgotten jobs, which it finds by their names.
 
     Raises:
-        SetupError: Kafka is away or refuses; some may be gone already.
+        SetupError: Kafka is unreachable or refuses. It may have deleted some of them already.
     """
     topics = left_by(jobs, settings.deployment, admin.topics(settings))
     groups = left_by(jobs, settings.deployment, admin.groups(settings))

@@ -1,8 +1,8 @@
-"""A dead letter: a record that a task could not work on, as it was, with everything that is known of why. Pure.
+"""A dead letter: a record that a task could not process, unchanged, with all that is known about the reason. Pure.
 
-The value of the message is the record: the bytes of a user's topic where they could not even be read, else an Arrow block of
-one row; a record that is too large for a message stays where it came from. What happened stands in the headers, so that letters
-are listed without Arrow.
+The value of the message is the record. If the task could not decode the record, the value is the bytes from the user's
+topic; otherwise it is an Arrow block of one row. A record that is too large for a message stays in the topic that it
+came from. The headers say what happened, so that programs can list dead letters without Arrow.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ from queues import block
 from sardonyx.core.errors import Failure, OutputError
 
 FORMAT = "letters"
-"""The format that a ``kafka`` input has whose topic holds dead letters; only ``sardonyx dlq redo`` writes such inputs."""
+"""The format of a ``kafka`` input whose topic holds dead letters. Only ``sardonyx dlq redo`` writes such inputs."""
 
 FORMATS = "formats"
-"""Option of such an input: for each topic whose records could not be read, the options by which to read them anew."""
+"""Option of such an input: by topic whose records could not be decoded, the options for decoding them again."""
 
 NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is none, or another version's")
 
 TRACEBACK_KEPT = 4_000
-"""Characters kept of a traceback: its end, where the reason stands."""
+"""Number of characters kept of a traceback: its end, which names the reason."""
 TEXT_KEPT = 1_000
-"""Characters kept of message, cause and fix."""
+"""Number of characters kept of each of message, cause and fix."""
 
 _HEADER = "sx-letter"
 
 
 Kind = Literal["row", "raw", "large"]
-"""Whether the value of a letter is an Arrow block, the bytes of a user's topic, or none, as it would not fit into a message."""
+"""What the value of a dead letter is: an Arrow block, the bytes from a user's topic, or nothing (too large)."""
 
 LARGEST = 950_000
-"""Bytes that value, key and header of a letter may take together; brokers take 1,000,000 with what they add."""
+"""Limit in bytes for a letter's value, key and header together. Brokers accept 1,000,000 with their own overhead."""
 
 NO_VALUE = Failure(
     "SX-LETTER-LARGE",
     "the record of this dead letter was too large to be kept in it, and cannot be redone from there",
     fix="read it where it came from: topic, partition and offset are told",
 )
-"""Why a letter of kind ``large`` fails again."""
+"""The failure of a dead letter of kind ``large`` that is redone."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a record came from: the message that carried it."""
+    """Where a record came from: the message that held it."""
 
     topic: str
     partition: int
     offset: int
     row: int | None = None
-    """Of the record within a message that holds several."""
+    """Number of the record within a message that holds several."""
 
 
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is told of a dead letter, in its header."""
+    """The header of a dead letter, which describes the failure."""
 
     task: str
     kind: Kind
     error: str
-    """Class of what was raised."""
+    """Class name of the exception that was raised."""
     attempts: int
     failure: Failure
     origin: Origin
 
 
 class Message(Protocol):
-    """What is read of a Kafka message here."""
+    """The part of a Kafka message that this module reads."""
 
     def value(self) -> bytes | None: ...
 
@@ -78,7 +78,7 @@ class Message(Protocol):
 
 
 def headers(letter: Letter) -> list[tuple[str, bytes]]:
-    """What is told of a letter as the headers of its message; its texts are cut to their bounds."""
+    """Encode a letter as the headers of its message. Its texts are shortened to their limits."""
     failure = letter.failure
     cut = msgspec.structs.replace(
         failure,
@@ -91,7 +91,7 @@ def headers(letter: Letter) -> list[tuple[str, bytes]]:
 
 
 class Packed(NamedTuple):
-    """What the message of a letter holds."""
+    """The value, key and headers of a dead letter's message."""
 
     value: bytes | None
     key: bytes | None
@@ -99,12 +99,12 @@ class Packed(NamedTuple):
 
 
 def packed(letter: Letter, record: pa.Table | bytes | None, key: bytes | None) -> Packed:
-    """A letter as a message; one that would be too large for a message goes without the record and its key.
+    """Build the message of a dead letter. If it would be too large for Kafka, omit the record and its key.
 
     Args:
-        letter: what is told of it.
-        record: a table of one row, or the bytes of a user's topic.
-        key: of the user's message.
+        letter: the header of the dead letter.
+        record: a table of one row, or the bytes from a user's topic.
+        key: the key of the user's message.
     """
     told = headers(letter)
     with suppress(OutputError):  # a row too large for a message
@@ -115,13 +115,13 @@ def packed(letter: Letter, record: pa.Table | bytes | None, key: bytes | None) -
 
 
 def row_value(row: pa.Table) -> bytes:
-    """A table of one row as the value of a letter. Raises OutputError ``SX-RECORD-TOO-LARGE``."""
+    """Encode a table of one row as the value of a dead letter. Raises OutputError ``SX-RECORD-TOO-LARGE``."""
     (only,) = block.encode(row)
     return only.value
 
 
 def told(message: Message) -> Letter | None:
-    """What is told of a letter; None for a message that is none, or of another version."""
+    """Read the header of a dead letter. Return None if the message is not a dead letter, or has another version."""
     data = dict(message.headers() or ()).get(_HEADER)
     try:
         return None if data is None else msgspec.json.decode(data, type=Letter)
@@ -130,15 +130,15 @@ def told(message: Message) -> Letter | None:
 
 
 def row_of(value: bytes) -> pa.Table:
-    """The row in the value of a letter whose kind is ``row``."""
+    """Decode the row from the value of a dead letter whose kind is ``row``."""
     return block.decode([value])
 
 
 def left_by(jobs: Collection[str], deployment: str, names: Iterable[str]) -> list[str]:
-    """Of the names of topics or groups those that belong to jobs of these ids.
+    """Select the names of topics or groups that belong to the jobs with these ids.
 
-    Ids of jobs are never used twice, and neither they nor names of deployments and tasks have dots in them; so what is named
-    ``<deployment>.<job>.<...>`` is the job's and nobody else's.
+    A job id is never used twice. Job ids, deployment names and task names contain no dots.
+    So a name of the form ``<deployment>.<job>.<...>`` belongs to that job only.
     """
     ours = {f"{deployment}.{job}" for job in jobs}
     return sorted(name for name in names if name.count(".") in (2, 3) and ".".join(name.split(".")[:2]) in ours)

@@ -1,12 +1,12 @@
-"""The stable hash: which partition of a grouped link a row belongs to. Pure; the same on every machine and in every run.
+"""The stable hash that assigns a row to a partition of a grouped link. Pure; the same on every machine, in every run.
 
-The partition is ``crc32(key) % partitions``, with the CRC-32 of zlib and PNG (``zlib.crc32``) over the canonical bytes of
-the key. A key is one value, or several in a given order; its canonical bytes are those of its values, one behind the other.
-Equal values have equal bytes, whatever they were held in. The bytes of one value are a tag of one byte, the length of
-what follows as four bytes (unsigned, most significant first), and then:
+The partition is ``crc32(key) % partitions``, with the CRC-32 of zlib and PNG (``zlib.crc32``) over the canonical bytes
+of the key. A key is one value, or several in a given order. Its canonical bytes are those of its values, concatenated.
+Equal values have equal bytes, whatever type held them. The bytes of one value are a tag of one byte, the length of
+the payload as four bytes (unsigned, most significant first), and the payload:
 
 ========= === ======================================================================================================
-value     tag what follows
+value     tag payload
 ========= === ======================================================================================================
 null      n   nothing
 boolean   b   the byte 00 (false) or 01 (true)
@@ -23,7 +23,8 @@ time      h   a time of day. ASCII: nanoseconds since midnight
 duration  u   ASCII: nanoseconds
 ========= === ======================================================================================================
 
-Numbers in digits are as in "number". Nothing else can be a key: not lists, structs, maps, nor intervals of months.
+Payloads that hold an integer write it as in "number". No other value can be a key: not lists, structs, maps, nor
+intervals of months.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ from sardonyx.core.errors import FunctionError
 Checksums = np.ndarray[Any, np.dtype[np.uint32]]
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of a clock without a zone
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - it is for timestamps without a zone
 _DAY = dt.date(1970, 1, 1)
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def checksums(columns: Sequence[Column]) -> Checksums:
-    """The CRC-32 of the canonical bytes of each row's key.
+    """Return the CRC-32 of the canonical bytes of each row's key.
 
-    Every distinct value is looked at once; what is done for each row is done by Arrow and numpy.
+    Python encodes every distinct value once. Arrow and numpy do the work that is needed per row.
 
     Args:
-        columns: the values of the key, in its order; at least one column.
+        columns: the values of the key, one column per part of the key, in its order; at least one column.
 
     Raises:
         FunctionError: ``SX-KEY-TYPE``, values of this type cannot be a key.
@@ -74,16 +75,16 @@ def checksums(columns: Sequence[Column]) -> Checksums:
 
 
 def canonical(*values: object) -> bytes:
-    """The canonical bytes of a key, given as Python's own values.
+    """Return the canonical bytes of a key that consists of Python values.
 
     Raises:
-        FunctionError: ``SX-KEY-TYPE``, such a value cannot be part of a key.
+        FunctionError: ``SX-KEY-TYPE``, a value of this type cannot be part of a key.
     """
     return b"".join(map(_value, values))
 
 
 def checksums_of(keys: Sequence[object]) -> Checksums:
-    """As :func:`checksums`, of keys that are Python's own values; a tuple is a key of several.
+    """Like :func:`checksums`, for keys that are Python values. A tuple is a key of several values.
 
     Raises:
         FunctionError: ``SX-KEY-TYPE``.
@@ -102,7 +103,7 @@ def checksums_of(keys: Sequence[object]) -> Checksums:
 
 
 def _as_array(values: Sequence[object]) -> Column | None:
-    """The values as Arrow holds them, if that changes none of them."""
+    """Convert the values to an Arrow array. Return None if the conversion could change a value."""
     held = set(map(type, values)) - {type(None)}
     if len(held) > 1 or not held <= {str, bool, int, float}:
         return None
@@ -116,7 +117,7 @@ def _as_array(values: Sequence[object]) -> Column | None:
 
 
 def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]:
-    """The number of each row's value, and the canonical bytes of the values by their numbers."""
+    """Number the distinct values of a column. Return the number for each row, and the canonical bytes by number."""
     plain = _plain(column)
     if kinds.is_null(plain.type):
         return np.zeros(len(plain), np.int64), [_value(None)]
@@ -124,7 +125,7 @@ def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[by
     encoded = plain.dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # of no chunk
+    if isinstance(encoded, pa.ChunkedArray):  # without any chunk
         return np.zeros(0, np.int64), []
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), _each(encoded.dictionary, encode)
 
@@ -134,11 +135,11 @@ _SIMPLER: list[tuple[Callable[[pa.DataType], bool], pa.DataType]] = [
     (kinds.is_string_view, pa.large_string()),
     (kinds.is_binary_view, pa.large_binary()),
 ]
-"""Types that Arrow cannot find the distinct values of."""
+"""Types whose distinct values Arrow cannot find, each with the type to cast to."""
 
 
 def _plain(column: Column) -> Column:
-    """The column with its values themselves: no dictionaries, no runs, no extension types."""
+    """Return the column as plain values: without dictionary encoding, run-end encoding or extension types."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(_storage(column))
@@ -157,7 +158,7 @@ def _storage(column: Column) -> Column:
 
 
 def _encoder(kind: pa.DataType) -> Callable[[pa.Array], list[bytes]]:
-    """What gives the canonical bytes of the values of such a type, nulls apart."""
+    """Return the function that gives the canonical bytes for values of this type. It does not handle nulls."""
     for is_kind, encode in _KINDS:
         if is_kind(kind):
             return encode
@@ -165,7 +166,7 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array], list[bytes]]:
 
 
 def _each(values: pa.Array, encode: Callable[[pa.Array], list[bytes]]) -> list[bytes]:
-    """Canonical bytes of the values of an array, one by one."""
+    """Return the canonical bytes of each value of an array, nulls included."""
     if not values.null_count:
         return encode(values)
     nulls = values.is_null().to_numpy(zero_copy_only=False)
@@ -179,17 +180,17 @@ def _tagged(tag: bytes, values: Iterable[bytes]) -> list[bytes]:
 
 
 def _bytes(values: pa.Array, tag: bytes) -> list[bytes]:
-    """Of text or bytes."""
+    """Encode text or bytes."""
     return _tagged(tag, values.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist())
 
 
 def _digits(values: pa.Array, tag: bytes) -> list[bytes]:
-    """Of integers."""
+    """Encode integers."""
     return _bytes(values.cast(pa.string()), tag)
 
 
 def _nanoseconds(values: pa.Array, tag: bytes) -> list[bytes]:
-    """Of integers that count in the unit of the values' type; there may be more of them than 64 bits hold."""
+    """Encode times as nanoseconds. Arrow counts them in the unit of their type; nanoseconds may exceed 64 bits."""
     factor = _NANOSECONDS[values.type.unit]
     numbers = values.cast(pa.int32() if kinds.is_time32(values.type) else pa.int64()).to_numpy(zero_copy_only=False)
     return _tagged(tag, [str(number * factor).encode() for number in numbers.tolist()])
@@ -250,7 +251,7 @@ def _value(value: object) -> bytes:
 def _said(value: object) -> tuple[bytes, bytes]:
     if isinstance(value, np.generic):
         value = pa.scalar(value).as_py() if isinstance(value, np.datetime64 | np.timedelta64) else value.item()
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own words for null
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # null values of pandas
         return b"n", b""
     for kind, tag, encode in _TYPES:
         if isinstance(value, kind):
@@ -271,12 +272,12 @@ def _time(value: dt.time) -> bytes:
 
 
 def _duration(value: dt.timedelta) -> bytes:
-    further: int = getattr(value, "nanoseconds", 0)  # of pandas' own durations, which are timedeltas too
+    further: int = getattr(value, "nanoseconds", 0)  # pandas' durations are timedeltas with nanoseconds
     microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
     return b"%d" % (microseconds * 1_000 + further)
 
 
-_TYPES: list[tuple[Any, Any, Callable[[Any], bytes]]] = [  # in this order: a bool is an int, a datetime is a date
+_TYPES: list[tuple[Any, Any, Callable[[Any], bytes]]] = [  # the order matters: a bool is an int, a datetime is a date
     (str, b"s", str.encode),
     (bool, b"b", lambda value: b"\1" if value else b"\0"),
     (int, b"#", lambda value: b"%d" % value),

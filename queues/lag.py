@@ -1,8 +1,9 @@
-"""How far readers are behind on their links, asked of Kafka: at little cost however much is unread, and within bounds of time.
+"""Measure how far readers lag on their links. The cost and the time are bounded, however many rows are unread.
 
-Rows on an internal link that takes all results of a task are told exactly by counts: what its writer has committed as written,
-less what its reader has committed as read from there. All else is told by a short look at what stands first in each
-partition, which also tells how long that has waited.
+For an internal link that takes all results of a task, counts give the exact lag. It is the rows that the writer has
+committed as written, minus the rows that the reader has committed as read from the link.
+For every other link, this module reads the first few unread messages of each partition and estimates the lag.
+These messages also show how long the first unread record has waited.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _LOOK = 5.0
-"""Seconds that looking at what stands first on a task's links may take; what has not come by then is not known."""
+"""Longest time in seconds to scan the first messages of a task's links. Messages that arrive later stay unknown."""
 _MOST = 1_000
-"""Messages looked at in a partition at most, where they are to be counted."""
+"""Largest number of messages to scan in a partition whose messages must be counted."""
 _BYTES = 1 << 20
-"""The same in bytes."""
+"""Largest number of bytes to scan in a partition."""
 _FETCH = 1 << 18
-"""Bytes asked of a partition at a time."""
+"""Largest number of bytes per fetch from a partition."""
 _AT_A_TIME = 8
-"""Tasks asked about at once."""
+"""Number of tasks handled concurrently."""
 
 Positions = Mapping[Partition, Position | None]
 
 
 class FrontScan:
-    """A look at what is first in one partition after a reader's position, message by message until enough is known.
+    """Scans the first messages after a reader's position in one partition, until it knows enough.
 
     Args:
-        link: that the partition belongs to.
-        range_: what is unread, nothing of it looked at yet.
-        most: messages to look at.
+        link: the link that the partition belongs to.
+        range_: the unread range, before the first message was scanned.
+        most: largest number of messages to scan.
     """
 
     def __init__(self, link: Link, range_: PartitionScan, most: int) -> None:
@@ -57,7 +58,7 @@ class FrontScan:
         self._bytes = 0
 
     def feed(self, message: Message) -> bool:
-        """Take one more message into account, or the news that none follows. Returns whether enough is known."""
+        """Process the next message, or the end-of-partition event. Return whether the scan knows enough."""
         self.found = _further(self._link, self.found, message)
         if message.error() is None:
             self._messages += 1
@@ -70,14 +71,14 @@ class FrontScan:
 def lag(
     settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts], complete: Mapping[str, Counts]
 ) -> dict[str, Backlog]:
-    """What is unread on each link that a task reads, by the link's name.
+    """Return the backlog of each link that a task reads, by the link's name.
 
     Args:
-        settings: where Kafka is.
-        graph: the job's.
-        job: its id; its links must stand.
-        facts: of the links, by name.
-        complete: the counts of tasks that are complete: they have read everything.
+        settings: connection to Kafka.
+        graph: the job's graph.
+        job: id of the job, whose links must exist.
+        facts: the facts of the links, by link name.
+        complete: the counts of the complete tasks. A complete task has read everything.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -92,7 +93,7 @@ def lag(
 
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="lag") as pool:
         held = dict(zip([stage.name for stage in readers], pool.map(positions, readers), strict=True))
-        # Writers after readers: what is read has then been counted as written.
+        # Ask writers after readers, so that the writer's count includes every row that the reader has read.
         writers = [graph.stage(name) for name in sorted(_writers(readers) - complete.keys())]
         counts = {s.name: total(p.values()) for s, p in zip(writers, pool.map(positions, writers), strict=True)}
         ends = admin.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
@@ -113,7 +114,7 @@ def _told(
     ends: Mapping[Partition, int],
     written: Mapping[str, Counts],
 ) -> dict[str, Backlog]:
-    """What is unread in front of one task."""
+    """Return the backlog of each link that one task reads."""
     fronts: dict[Partition, FrontScan] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
     for link in stage.ingress:
@@ -122,11 +123,11 @@ def _told(
         for partition in [] if counted == 0 else [each for each in held if each.topic == link.topic]:
             before_it = unscanned(partition.number, facts[link.name], held[partition], ends[partition])
             fronts[partition] = FrontScan(link, before_it, _MOST if counted is None else 1)
-    now = time.time()  # what comes, or is due, while we look does not wait yet
+    now = time.time()  # messages that arrive or become due during the scan do not count as waiting
     seen = _look(settings, fronts)
 
     def of(link: Link) -> Backlog:
-        if not any(partition.topic == link.topic for partition in held):  # somebody has removed the topic
+        if not any(partition.topic == link.topic for partition in held):  # the topic was deleted
             return Backlog()
         counted, most = bounds[link.name]
         its = [each for partition, each in seen.items() if partition.topic == link.topic]
@@ -136,23 +137,23 @@ def _told(
 
 
 def _by_counts(link: Link, held: Positions, written: Mapping[str, Counts]) -> tuple[int | None, int | None]:
-    """How many rows of a link are unread, and how many at most, as far as its writer's and reader's counts tell.
+    """Return the exact number of unread rows of a link and an upper bound, from its writer's and reader's counts.
 
-    A reader's counts stand with the partitions they were read from, so they tell its links apart.
+    Each is None if the counts do not give it. A reader commits its counts per partition, so they are separate per link.
     """
-    if link.kind != "internal" or link.route.of == "failed":  # nobody counts failed rows by where they went
+    if link.kind != "internal" or link.route.of == "failed":  # no count says over which link failed rows went
         return None, None
     read = total(position for partition, position in held.items() if partition.topic == link.topic)
     ahead = written[link.source].rows_out - read.rows_in
     if (
         ahead < 0
-    ):  # the writer's last commit is not told yet; or its group stood idle for a week, and the broker forgot it
+    ):  # the broker does not show the writer's last commit yet, or it dropped the group after a week without activity
         return None, None
     return (ahead, ahead) if link.route == Route() else (None, ahead)
 
 
 def _look(settings: Settings, scans: Mapping[Partition, FrontScan]) -> dict[Partition, PartitionScan]:
-    """Read the first messages after each position, up to as many as are wanted, as far as they come in time."""
+    """Read the first messages after each position, up to each scan's limit or the time limit. Return the findings."""
     going = {partition: scan for partition, scan in scans.items() if scan.found.left}
     if going:
         _scan(settings, going)
@@ -160,7 +161,7 @@ def _look(settings: Settings, scans: Mapping[Partition, FrontScan]) -> dict[Part
 
 
 def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
-    """Feed the scans until each knows enough, or the time is over."""
+    """Feed messages to the scans until each of them knows enough, or the time limit is over."""
     deadline = time.monotonic() + _LOOK
     consumer = Consumer(
         {
@@ -169,11 +170,11 @@ def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",  # what was at the position may be deleted by now
+            "auto.offset.reset": "earliest",  # Kafka may have deleted the records at the position
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": _FETCH,
-            "queued.min.messages": 1,  # nothing is read ahead but what is asked for,
-            "fetch.queue.backoff.ms": 10,  # and that at once: the client would rest for a second in between
+            "queued.min.messages": 1,  # the client reads ahead only what we ask for
+            "fetch.queue.backoff.ms": 10,  # without it the client pauses for a second between fetches
         },
         logger=CLIENT_LOG,
     )
@@ -191,7 +192,7 @@ def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
 
 
 def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan:
-    """What is known of a partition after one more message, or after the news that none follows."""
+    """Return the scan's state after one more message, or after the end-of-partition event."""
     error = message.error()
     if error is not None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -210,7 +211,7 @@ def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan
 
 
 def _since(message: Message, headers: Mapping[str, bytes]) -> float | None:
-    """Since when a message could be read; a split that is not due yet does not wait."""
+    """Return the time (Unix seconds) since when readers could read a message. A split waits only once it is due."""
     _, milliseconds = message.timestamp()
     return None if milliseconds < 0 else max(milliseconds / 1000, float(headers.get(DUE_HEADER, 0)))
 

@@ -1,10 +1,12 @@
-"""Reading a task's ingress: messages into batches, positions into partitions, through every rebalance.
+"""Read a task's ingress: turn messages into batches and track the position of each partition, through every rebalance.
 
-The reader is the consumer of one peer in its task's group. It keeps what it has read ahead in a buffer, and what it knows of
-each partition's end in a :class:`sentinel.rules.PartitionView`. A batch is cut from the buffer; if it is not committed, for
-whatever reason, :meth:`Reader.rewind` takes everything back to the committed positions.
+The reader is the consumer of one peer in its task's group. It keeps messages that it has read ahead in a buffer.
+It keeps what it knows about each partition's end in a :class:`sentinel.rules.PartitionView`.
+It cuts batches from the buffer. If a batch is not committed, for whatever reason, :meth:`Reader.rewind` returns every
+partition to its committed position.
 
-Not thread-safe: everything, the rebalance callbacks too, runs on the thread that calls :meth:`Reader.poll`.
+The reader is not thread-safe. All its code, rebalance callbacks included, runs on the thread that calls
+:meth:`Reader.poll`.
 """
 
 from __future__ import annotations
@@ -38,26 +40,26 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _AT_ONCE = 10_000
-"""Messages taken from the client in one call."""
+"""Largest number of messages taken from the client in one call."""
 
 _LOST = KafkaError._FATAL, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
-"""Errors that a consumer does not get over: somebody else is the slot's holder, or the positions lead nowhere."""
+"""Errors that a consumer cannot recover from: another peer holds the slot, or a position is outside the topic."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
 
 class Reader:
-    """One peer's way in.
+    """Reads the ingress links of a task for one peer.
 
     Args:
-        settings: where Kafka is and how patient the group is.
+        settings: connection to Kafka and the timeouts of the group.
         group: the task's consumer group.
-        member: who we are in it: the slot's holder.
+        member: name of this member in the group: the slot's holder.
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
-        batch_rows: what a message of unknown size counts for.
-        recover: of an output that keeps positions itself: where partitions stand there, given what Kafka has just said of
-            them. Asked whenever partitions come, and by :meth:`recover`.
+        batch_rows: number of rows to assume for a message of unknown size.
+        recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
+            output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
     """
 
     def __init__(
@@ -91,10 +93,10 @@ class Reader:
         self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=went)
 
     def poll(self, timeout: float) -> None:
-        """Serve the group and read ahead, for at most ``timeout`` seconds; returns early when something came.
+        """Serve the group and read ahead, for at most ``timeout`` seconds. Return early when a message arrives.
 
         Raises:
-            ReaderLost: the consumer cannot go on.
+            ReaderLost: the consumer cannot continue.
         """
         self._take_due()
         self._throttle()
@@ -108,7 +110,7 @@ class Reader:
             self._take(self._consumer.consume(_AT_ONCE, timeout=0))
 
     def ready(self, size: int, patience: float) -> bool:
-        """Whether a batch should be cut: enough rows, or rows that have waited ``patience`` seconds, or only news of ends."""
+        """Whether to cut a batch: enough rows, or rows that waited ``patience`` seconds, or only ends of partitions."""
         if self._buffer.rows >= size:
             return True
         if self._buffer.first_row_at is not None:
@@ -116,9 +118,9 @@ class Reader:
         return bool(self._buffer) or any(held.to_commit for held in self._held.values())
 
     def cut(self, size: int) -> Batch:
-        """Take about ``size`` rows from the buffer, sentinels sorted out.
+        """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
 
-        Raises whatever the vote raises; then nothing is lost, since :meth:`rewind` reads it again.
+        Raises whatever the vote raises. No row is lost then, because :meth:`rewind` makes the reader read it again.
         """
         batch = Batch()
         for chunk in self._buffer.take(size):
@@ -135,23 +137,23 @@ class Reader:
         return batch
 
     def holds(self, batch: Batch) -> bool:
-        """Whether every partition of the batch is still ours, under the same assignment, in a group that still knows us."""
+        """Whether this group member still holds every partition of the batch, each under the same assignment."""
         return self.member and all(
             partition in self._held and self._held[partition].incarnation == incarnation
             for partition, incarnation in batch.incarnations.items()
         )
 
     def committed(self, positions: Mapping[Partition, Position]) -> None:
-        """The transaction with these positions is committed."""
+        """Record that the transaction with these positions has committed."""
         for partition, position in positions.items():
             if partition in self._held:
                 self._held[partition].start = StartingPoint(position)
 
     def recover(self) -> None:
-        """Learn anew what is committed, where the output keeps positions itself, then :meth:`rewind`.
+        """Ask again for the committed positions if the output keeps them itself, then :meth:`rewind`.
 
         Raises:
-            ReaderLost: the broker did not answer; whatever the output raises.
+            ReaderLost: the broker did not answer. It also raises whatever the output raises.
         """
         if self._recover is not None and self._held:
             for partition, start in self._asked([TopicPartition(p.topic, p.number) for p in self._held]).items():
@@ -159,7 +161,7 @@ class Reader:
         self.rewind()
 
     def rewind(self) -> None:
-        """Forget everything since the last commit and read it again."""
+        """Drop everything since the last commit, so that the reader reads it again."""
         self._buffer.clear()
         for partition, held in self._held.items():
             held.rewind()
@@ -173,44 +175,44 @@ class Reader:
 
     @property
     def member(self) -> bool:
-        """Whether the group knows us: not before it has answered for the first time, nor after it gave us up."""
+        """Whether the group has this reader as a member: false before its first answer, and after it removed us."""
         return bool(self._consumer.memberid())
 
     @property
     def held(self) -> dict[Partition, Position | None]:
-        """The partitions that this reader holds, with what was last committed there."""
+        """The partitions that this reader holds, with the last committed position of each."""
         return {partition: held.committed for partition, held in self._held.items()}
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is buffered and nothing waits to be committed."""
+        """Whether the buffer is empty and nothing waits for a commit."""
         return not self._buffer and not any(held.later or held.to_commit for held in self._held.values())
 
     def all_committed(self) -> dict[Partition, Position | None]:
-        """What the group has committed for every partition of every ingress link; asks the broker.
+        """Ask the broker what the group has committed for every partition of every ingress link.
 
         Raises:
-            ReaderLost: it did not answer.
+            ReaderLost: the broker did not answer.
         """
         wanted = [TopicPartition(partition.topic, partition.number) for partition in self._everything]
         return dict(committed(self._consumer, wanted, self._transaction_timeout))
 
     def group_metadata(self) -> Any:
-        """Who we are in the group, right now; what a transaction is fenced with.
+        """Return the present group membership, by which the broker fences a transaction.
 
         Raises:
-            ReaderLost: we are in no group, so that nothing would fence us.
+            ReaderLost: the reader is not in the group, so the broker could not fence its transaction.
         """
         metadata = self._consumer.consumer_group_metadata()
-        if not self.member:  # asked last: the other way round it could be lost between the two
+        if not self.member:  # check it after the call: membership could end between check and call
             raise ReaderLost("not a member of the group")
         return metadata
 
     def close(self) -> None:
-        """Leave the group at once, and give the client back."""
+        """Leave the group at once, and release the client."""
         self._closing = True
         self._held.clear()
-        self._buffer.clear()  # the client keeps its callbacks, and they us
+        self._buffer.clear()  # the client keeps its callbacks alive, and these keep the reader alive
         leave(self._consumer)
 
     @property
@@ -218,7 +220,7 @@ class Reader:
         return self._buffer.rows >= 2 * self._batch_rows
 
     def _throttle(self) -> None:
-        """Hold the broker back while enough is buffered; the group is still served by every poll."""
+        """Pause fetching while the buffer is full. Every poll still serves the group."""
         if self._full != self._paused:
             partitions = [TopicPartition(p.topic, p.number) for p, held in self._held.items() if not held.past_end]
             if self._full:
@@ -228,7 +230,7 @@ class Reader:
             self._paused = self._full
 
     def _take(self, messages: list[Message]) -> None:
-        """Put messages into the buffer, in chunks."""
+        """Put messages into the buffer as chunks."""
         for run in runs(messages):
             first = run[0]
             if first.error() is None:
@@ -237,7 +239,7 @@ class Reader:
                 self._note(first)
 
     def _note(self, message: Message) -> None:
-        """What is no record: the end of a partition, or an error."""
+        """Handle a message that carries no record: the end of a partition, or an error."""
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
@@ -269,21 +271,21 @@ class Reader:
             self._keep(held, chunk)
 
     def _keep(self, held: HeldPartition, chunk: Chunk) -> None:
-        """Put a chunk where it belongs: into the buffer, or behind what is not due yet."""
+        """Put a chunk into the buffer, or after the partition's chunks that are not due yet."""
         if held.later or chunk.due > time.time():
             held.later.append(chunk)
         else:
             self._buffer.add(chunk)
 
     def _take_due(self) -> None:
-        """Put what has become due into the buffer."""
+        """Move the chunks that are due now into the buffer."""
         now = time.time()
         for held in self._held.values():
             while held.later and held.later[0].due <= now:
                 self._buffer.add(held.later.popleft())
 
     def _sift(self, chunk: Chunk, batch: Batch) -> None:
-        """Give a chunk to its partition's view and, if it holds records, to the batch."""
+        """Pass a chunk to its partition's view, and add its records, if any, to the batch."""
         partition = chunk.partition
         link, _ = self._links[partition.topic]
         view = self._held[partition].view
@@ -300,10 +302,10 @@ class Reader:
         return starting_points(self._consumer, wanted, self._transaction_timeout, self._recover)
 
     def _answer(self, rebalance: Rebalance) -> Rebalance:
-        """What the client calls when partitions come or go. A closing consumer does what is needed without us.
+        """Wrap a rebalance callback. It does nothing while the reader closes: the consumer then needs no help.
 
-        No error of the client's may get out of it: the client hands it on as something that is no exception, which nothing
-        catches (confluent-kafka 2.16 on Python 3.11).
+        The callback must not raise a KafkaException. The client would pass it on as an object that is not an exception,
+        so no handler could catch it (confluent-kafka 2.16 on Python 3.11).
         """
 
         def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -325,8 +327,8 @@ class Reader:
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
-        # What was held already stays as it is, and so must the new ones be. Said either way: the client remembers that a
-        # partition was suspended when it went, and would never give anything of it when it comes back.
+        # New partitions must get the same state, paused or not, as those held. Call resume too: the client remembers
+        # that a partition was paused when it left, and would deliver nothing from it after its return.
         if self._paused:
             consumer.pause(starts)
         else:
@@ -358,7 +360,7 @@ def _consumer(settings: Settings, group: str, member: str, links: Collection[Lin
             "fetch.wait.max.ms": 100,
             "reconnect.backoff.max.ms": RECONNECT_MS,
             "queued.max.messages.kbytes": 32_768,
-            "fetch.queue.backoff.ms": 20,  # where that is full; the client would rest for a second, and we run dry
+            "fetch.queue.backoff.ms": 20,  # when that is full: by default the client waits 1 s, and we run dry
             **settings.kafka.client(),
             **as_member(settings, group, member, links),
             "isolation.level": "read_committed",
@@ -372,8 +374,10 @@ def _consumer(settings: Settings, group: str, member: str, links: Collection[Lin
 
 
 def _held(partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int) -> HeldPartition:
-    """A partition that has just come. One that was added to a user's topic after the job was planned is read whole, or not at
-    all if the input is bounded.
+    """Build the state of a newly assigned partition.
+
+    A user may add a partition to a topic after the job was planned. The reader reads all of it, or none of it if the
+    input is bounded.
     """
     planned = partition.number < facts.partitions
     first = facts.start[partition.number] if facts.start and planned else 0
