@@ -1,7 +1,7 @@
-"""Records of a batch that a task could not work on: where each came from, and which way it goes.
+"""Handle the records of a batch that a task could not process: find where each came from, and route it.
 
-First come the task's failed-edges: what the condition of one holds for goes there, as a row. What none takes goes the way of
-``on_error``: it ends the job, is left out, or becomes a dead letter.
+A failed edge of the task takes each failed record for which its condition holds, as a row. The task's ``on_error``
+decides about a record that no failed edge takes: it ends the job, skips the record, or makes it a dead letter.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failed:
-    """A record that the task could not work on."""
+    """A record that the task could not process."""
 
     bad: Bad
     origin: Origin
     kind: dead_letters.Kind
     value: pa.Table | bytes | None
-    """The row, or what could not even be read."""
+    """The row; or the message's bytes, if the task could not decode them."""
     key: bytes | None = None
 
     def text(self) -> str:
-        """The record as JSON, as far as JSON can say it."""
+        """Return the record as JSON. Values without a JSON form appear as their Python text."""
         if not isinstance(self.value, pa.Table):
             return json.dumps((self.value or b"").decode("utf-8", "backslashreplace"))
         try:
             (only,) = json_text.rows(self.value)
             return only.decode()
-        except OutputError:  # a type that JSON has no form for
+        except OutputError:  # JSON cannot represent this type
             return json.dumps(self.value.to_pylist()[0], default=str)
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """What becomes of the failed records of a batch."""
+    """The failed records of a batch, sorted by what happens to them."""
 
     failed: pa.Table | None = None
-    """All of them as rows, for the sinks that take such; None if there is no such sink, or nothing failed."""
+    """All failed records as rows, for the sinks that take them. None if there is no such sink, or no record failed."""
     skipped: int = 0
     letters: Sequence[Outgoing] = ()
     first_error: Failure | None = None
-    """Of those that are left out or become letters."""
+    """The failure of the first record that is skipped or becomes a dead letter."""
 
 
 def origin_of(message: Any, row: int | None) -> Origin:
-    """Where a record came from. One that was a dead letter before keeps the place that it first came from."""
+    """Return where a record came from. A record that was a dead letter before keeps its first origin."""
     letter = dead_letters.told(message)
     if letter is not None:
         return letter.origin
@@ -71,14 +71,14 @@ def origin_of(message: Any, row: int | None) -> Origin:
 
 
 def unread(message: Any, failure: Failure) -> Failed:
-    """A record that could not be read: bad at once, and kept as it is."""
+    """Make a failed record of a message that could not be decoded. It keeps the bytes unchanged."""
     letter = dead_letters.told(message)
     kind: dead_letters.Kind = "large" if letter is not None and letter.kind == "large" else "raw"
     return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
 
 
 def unfit(applied: Applied, provenance: Provenance) -> list[Failed]:
-    """The rows of a batch that the task's function raises for."""
+    """Return the rows of a batch for which the task's function raised."""
     rows = applied.bad_rows
     if rows is None:
         return []
@@ -89,11 +89,11 @@ def unfit(applied: Applied, provenance: Provenance) -> list[Failed]:
 
 
 def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> Sorted:
-    """Send failed records their way.
+    """Route failed records over failed edges or by the task's ``on_error``.
 
     Raises:
-        SardonyxError: why the first of those failed that nobody takes, if the task's ``on_error`` is to fail.
-        FunctionError: of a condition of the user's.
+        SardonyxError: the failure of the first record that no failed edge takes, if ``on_error`` is to fail.
+        FunctionError: a user's condition raised or gave an invalid result.
     """
     if not records:
         return Sorted()
@@ -113,12 +113,12 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
 
 
 def takes_failed(stage: Stage) -> bool:
-    """Whether records that fail have a way out of the task of their own."""
+    """Whether the task has a failed edge: a link that takes failed records."""
     return any(link.route.of == "failed" for link in stage.egress)
 
 
 def error_of(record: Failed) -> SardonyxError:
-    """Why a record failed, with the place where it stands."""
+    """Build the error that says why a record failed, with its topic, partition and offset."""
     failure, origin = record.bad.failure, record.origin
     kind = FunctionError if record.kind == "row" else InputError
     fix = 'correct the topic, or set on_error="skip" or "dead_letter" on the tasks that read it'

@@ -1,7 +1,7 @@
-"""The hooks around a task: what a user's lifecycle class makes once for a peer and task, and closes again for sure.
+"""Run a task's lifecycle hooks. The user's class opens resources once per peer and task, and always closes them.
 
-All hooks run on the thread that also calls DataFrame functions, one after the other, so what they make need not be safe to use
-from several threads. They run in the peer's process, not on Spark's workers.
+All hooks run one after the other, on the thread that also calls DataFrame functions. So the resources need not be
+thread-safe. The hooks run in the peer's process, not on Spark's workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _USER_ERRORS = (Exception, SystemExit)
 
 @dataclass(frozen=True)
 class Context:
-    """What ``start`` is given: who runs what, and where."""
+    """The argument of ``start``: which peer runs which task of which job."""
 
     deployment: str
     job: str
@@ -32,19 +32,19 @@ class Context:
     peer: str
     """The virtual peer's id."""
     slot: int
-    """Its number among those that run this task, stable over peers that come and go."""
+    """Number of the peer among those that run this task. A peer that replaces another takes over its slot number."""
 
 
 class Hooks:
-    """One assignment's lifecycle. Not for several threads.
+    """The lifecycle of one assignment. Not thread-safe.
 
     Args:
-        reference: ``module:Class``.
-        load: finds it.
-        context: what ``start`` is given.
+        reference: the user's class, as ``module:Class``.
+        load: finds the class.
+        context: the argument for ``start``.
 
     Raises:
-        FunctionError: it cannot be imported.
+        FunctionError: the class cannot be imported.
     """
 
     def __init__(self, reference: str, load: Callable[[str], Callable[..., Any]], context: Context) -> None:
@@ -55,7 +55,7 @@ class Hooks:
         self._begun = False
 
     def start(self) -> Mapping[str, Any]:
-        """Make the instance and start it. Gives further keyword arguments for the task's function.
+        """Create the instance and call its ``start``. Return extra keyword arguments for the task's function.
 
         Raises:
             FunctionError: ``SX-FN-LIFECYCLE``, with the user's traceback.
@@ -79,25 +79,25 @@ class Hooks:
         )
 
     def before_batch(self, rows: int) -> None:
-        """Before the function gets a batch of so many rows. Raises FunctionError ``SX-FN-LIFECYCLE``."""
+        """Call the hook before the function gets a batch of ``rows`` rows. Raises FunctionError ``SX-FN-LIFECYCLE``."""
         self._call("before_batch", rows)
 
     def after_batch(self, rows_out: int) -> None:
-        """After the commit of a batch that gave so many rows. Raises FunctionError ``SX-FN-LIFECYCLE``."""
+        """Call the hook after the commit of ``rows_out`` result rows. Raises FunctionError ``SX-FN-LIFECYCLE``."""
         self._call("after_batch", rows_out)
 
     @property
     def hears_of_batches(self) -> bool:
-        """Whether it wants to be told before each batch."""
+        """Whether the user's class has a ``before_batch`` hook."""
         return callable(getattr(self._instance, "before_batch", None))
 
     @property
     def hears_of_commits(self) -> bool:
-        """Whether it wants to be told after each batch."""
+        """Whether the user's class has an ``after_batch`` hook."""
         return callable(getattr(self._instance, "after_batch", None))
 
     def stop(self) -> None:
-        """Close what was started, once, also where starting broke half-way. Raises nothing: it is too late to fail."""
+        """Call the stop hook once, also if ``start`` failed half-way. It logs errors: the task can no longer fail."""
         if not self._begun:
             return
         self._begun = False

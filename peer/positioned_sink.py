@@ -1,4 +1,4 @@
-"""Writing into an output that keeps the task's positions itself: its transaction comes before Kafka's."""
+"""Write into an output that stores the task's positions itself. Its transaction commits before Kafka's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.core.positions import Partition, Position
 
 
 class PositionedSink:
-    """To a connector that takes rows and positions in one transaction: nothing of the results goes over Kafka.
+    """Writes to a connector that takes rows and positions in one transaction. The results do not go through Kafka.
 
     Args:
         output: the connector.
@@ -25,13 +25,16 @@ class PositionedSink:
         self._output = output
         self._table: pa.Table = pa.table({})
         self.reached = False
-        """Whether it has ever answered this peer; what never did is more likely written wrongly than away."""
+        """Whether the connector has ever answered this peer. If not, a wrong setting is more likely than an outage."""
 
     def recover(self, committed: Mapping[Partition, Position | None]) -> dict[Partition, Recovered]:
-        """Where reading begins, and what is still to be said in Kafka, for partitions of which Kafka has just told its own.
+        """Return where to start reading each partition, and which messages Kafka still lacks.
+
+        Args:
+            committed: the partitions, with the position that Kafka has just returned for each.
 
         Raises:
-            OutputError: ``SX-OUTPUT-POSITIONS-LOST``; whatever the connector raises.
+            OutputError: ``SX-OUTPUT-POSITIONS-LOST``. It also raises whatever the connector raises.
         """
         kept = self._output.positions(committed)
         self.reached = True
@@ -57,31 +60,31 @@ class PositionedSink:
         positions: Mapping[Partition, Position],
         outbox: Sequence[Outgoing | Records],
     ) -> None:
-        """The batch's rows and positions into the connector's transaction; see :meth:`PositionedOutput.begin`."""
+        """Put the batch's rows and positions into the connector's transaction; see :meth:`PositionedOutput.begin`."""
         self._output.begin(self._table, started, positions, _written(outbox))
 
     def commit(self) -> None:
-        """Step 3 of a positioned output. If it raises, :meth:`recover` tells what came of it."""
+        """Do step 3 of a positioned output: commit. If it raises, call :meth:`recover` to learn the outcome."""
         self._output.commit()
 
     def abandon(self) -> None:
-        """Roll back what may be open."""
+        """Roll back the transaction, if one is open."""
         self._table = pa.table({})
         self._output.abandon()
 
     def reach(self) -> None:
-        """Return if the connector answers. Raises ``SetupError``."""
+        """Return if the connector answers. Raises ``SetupError`` if it does not."""
         self._output.reach()
 
     # --- as a sink ------------------------------------------------------------------------------------------------
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:  # noqa: ARG002
-        """Nothing for Kafka; the rows are kept for :meth:`begin`."""
+        """Return no messages for Kafka. Keep the rows for :meth:`begin`."""
         self._table = results
         return iter(())
 
     def takes(self, failed: pa.Table) -> None:
-        """None: what leaves a job fails in the task before."""
+        """Return None: a record that leaves the job can fail only in the task before the output."""
 
     def committed(self) -> None:
         self._table = pa.table({})
@@ -94,7 +97,7 @@ class PositionedSink:
 
 
 def _written(messages: Iterable[Outgoing | Records]) -> bytes | None:
-    """Messages as bytes; None: there are none."""
+    """Encode messages as bytes. Return None if there are none."""
     single: list[Outgoing] = []
     for message in messages:
         if isinstance(message, Outgoing):

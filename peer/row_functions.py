@@ -1,7 +1,7 @@
-"""What a user's own functions say of each row: whether it goes over a link, and by what key it is dealt out.
+"""Call the user's functions that decide per row: whether it goes over a link, and which key assigns its partition.
 
-They run in the peer's process, several tasks of a job at a time in threads of their own. One that takes a
-``pyarrow.Table`` is asked once for all rows of a batch, one that takes a ``dict`` once for each.
+The functions run in the peer's process. Several tasks of a job run at the same time, each in its own thread. A function
+that takes a ``pyarrow.Table`` is called once per batch; a function that takes a ``dict`` is called once per row.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from spark_tasks.failures import MESSAGE_LIMIT, shown_traceback
 from spark_tasks.records import to_records
 
 Load = Callable[[str], Callable[..., Any]]
-"""What a ``module:function`` stands for, among the job's own modules or the installed ones."""
+"""Resolves ``module:function`` to the function, from the job's own modules or the installed ones."""
 
 _RAISED = (Exception, SystemExit)
 
 
 class RowFunction:
-    """A user's function that gives an answer for each row.
+    """A user's function that returns a result for each row.
 
     Args:
-        task: the task whose rows it looks at.
-        what: what it is there, in a word: "condition", "group function".
-        reference: as ``module:function``.
-        load: finds it.
+        task: name of the task whose rows the function gets.
+        what: the function's role, for error messages: "condition", "group function".
+        reference: the function, as ``module:function``.
+        load: finds the function.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION``, ``SX-FN-PARAMS``.
@@ -48,10 +48,10 @@ class RowFunction:
         self.takes = takes_rows(self._fn)
 
     def __call__(self, rows: pa.Table) -> Any:
-        """The answer for a table as it was given; or a list of those for its records.
+        """Return the function's result for a table; if it takes records, return a list with one result per record.
 
         Raises:
-            FunctionError: ``SX-FN-RAISED``, with the record if it takes one at a time.
+            FunctionError: ``SX-FN-RAISED``, with the record if the function takes one record at a time.
         """
         if self.takes == "arrow":
             return self._ask(rows)
@@ -61,7 +61,7 @@ class RowFunction:
         try:
             return self._fn(given)
         except _RAISED as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame of ours
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise FunctionError(
                 "SX-FN-RAISED",
@@ -77,7 +77,7 @@ class RowFunction:
         return f"{self._what} {self._reference.partition(':')[2]} of task {self._task}"
 
     def wrong(self, cause: str, fix: str) -> FunctionError:
-        """The error for an answer that is none."""
+        """Build the error for an invalid result of the function."""
         return FunctionError(
             "SX-FN-RESULT",
             f"{self._named} gave something that is no answer",
@@ -87,10 +87,10 @@ class RowFunction:
         )
 
     def column(self, answer: Any, rows: int, fix: str) -> Column:
-        """An answer as a column with a value for each row.
+        """Convert a result to a column with one value for each row.
 
         Raises:
-            FunctionError: ``SX-FN-RESULT``, it is something else, or there are more or fewer.
+            FunctionError: ``SX-FN-RESULT``, the result is not a column, or its length is not ``rows``.
         """
         if isinstance(answer, np.ndarray | list | tuple) or type(answer).__module__.partition(".")[0] == "pandas":
             try:
@@ -105,7 +105,7 @@ class RowFunction:
 
 
 class Condition:
-    """Which rows go over a link. A null answer is false; anything but true, false and null is an error."""
+    """Selects the rows that go over a link. Null counts as false. Any result but true, false and null is an error."""
 
     _FIX = "let it give true or false for each row: a boolean array of the table's length, or a bool for a record"
 
@@ -113,7 +113,7 @@ class Condition:
         self._ask = RowFunction(task, "condition", reference, load)
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
-        """For each row, without nulls.
+        """Return for each row whether the condition holds, without nulls.
 
         Raises:
             FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``.
@@ -134,11 +134,11 @@ class Condition:
 
 
 class Grouping:
-    """Which partition of a link each row belongs to, by its key.
+    """Assigns each row to a partition of a link by its key.
 
     Args:
-        task: the task that groups.
-        group_by: the columns of the key, or ``module:function`` that makes it.
+        task: name of the task that groups.
+        group_by: the columns of the key, or the ``module:function`` that computes it.
         load: finds the function.
     """
 
@@ -150,11 +150,11 @@ class Grouping:
         self._ask = RowFunction(task, "group function", group_by, load) if isinstance(group_by, str) else None
 
     def split(self, rows: pa.Table, partitions: int) -> list[tuple[int, pa.Table]]:
-        """The rows of each partition that has some, in their order.
+        """Split a table by partition. Return each partition that gets rows, with these in their original order.
 
         Raises:
-            FunctionError: ``SX-KEY-COLUMN``, a column of the key is not there; ``SX-KEY-TYPE``, it cannot be a key;
-                ``SX-FN-RAISED``, ``SX-FN-RESULT``, from the function.
+            FunctionError: ``SX-KEY-COLUMN``, the rows lack a column of the key; ``SX-KEY-TYPE``, its type cannot be
+                a key; ``SX-FN-RAISED``, ``SX-FN-RESULT``, from the function.
         """
         numbers = self._checksums(rows) % partitions
         if not len(numbers):
