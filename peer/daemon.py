@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _SAY_AGAIN = 10.0
-"""Seconds between log lines that tell what the daemon waits for."""
+"""Seconds between log lines that say what the daemon waits for."""
 
 _BROKEN_PAUSE = 1.0
-"""Seconds before a new session, if a virtual peer could not go on in the last one."""
+"""Seconds to wait before a new session if a virtual peer could not continue in the last one."""
 
 _LAST_STEPS = 30.0
-"""Seconds that draining may take beyond the transaction timeout: leaving the group, goodbyes, stopping Spark."""
+"""Seconds that draining may take beyond the transaction timeout: leave the group, deregister the peers, stop Spark."""
 
 
 class SparkTaskRunner:
-    """Tasks as Spark micro-batches between Kafka queues.
+    """Runs tasks as Spark micro-batches between Kafka queues.
 
     Args:
-        settings: where Kafka is, timers.
-        spark: the daemon's Spark session; :meth:`restore` puts another in its place if it has ended.
-        code_cache: where bundles of job code are kept.
+        settings: connection to Kafka, and timers.
+        spark: the daemon's Spark session. :meth:`restore` replaces it if it has ended.
+        code_cache: directory for the bundles of job code.
     """
 
     def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
@@ -63,7 +63,8 @@ class SparkTaskRunner:
         """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
 
         Raises:
-            SardonyxError: ``SX-SPARK-START``, it does not start any more. No SetupError: with those the daemon tries again.
+            SardonyxError: ``SX-SPARK-START``, Spark does not start any more. It is not a SetupError, because the daemon
+                tries again after a SetupError.
         """
         from spark_tasks.session import is_alive, start_session, stop_session
 
@@ -77,15 +78,16 @@ class SparkTaskRunner:
             raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
 
     def warm_up(self) -> None:
-        """Let Spark have its Python workers ready before the first task comes: they take seconds, in which the daemon
-        registers, a job is planned and a consumer finds its group.
+        """Make Spark start its Python workers before the first task arrives.
+
+        Their start takes seconds. Meanwhile the daemon registers, a job is planned and a consumer joins its group.
         """
         from spark_tasks.worker import ready
         from spark_tasks.worker_pool import on_workers
 
         try:
             on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
-        except Exception as error:  # noqa: BLE001 - the first task meets it too, and is the one to tell it
+        except Exception as error:  # noqa: BLE001 - the first task meets the error too, and reports it
             log.debug("spark_warm_up_failed", error=str(error))
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
@@ -103,20 +105,20 @@ class SparkTaskRunner:
 
 
 class Connect(Protocol):
-    """How a session with ZooKeeper is opened: :meth:`ZooKeeperSession.connect`."""
+    """Opens a session with ZooKeeper, like :meth:`ZooKeeperSession.connect`."""
 
     def __call__(self, settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession: ...
 
 
 class PeerDaemon:
-    """Virtual peers for as long as the process lives, over any number of ZooKeeper sessions.
+    """Runs virtual peers for the life of the process, over any number of ZooKeeper sessions.
 
-    When a session ends, everything that it owned is gone. Then all virtual peers stop without committing, and come back under
-    new ids in a new session.
+    When a session ends, ZooKeeper deletes all ephemeral nodes of the session. Then all virtual peers stop without
+    committing. The daemon starts them under new ids in a new session.
 
     Args:
-        settings: where ZooKeeper is, timers, how many virtual peers.
-        runner: how tasks are run.
+        settings: connection to ZooKeeper, timers, and the number of virtual peers.
+        runner: runs the tasks.
         connect: opens a session with ZooKeeper.
         runtime: time and threads.
     """
@@ -134,16 +136,16 @@ class PeerDaemon:
         self._connect_to = connect
         self._runtime = runtime
         self._news = runtime.post()
-        """What happens to the present session. Each session has a queue of its own, since one that ends may still report."""
+        """Events of the present session. Each session has its own queue, because an ended session may still report."""
         self._stopping = False
 
     def stop(self) -> None:
-        """Drain: every virtual peer finishes its batch and leaves."""
+        """Drain the daemon: every virtual peer finishes its batch and leaves."""
         self._stopping = True
         self._news.put("STOP")
 
     def run(self) -> None:
-        """Until :meth:`stop`.
+        """Run the virtual peers until :meth:`stop`.
 
         Raises:
             SetupError: ZooKeeper could not be reached at the start.
@@ -151,7 +153,7 @@ class PeerDaemon:
         zk: ZooKeeperSession | None
         try:
             zk = self._connect()
-        except SessionLost:  # it ended right after it began
+        except SessionLost:  # the session ended right after it began
             zk = self._reconnect()
         while zk is not None:
             self._session(zk)
@@ -162,7 +164,7 @@ class PeerDaemon:
         return self._connect_to(self._settings, listener=self._news.put)
 
     def _session(self, zk: ZooKeeperSession) -> None:
-        """One ZooKeeper session, from its first pulse to its end."""
+        """Run the virtual peers in one ZooKeeper session, from its first pulse to its end."""
         news = self._news
         name = f"{_host()}-{self._runtime.token()[:12]}"
         about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
@@ -187,7 +189,7 @@ class PeerDaemon:
                     log.warning("zookeeper_session_ended", cause=heard.lower())
                     for peer in peers:
                         peer.lose()
-                    if heard == "BROKE":  # it may break again at once
+                    if heard == "BROKE":  # the peer may break again at once
                         self._runtime.signal().wait(_BROKEN_PAUSE)
                     break
                 if heard == "CONNECTED":
@@ -218,12 +220,12 @@ class PeerDaemon:
 
 
 def main(settings: Settings) -> NoReturn:
-    """What ``sardonyx peer`` runs. SIGTERM drains, a second one stops at once. Ends the process, unless it raises.
+    """Run the peer daemon, for ``sardonyx peer``. It ends the process unless it raises.
 
-    Draining takes a bounded time, whatever hangs: the system ends the process by SIGALRM. What was committed stays committed,
-    and the next peer does the rest.
+    SIGTERM and SIGINT drain the daemon; a second signal stops it at once. Draining takes a bounded time, even if
+    something hangs: SIGALRM then ends the process. Committed batches stay committed, and the next peer does the rest.
 
-    Raises SetupError if something that it needs is missing at the start.
+    Raises SetupError if something that the daemon needs is missing at the start.
     """
     settings.require("zookeeper", "kafka")
     from queues.connectivity import check_reachable
@@ -231,14 +233,14 @@ def main(settings: Settings) -> NoReturn:
 
     check_reachable(settings)
     with temp_dir("sardonyx-peer-") as folder, metrics.written_to(settings.metrics.file):
-        # Spark before the first pulse, of later sessions too: a peer that is offered a task must be able to answer at once.
+        # Start Spark before the first pulse of every session: a peer that gets an offer must be able to answer at once.
         runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=runner.warm_up, name="warm-up", daemon=True).start()
-        # pyarrow imports it as soon as it makes an array of Python's values: in front of the first batch, otherwise.
+        # pyarrow imports pandas when it first converts Python values. Without this thread, the first batch would wait.
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
-        import peer.task_loop  # noqa: F401 - what tasks need, while Spark has its workers ready
+        import peer.task_loop  # noqa: F401 - import what tasks need while Spark starts its workers
 
-        gc_policy.seldom()  # before there are virtual peers: what a batch has in hand now would stay permanently
+        gc_policy.seldom()  # before any virtual peer exists: a batch's objects would never be freed
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
             runner.restore(folder)
@@ -257,8 +259,8 @@ def main(settings: Settings) -> NoReturn:
                 daemon.run()
             finally:
                 stop_session(runner.spark)
-    # Not by the interpreter's own shutdown: it waits for threads and destroys Kafka clients. Either can take without end when
-    # the broker went away in the middle of something.
+    # Skip the interpreter's own shutdown: it waits for threads and destroys Kafka clients. Either can hang without end
+    # if the broker became unreachable during a request.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A task that is ready to run: everything a virtual peer needs for it is prepared before the peer accepts the assignment."""
+"""A task that is ready to run. A virtual peer prepares all that the task needs before it accepts the assignment."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a batch of messages."""
+    """The outcome of a batch of messages."""
 
     table: pa.Table
     rows_in: int
     skipped: int = 0
     first_error: Failure | None = None
-    """Of the records that are left out or become dead letters."""
+    """The failure of the first record that is skipped or becomes a dead letter."""
     failed: pa.Table | None = None
-    """Records that failed and that a failed edge takes, as rows with the columns of ``peer.sinks.FAILED``."""
+    """The failed records for the task's failed edges, as rows with the columns of ``peer.sinks.FAILED``."""
     letters: Sequence[Outgoing] = ()
     """Dead letters, for the batch's transaction."""
 
 
 @dataclass
 class _Rows:
-    """A batch's messages as rows."""
+    """The messages of a batch, decoded to rows."""
 
     table: pa.Table
     provenance: Provenance
@@ -67,7 +67,7 @@ class _Rows:
 
 @dataclass
 class _Done:
-    """What the task's function made of a batch."""
+    """The results and failed records of a batch, from the task's function."""
 
     table: pa.Table
     rows_in: int
@@ -75,33 +75,34 @@ class _Done:
 
 
 class StepTimer:
-    """How long each step of the batch in hand takes, for its line in the log."""
+    """Measures how long each step of the present batch takes, for the batch's log line."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
         self.seconds: dict[str, float] = {}
-        """By step."""
+        """Seconds spent, by step."""
 
     def start(self) -> None:
-        """A batch begins; how long it was waited for, and read, counts as its first step."""
+        """Begin a batch. The time spent waiting for it and reading it counts as its first step, ``wait``."""
         now = time.perf_counter()
         self.seconds = {"wait": now - self._since}
 
     @contextmanager
     def __call__(self, step: str) -> Iterator[None]:
-        """Count the time within as that step's."""
+        """Add the time inside the ``with`` block to the step."""
         began = time.perf_counter()
         yield
         self._since = time.perf_counter()
         self.seconds[step] = self.seconds.get(step, 0.0) + self._since - began
 
     def share_out(self, step: str, parts: Mapping[str, float], rest: str) -> None:
-        """Count a step's time as that of other steps instead.
+        """Distribute the time of one step over other steps.
 
         Args:
-            step: as it was counted.
-            parts: seconds by step, which may name the same step; if there are none, or more than were counted, nothing changes.
-            rest: the step that gets what is left.
+            step: the step that was measured.
+            parts: seconds by step; it may name the same step. Nothing changes if their sum is 0, or not less than
+                the measured time.
+            rest: the step that gets the remaining time.
         """
         whole, known = self.seconds.get(step, 0.0), sum(parts.values())
         if 0 < known < whole:
@@ -110,13 +111,13 @@ class StepTimer:
                 self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def milliseconds(self) -> dict[str, float]:
-        """By step, as fields of a log line."""
+        """Return the milliseconds by step, as fields of a log line."""
         return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self.seconds.items()}
 
 
 @dataclass
 class PreparedTask:
-    """A task as one virtual peer runs it. Made by :func:`prepare`."""
+    """A task as one virtual peer runs it. :func:`prepare` creates it."""
 
     settings: Settings
     peer: str
@@ -127,11 +128,11 @@ class PreparedTask:
     spark: SparkSession
     sinks: list[Sink]
     source: SplitInput | None
-    """The connector of an input task that reads splits."""
+    """The connector of an input task that reads splits; None for other tasks."""
     isolate: bool = False
-    """Whether records that fail are found one by one; otherwise the first of them ends the job."""
+    """Whether the task finds each failed record separately; otherwise the first failure ends the job."""
     hooks: Hooks | None = None
-    """The task's lifecycle."""
+    """The hooks of the task's lifecycle, if it has one."""
 
     @property
     def group(self) -> str:
@@ -147,15 +148,15 @@ class PreparedTask:
 
     @property
     def is_alive(self) -> bool:
-        """Whether Spark can still be asked for anything."""
+        """Whether the Spark session still works."""
         return is_alive(self.spark)
 
     def begin(self) -> None:
-        """To be called in the thread that will call :meth:`apply`, so that :meth:`abandon` finds what it does."""
+        """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
         enter_group(self.spark, self._spark_group)
 
     def abandon(self) -> None:
-        """Cancel what Spark still does for this task: its result is not needed, and other tasks need the cores."""
+        """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
         cancel_group(self.spark, self._spark_group)
 
@@ -164,10 +165,10 @@ class PreparedTask:
         return f"{self.peer}/{self.assignment.id}"
 
     def apply(self, batch: Batch, clock: StepTimer) -> Result:
-        """Messages to rows, rows through the task's function. Touches nothing outside this process and Spark.
+        """Decode messages to rows and run the task's function. It changes nothing outside this process and Spark.
 
         Raises:
-            InputError: the messages do not hold what the job says they hold.
+            InputError: the messages do not have the format that the job declares.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
@@ -175,10 +176,14 @@ class PreparedTask:
         return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
 
     def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
-        """Splits, read by the workers that apply the function. None: see :meth:`TaskFunction.read_and_apply`."""
+        """Let the workers that apply the function also read the splits.
+
+        Return None if the messages are not splits, there are none, or a hook needs the number of rows beforehand.
+        For further reasons see :meth:`TaskFunction.read_and_apply`.
+        """
         if self.source is None or (
             self.hooks is not None and self.hooks.hears_of_batches
-        ):  # with their rows, beforehand
+        ):  # the hook needs the number of rows beforehand
             return None
         messages = [message for link in self.stage.ingress for message in batch.messages.get(link.name, ())]
         if not messages:
@@ -199,7 +204,7 @@ class PreparedTask:
             rows = self._rows(batch)
         rows_in = rows.table.num_rows + len(rows.unread)
         applied = Applied(rows.table)
-        if rows_in and self.hooks is not None:  # as after_batch will be, also where no record could be read
+        if rows_in and self.hooks is not None:  # like after_batch, also if no record could be decoded
             self.hooks.before_batch(rows_in)
         if rows.table.num_rows:
             with clock("function"):
@@ -213,9 +218,10 @@ class PreparedTask:
             forget_sockets(self.spark)
 
     def _rows(self, batch: Batch) -> _Rows:
-        """The rows of a batch's messages, where each came from, and the messages that could not be read.
+        """Return the rows of a batch's messages, their provenance, and the messages that could not be decoded.
 
-        Raises InputError of the first of these at once, if the task's ``on_error`` is to fail and no failed edge takes them.
+        Raises InputError for the first message that could not be decoded, if ``on_error`` is to fail and the task has
+        no failed edge.
         """
         tables: list[pa.Table] = []
         provenance, failed = Provenance(), list[Failed]()
@@ -248,17 +254,17 @@ def _split(message: Any) -> Split:
 
 
 def _table(applied: Applied, schema: pa.Schema) -> pa.Table:
-    """The function's results; where no row came out, no rows of what came in."""
+    """Return the function's results. If it returned no rows, return an empty table with the schema of its input."""
     return applied.table if applied.table is not None else schema.empty_table()
 
 
 @dataclass
 class _Read:
-    """Records of a user's topic."""
+    """The records decoded from a user's topic."""
 
     table: pa.Table
     messages: Sequence[Any]
-    """One for each row."""
+    """The message of each row."""
     unread: list[Failed]
 
 
@@ -276,7 +282,7 @@ def _holds_letters(link: Link) -> bool:
 
 
 def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
-    """Dead letters as the rows that they hold; what could not be read before is tried anew, by the format of its topic."""
+    """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
     formats = {
         topic: registry.topic_format(options, registry_url)
         for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
@@ -286,7 +292,7 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
     bad: list[Failed] = []
     for message in messages:
         letter = dead_letters.told(message)
-        if letter is None:  # a message of another program, on a topic of ours
+        if letter is None:  # another program wrote this message to our topic
             bad.append(unread(message, dead_letters.NO_LETTER))
             continue
         value = message.value()
@@ -311,10 +317,10 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
 def prepare(
     settings: Settings, zk: ZooKeeperSession, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
 ) -> PreparedTask:
-    """Fetch the job and its code, and get everything ready that can fail for a reason of the job's own.
+    """Fetch the job and its code, and do every preparation that can fail because of the job itself.
 
     Raises:
-        SardonyxError: the task cannot run here; the peer declines it with this error.
+        SardonyxError: the task cannot run here. The peer declines the assignment with this error.
     """
     job = assignment.job
     spec = decode_spec(_must(zk, node_paths.job_spec(job)))
@@ -332,7 +338,7 @@ def assemble(
     facts: dict[str, LinkFacts],
     code: CodeBundle | None,
 ) -> PreparedTask:
-    """A task ready to run, from all that is known of its job; also without a cluster (:mod:`sardonyx.testing`).
+    """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
     Raises:
         SardonyxError: the task cannot run here.
@@ -371,7 +377,7 @@ def _sinks(
         if link.kind == "output":
             yield TopicSink(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
         elif link.kind == "internal":
-            rows = graph.stage(link.target).task.batch_size  # else a small batch_size after a large one had no effect
+            rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
@@ -383,7 +389,7 @@ def _sinks(
 
 
 def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:
-    """The connector that an input task reads; one of the job's own is read by Spark's workers, who need the job's modules."""
+    """Return the connector of an input task. Spark's workers read the job's own connectors, so they get its modules."""
     if code is None:
         return registry.split_input(stage.task)
     if is_custom(stage.task.connector):

@@ -1,9 +1,8 @@
-"""Writing a task's results: one sink for each place they go to.
+"""Write a task's results: one sink for each destination.
 
-A sink selects the results or failed records of a batch that go its way.
-It turns them into messages for the transaction. A file cannot be part of a Kafka transaction. So the sink stages it
-first, lists it in a message of the transaction, and
-publishes it after the commit.
+A sink selects the results or failed records of a batch that go to its destination. It turns them into messages for the
+transaction. A file cannot be part of a Kafka transaction. So the sink stages it first, lists it in a message of the
+transaction, and publishes it after the commit.
 """
 
 from __future__ import annotations
@@ -35,52 +34,57 @@ FAILED = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""A record that a task could not work on, as a row for those who take failed records. ``error``: the class of what was
-raised; ``attempts``: how often it was in a run that raised; ``topic``, ``partition``, ``offset``: of the message that carried
-it, null if that is not known; ``record``: it itself, as JSON."""
+"""A failed record, as a row for the failed edges of its task.
+
+``error`` is the class of the exception. ``attempts`` counts the runs that raised with the record among their rows.
+``topic``, ``partition`` and ``offset`` name the message that held the record, null if unknown.
+``record`` is the record itself, as JSON.
+"""
 
 
 class Sink(Protocol):
-    """One way out of a task."""
+    """Writes a task's results to one destination."""
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
-        """What of a batch goes this way, as messages for its transaction.
+        """Yield messages for the batch's transaction, with the rows that go to this destination.
 
         Args:
-            results: what the task's function made of it.
-            failed: the records that it could not work on, with the columns of :data:`FAILED`; None: there are none.
+            results: the rows that the task's function returned for the batch.
+            failed: the failed records of the batch, with the columns of :data:`FAILED`; None if there are none.
 
         Raises:
-            FunctionError: of a condition or a group function of the user's.
+            FunctionError: a user's condition or group function raised or gave an invalid result.
         """
         ...
 
     def takes(self, failed: pa.Table) -> pa.BooleanArray | None:
-        """For each failed record whether it goes this way; None: none does. Whatever is taken must then be written.
+        """Return for each failed record whether this sink takes it; None if it takes none.
+
+        The sink must then write every record that it takes.
 
         Raises:
-            FunctionError: of a condition of the user's.
+            FunctionError: a user's condition raised or gave an invalid result.
         """
         ...
 
     def committed(self) -> None:
-        """The transaction with these messages is committed: publish what the sink staged."""
+        """Publish what the sink staged. The task calls it after the transaction with the messages has committed."""
         ...
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
-        """The messages that tell the readers of this sink that nothing follows."""
+        """Yield the sentinels, which tell the readers of this sink that no more rows follow."""
         ...
 
     def sealed(self) -> None:
-        """The transaction with the sentinels is committed."""
+        """Finish the output. The task calls it after the transaction with the sentinels has committed."""
         ...
 
 
 def taken(sinks: Iterable[Sink], failed: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """For each failed record whether it goes some way; what does not is for the task's ``on_error`` to decide.
+    """Return for each failed record whether any sink takes it. The task's ``on_error`` decides about the others.
 
     Raises:
-        FunctionError: of a condition of the user's.
+        FunctionError: a user's condition raised or gave an invalid result.
     """
     found = np.zeros(failed.num_rows, np.bool_)
     for sink in sinks:
@@ -91,14 +95,14 @@ def taken(sinks: Iterable[Sink], failed: pa.Table) -> np.ndarray[tuple[int], np.
 
 
 class EdgeFilter:
-    """What of a batch goes over one link, by the link's route.
+    """Selects the rows of a batch that go over one link, by the link's route.
 
     Args:
         link: a link between two tasks, or from a task to an output.
         load: finds the user's condition.
 
     Raises:
-        FunctionError: the condition cannot be imported, or does not say what it takes.
+        FunctionError: the condition cannot be imported, or its annotation does not say what it takes.
     """
 
     def __init__(self, link: Link, load: Load) -> None:
@@ -108,15 +112,15 @@ class EdgeFilter:
         self._last: tuple[pa.Table, pa.BooleanArray] | None = None
 
     def rows(self, results: pa.Table, failed: pa.Table | None) -> pa.Table:
-        """Those that go this way, in their order; raises what the condition raises."""
+        """Return the rows that go over the link, in their order. Raises what the condition raises."""
         if not self._failed:
-            if self._condition is None or not results.num_rows:  # without rows there may be no columns to ask for
+            if self._condition is None or not results.num_rows:  # a table without rows may lack the condition's columns
                 return results
             return results.filter(self._condition.holds(results))
         return failed.filter(self.takes(failed)) if failed is not None else FAILED.empty_table()
 
     def takes(self, failed: pa.Table) -> pa.BooleanArray | None:
-        """As :meth:`Sink.takes`. The same table is not asked about twice."""
+        """Like :meth:`Sink.takes`. It does not evaluate the condition twice for the same table."""
         if not self._failed:
             return None
         if self._condition is None or not failed.num_rows:
@@ -127,24 +131,24 @@ class EdgeFilter:
 
 
 def sentinel_message(link: Link, partition: int, uuid: str, writer: str) -> Outgoing:
-    """A sentinel: no rows, a uuid, and who wrote it."""
+    """Build a sentinel: a message without rows, with a uuid and the name of its writer."""
     headers = [(SENTINEL_HEADER, uuid.encode()), (LINK_HEADER, link.name.encode()), (WRITER_HEADER, writer.encode())]
     return Outgoing(link.topic, None, partition, headers=headers)
 
 
 class LinkSink:
-    """To the next task, as Arrow blocks: dealt out over the partitions in turn, or by their keys if that task groups.
+    """Writes Arrow blocks to the next task: to the partitions in turn, or by the rows' keys if that task groups.
 
     Args:
-        link: where to.
-        partitions: how many it has.
-        writer: who writes, for the messages' headers.
+        link: the link to the next task.
+        partitions: number of the link's partitions.
+        writer: id of the writing peer, for the messages' headers.
         load: finds the functions that the link's route and grouping name.
-        first: the partition that is the first to be dealt to.
-        rows: the most in one block.
+        first: the partition that gets the first block.
+        rows: largest number of rows in one block.
 
     Raises:
-        FunctionError: such a function cannot be imported, or does not say what it takes.
+        FunctionError: such a function cannot be imported, or its annotation does not say what it takes.
     """
 
     def __init__(
@@ -185,7 +189,7 @@ class LinkSink:
 
 
 class TopicSink:
-    """To a topic of the user's: one record a message, the key chosen by the format. Its readers know of no sentinels."""
+    """Writes to a user's topic: one record per message, with the key from the format. It writes no sentinels."""
 
     def __init__(self, link: Link, form: TopicFormat, load: Load) -> None:
         self._topic = link.topic
@@ -195,7 +199,7 @@ class TopicSink:
 
     def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
         rows = self._filter.rows(results, failed)
-        if rows.num_rows:  # without rows there may be no columns either, and so no key to be chosen by
+        if rows.num_rows:  # a table without rows may lack columns, and so the key
             yield Records(self._topic, list(self._format.encode(rows)))
 
     def committed(self) -> None:
@@ -209,12 +213,14 @@ class TopicSink:
 
 
 class ConnectorSink:
-    """To a connector that is no topic: staged, listed on the task's ``parts`` link, published after the commit.
+    """Writes to a connector that is not a topic.
+
+    The sink stages the results, lists them on the task's ``parts`` link, and publishes them after the commit.
 
     Args:
         output: the connector.
-        parts: the link that lists what was written; None if the connector lists nothing.
-        listed: reads the whole list, as committed.
+        parts: the link that lists what was staged; None if the connector needs no list.
+        listed: reads the whole committed list.
     """
 
     def __init__(self, output: Output, parts: Link | None, listed: Callable[[], list[bytes]]) -> None:
@@ -230,7 +236,7 @@ class ConnectorSink:
                 yield Outgoing(self._parts.topic, entry, 0)
 
     def takes(self, failed: pa.Table) -> None:
-        """None: what leaves a job fails in the task before."""
+        """Return None: a record that leaves the job can fail only in the task before the output."""
 
     def committed(self) -> None:
         if self._staged:
@@ -241,5 +247,5 @@ class ConnectorSink:
         return iter(())
 
     def sealed(self) -> None:
-        """Also publishes what a predecessor committed but did not publish before it died."""
+        """Seal the output. This also publishes what a predecessor committed but did not publish before it died."""
         self._output.seal(self._listed())
