@@ -1,7 +1,7 @@
-"""The ends of a job: the small protocols that a connector implements.
+"""The inputs and outputs of a job: the small protocols that a connector implements.
 
-Everything that must happen exactly once happens in Kafka transactions, so a connector is only asked for idempotent things: to
-say what there is to read, to read one split again and again with the same result, to stage rows, and to make
+Everything that must happen exactly once happens in Kafka transactions. A connector therefore only does idempotent
+things. It lists what there is to read. It reads a split with the same result every time. It stages rows, and makes
 visible what a committed transaction lists.
 """
 
@@ -18,27 +18,27 @@ from sardonyx.core.positions import Partition, Position
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a bounded input that is read at one go, as it travels over the input task's own link."""
+    """A piece of a bounded input that is read in one go. The input task's own link carries it in this form."""
 
     data: dict[str, Any]
-    """What the connector needs to find the piece again: plain JSON data."""
+    """What the connector needs to find the piece again, as plain JSON data."""
     rows: int | None = None
-    """How many rows it holds, if that is known; a split of unknown size makes a batch of its own."""
+    """The number of rows, if it is known. A split of unknown size becomes a batch of its own."""
 
 
 class SplitInput(Protocol):
-    """A bounded input. Instances travel to Spark workers, so they hold plain data only."""
+    """A bounded input. Its instances are sent to Spark workers, so they hold plain data only."""
 
     def splits(self) -> Iterator[Split]:
-        """Everything there is to read, in pieces, in a fixed order. Called once per job, on one peer.
+        """List everything there is to read, in pieces and in a fixed order. Called once per job, on one peer.
 
         Raises:
-            InputError: it is not there or does not fit its schema.
+            InputError: the input does not exist or does not fit its schema.
         """
         ...
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """The rows of one split: the same at every call, on any machine. Runs on a Spark worker.
+        """Read the rows of one split: the same rows at every call, on any machine. Runs on a Spark worker.
 
         Raises:
             InputError: the piece does not hold what the job says.
@@ -48,68 +48,74 @@ class SplitInput(Protocol):
 
 @runtime_checkable
 class DivisibleInput(SplitInput, Protocol):
-    """A bounded input whose splits several workers can read together, each a part of it.
+    """A bounded input whose splits several workers can read together: each worker reads one part.
 
-    A task that reads such an input runs its function on the worker that reads the rows. An input that is not divisible sends
-    the rows of a large split to the peer first, which deals them out to all workers.
+    A task that reads such an input runs its function on the worker that reads the rows. For an input that is not
+    divisible, the rows of a large split go to the peer first. The peer then deals them out to all workers.
     """
 
     def divide(self, data: dict[str, Any], most: int) -> Sequence[dict[str, Any]] | None:
-        """A split as parts that :meth:`read` takes too. Runs on the peer for each batch, so it must be quick.
+        """Cut a split into parts that :meth:`read` accepts too. Runs on the peer for each batch, so it must be quick.
 
         Args:
-            data: of the split.
+            data: the data of the split.
             most: the number of workers.
 
         Returns:
-            At most ``most`` parts. Their rows in this order are the rows of the split. One part means that the split is too
-            small to be worth several workers. None means that this split cannot be divided.
+            At most ``most`` parts. Their rows, in this order, are the rows of the split. One part means that the split
+            is too small to be worth several workers. None means that this split cannot be divided.
         """
         ...
 
 
 class Output(Protocol):
-    """Where an output task's results go, if not into a topic."""
+    """Where an output task writes its results, if it does not write them to a topic."""
 
     def stage(self, table: pa.Table) -> list[bytes]:
         """Write rows durably and invisibly. Return one entry per piece for the list that the transaction commits."""
         ...
 
     def publish(self, entries: Sequence[bytes]) -> None:
-        """Make committed pieces visible. Called after the commit, and again by successors: idempotent."""
+        """Make committed pieces visible. Called after the commit, and again by later peers, so it is idempotent."""
         ...
 
     def seal(self, entries: Sequence[bytes]) -> None:
-        """The task has ended; ``entries`` are all that were ever committed.
+        """Finish the task, which has ended. ``entries`` are all entries that were ever committed.
 
-        Publish what is left, remove what no commit lists. Idempotent.
+        Publish what is left, and remove what no commit lists. Idempotent.
         """
         ...
 
 
 class StoredPosition(NamedTuple):
-    """What an output with positions of its own holds for a partition."""
+    """What an output that keeps its own positions has stored for a partition."""
 
     position: Position
     outbox: bytes | None
-    """What the Kafka transaction of the batch that got there had to say, until it is known to have said it."""
+    """What the Kafka transaction of the batch that reached this position has to write.
+
+    It is kept until it is known that the transaction has written it.
+    """
 
 
 class PositionsMoved(Exception):
-    """The held position of a partition is not the one that the batch began at: another peer committed it. Nothing was written."""
+    """The stored position of a partition is not the one that the batch began at.
+
+    Another peer has committed the batch. Nothing was written.
+    """
 
 
 @runtime_checkable
 class PositionedOutput(Protocol):
-    """An output that takes rows and the task's positions in ONE transaction of its own, such as a database.
+    """An output, such as a database, that stores rows and the task's positions in ONE transaction of its own.
 
-    Where it holds a position, that is where reading begins, whatever Kafka says; see ``docs/connectors.md`` for the order of
-    the two commits and why nothing is lost or doubled between them. Used by one batch at a time, not always on the same
-    thread.
+    If it has a position for a partition, reading begins there, whatever Kafka says. ``docs/connectors.md`` gives the
+    order of the two commits, and explains why nothing is lost or doubled between them. One batch at a time uses the
+    output, but not always on the same thread.
     """
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, StoredPosition]:
-        """What is held for those of these partitions that it knows of."""
+        """Return what is stored for these partitions. Partitions without a stored position are left out."""
         ...
 
     def begin(
@@ -119,54 +125,57 @@ class PositionedOutput(Protocol):
         positions: Mapping[Partition, Position],
         outbox: bytes | None,
     ) -> None:
-        """A transaction with these rows, and these positions in place of those that the batch began at; not committed.
+        """Open a transaction and write the rows, and the new positions in place of the old ones. Do not commit it.
+
+        The old positions are those that the batch began at.
 
         Args:
-            table: the rows; may have none.
-            started: for each partition of ``positions``, the offset that must be held for it; None: nothing may be.
-            positions: what is to be held.
-            outbox: to be kept until the next batch of these partitions.
+            table: the rows. It may have none.
+            started: for each partition of ``positions``, the offset that must be stored for it now. None means that
+                nothing may be stored.
+            positions: the positions to store.
+            outbox: stored with them, and kept until the next batch of these partitions.
 
         Raises:
-            PositionsMoved: something else is held.
+            PositionsMoved: a different position is stored.
         """
         ...
 
     def commit(self) -> None:
-        """Commit what was begun. If this raises, only :meth:`positions` tells whether it did."""
+        """Commit what was begun. If this raises, only :meth:`positions` can tell whether it committed."""
         ...
 
     def abandon(self) -> None:
-        """Roll back what was begun, if anything was; from any thread, also while :meth:`begin` is at it."""
+        """Roll back what was begun, if anything was. Any thread may call this, even while :meth:`begin` runs."""
         ...
 
     def seal(self) -> None:
-        """The task has ended, and all its rows are committed. Idempotent."""
+        """Finish the task, which has ended and has committed all its rows. Idempotent."""
         ...
 
     def reach(self) -> None:
-        """Return if it answers.
+        """Return if the output answers.
 
         Raises:
-            SetupError: it does not.
+            SetupError: the output does not answer.
         """
         ...
 
 
 class Decoded(NamedTuple):
-    """Records of a user's topic as rows, and those that could not be read, by their index."""
+    """Records of a user's topic as rows, and the records that could not be read, by their index."""
 
     table: pa.Table
     bad: list[tuple[int, Failure]]
 
 
 class TopicFormat(Protocol):
-    """How rows are written as single records on a user's topic, and read back."""
+    """How rows are written to a user's topic, one record a row, and how they are read back."""
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Rows of the records that can be read, in order."""
+        """Return the rows of the records that can be read, in order."""
         ...
 
     def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Key and value of each row, in order; a value of None is a tombstone (raw only)."""
+        """Yield key and value of each row, in order. A value of None is a tombstone (raw only)."""
         ...

@@ -1,8 +1,8 @@
 """Texts as values of declared types: how CSV fields and JSON strings become numbers, dates and moments. Pure.
 
-One rule for both formats. White space around a value is ignored, except in strings. A value that does not say exactly
-what its type can hold is refused, never rounded, cut or turned into a null; the exception is a second's fraction, which
-is cut to microseconds.
+Both formats follow one rule. White space around a value is ignored, except in strings. A value that its type cannot
+hold exactly is refused. It is never rounded, cut or turned into a null. The one exception is the fraction of a second,
+which is cut to microseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sardonyx.core.text import shorten
 
 _ZONED = r"^.{10}.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
-"""A zone after a date (which takes ten characters, so its own dashes cannot be taken for a zone's sign)."""
+"""A zone after a date. The date takes ten characters, so that its dashes are not mistaken for the sign of a zone."""
 _FINER_THAN_MICROSECONDS = r"(\.\d{6})\d+"
 
 
@@ -34,7 +34,7 @@ class BadValue(ValueError):
 
 
 def readable(kind: pa.DataType) -> bool:
-    """Whether :func:`parsed` knows the type; nested ones cannot stand in a text."""
+    """Whether :func:`parsed` supports the type. A text cannot hold a nested value."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
@@ -48,13 +48,14 @@ def readable(kind: pa.DataType) -> bool:
 
 
 def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """An array of strings as one of ``kind``; nulls stay nulls.
+    """Convert an array of strings to an array of ``kind``. Nulls stay nulls.
 
-    Moments are ISO 8601 with ``T`` or a space, with a zone or without: a ``timestamp`` without one is taken as UTC, a
-    ``timestamp_ntz`` must not have one. Booleans are true and false, in any case. Binary is the text's own bytes.
+    Moments are in ISO 8601, with ``T`` or a space, and with or without a zone. A ``timestamp`` without a zone is read as
+    UTC. A ``timestamp_ntz`` must not have a zone. Booleans are true and false, in upper or lower case. A binary value is
+    the bytes of the text.
 
     Raises:
-        BadValue: the first text that does not fit.
+        BadValue: for the first text that does not fit.
     """
     if pa.types.is_string(kind):
         return texts
@@ -69,7 +70,7 @@ def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _first_bad(texts: pa.Array, kind: pa.DataType) -> int:
-    """The index of the first text that fails, by halving: some prefix is good, one text more is not."""
+    """Find the index of the first text that fails, by halving: a prefix is good, and one more text makes it bad."""
     good, bad = 0, len(texts)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -117,5 +118,5 @@ def _any(mask: pa.Array) -> bool:
 
 
 def _all(mask: pa.Array) -> bool:
-    """Whether all that are not null hold."""
+    """Whether all values that are not null are true."""
     return pc.all(mask).as_py() is not False
