@@ -1,11 +1,9 @@
 """When a peer daemon's process collects garbage: at the end of batches, not whenever it has made many objects.
 
 A batch consists of tens of thousands of objects, and the batches of several peers wait in memory together. Python's
-default
-policy scans all of them again and again, which took a fifth of the processor. The process must still collect. Spark's
-JVM
-keeps what py4j refers to, including whole batches, until Python frees the py4j object. Those objects are in reference
-cycles.
+default policy scans all of them again and again, which took a fifth of the processor. The process must still collect.
+Spark's JVM keeps what py4j refers to, including whole batches, until Python frees the py4j object. Those objects are in
+reference cycles.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The job's own modules, as they travel with it: a zip known by its hash, imported without getting in anyone's way.
+"""Code bundles: a job carries its own modules in a zip named by its hash, and their names never clash.
 
-One daemon runs several jobs in one process, and two of them may both have a module ``job`` or ``helpers``. So the modules
-of a bundle are imported as members of a package of the bundle's own, ``_sx_<start of its hash>``, and the import
-statements inside them are rewritten on loading: ``import helpers`` becomes ``import _sx_ab12.helpers as helpers``,
-wherever the bundle has ``helpers``. Everything after that is plain Python: tracebacks, annotations, and functions that
-PySpark sends to its workers, which import the same names there.
+One daemon runs several jobs in one process, and two jobs may both have a module ``job`` or ``helpers``. So this module
+imports a bundle's modules as members of the bundle's own package, ``_sx_<start of its hash>``. The loader rewrites the
+import statements inside them: ``import helpers`` becomes ``import _sx_ab12.helpers as helpers`` if the bundle has
+``helpers``. Everything else is plain Python: tracebacks, annotations, and functions that PySpark sends to its workers.
+The workers import the same names.
 
-What is not an import statement is not rewritten: ``importlib.import_module("helpers")`` looks among the installed
-packages only; ``importlib.import_module(".helpers", __package__)`` works.
+The loader rewrites import statements only. ``importlib.import_module("helpers")`` searches only the installed packages.
+``importlib.import_module(".helpers", __package__)`` works.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _HASH_IN_NAME = 16
 
 _lock = threading.Lock()
 _bundles: dict[str, CodeBundle] = {}
-"""Every bundle of this process by its package. Never emptied: modules once imported stay, and bundles are small."""
+"""Every bundle of this process by its package. Entries stay: imported modules stay too, and bundles are small."""
 _shipped: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 """SparkContext -> packages that its workers can import."""
 
 
 class CodeBundle:
-    """A zip of modules whose content is known by its sha256. Made by :meth:`open`; safe to use from many threads."""
+    """A zip of modules, identified by the sha256 of its content. :meth:`open` makes it; many threads may use it."""
 
     def __init__(self, path: Path, sha256: str, content: bytes) -> None:
         self.path = path
         self.sha256 = sha256
         self.package = _PREFIX + sha256[:_HASH_IN_NAME]
-        """The package that its modules are imported under; the same in every process."""
+        """The package that holds its modules. It has the same name in every process."""
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             self._files = {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
         self.modules = frozenset(name.split("/")[0].removesuffix(".py") for name in self._files if name.endswith(".py"))
@@ -58,15 +58,15 @@ class CodeBundle:
 
     @classmethod
     def open(cls, source: Path | bytes, sha256: str, cache_dir: Path | None = None) -> CodeBundle:
-        """The bundle in a file, or in bytes that are then kept as a file; the same object for the same content.
+        """Return the bundle in a file or in bytes, and the same object for the same content. It stores bytes as a file.
 
         Args:
             source: a path to the zip, or its content.
-            sha256: what its content must hash to, as 64 hexadecimal digits.
-            cache_dir: where the zip is kept as ``<sha256>.zip``; may be left out for a path.
+            sha256: the hash that the content must have, as 64 hexadecimal digits.
+            cache_dir: the directory that stores the zip as ``<sha256>.zip``. It is optional if the source is a path.
 
         Raises:
-            SetupError: ``SX-CODE-HASH``, the content is another one, or no zip.
+            SetupError: ``SX-CODE-HASH``, the content has another hash or is not a zip.
         """
         package = _PREFIX + sha256[:_HASH_IN_NAME]
         with _lock:
@@ -83,7 +83,7 @@ class CodeBundle:
         return bundle
 
     def load(self, reference: str) -> Callable[..., Any]:
-        """The function that ``module:function`` names: in the bundle if it has that module, else an installed one.
+        """Return the function that ``module:function`` names, from the bundle if it has the module, else an installed one.
 
         Raises:
             FunctionError: ``SX-FN-NAME``, or ``SX-FN-IMPORT`` with the user's traceback if the import raised.
@@ -107,9 +107,9 @@ class CodeBundle:
             ) from raised
 
     def ship(self, spark: Any) -> None:
-        """Let the workers of a Spark session import the bundle's modules; does nothing the second time.
+        """Let the workers of a Spark session import the bundle's modules. A second call does nothing.
 
-        They get two files: the zip, and a module named like the package that opens it.
+        They get two files: the zip, and a module that opens it and has the same name as the package.
         """
         context = spark.sparkContext
         with _lock:
@@ -123,7 +123,7 @@ class CodeBundle:
             packages.add(self.package)
 
     def source_of(self, fullname: str) -> tuple[str, bool, bytes] | None:
-        """Path inside the zip, whether it is a package, and source of a module by its full name; None if not here."""
+        """Find a module by its full name: its path in the zip, whether it is a package, its source. None: not here."""
         inner = fullname.partition(".")[2].replace(".", "/")
         for name, is_package in ((f"{inner}/__init__.py" if inner else "__init__.py", True), (f"{inner}.py", False)):
             if inner and name in self._files:
@@ -133,12 +133,12 @@ class CodeBundle:
         return None
 
     def data(self, name: str) -> bytes | None:
-        """A file of the zip by its name in it."""
+        """Return the file that has this name in the zip."""
         return self._files.get(name)
 
 
 def in_worker(package: str) -> CodeBundle:
-    """The bundle of a package that was shipped to this worker."""
+    """Return the bundle of a package that :meth:`CodeBundle.ship` sent to this worker."""
     if package not in _bundles:
         importlib.import_module(package)
     return _bundles[package]
@@ -177,7 +177,7 @@ def _keep(content: bytes, sha256: str, cache_dir: Path | None) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing: other daemons on this machine may share the directory."""
+    """Write the whole file or nothing, because other daemons on this machine may share the directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     with os.fdopen(handle, "wb") as file:
@@ -186,7 +186,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``_sx_*`` packages and what is below them."""
+    """Finds ``_sx_*`` packages and the modules in them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -207,7 +207,7 @@ _finder = _Finder()
 
 
 class _Loader(importlib.abc.ExecutionLoader):
-    """Loads one bundle's modules. ``get_source`` is what tracebacks show lines with."""
+    """Loads one bundle's modules. Tracebacks get the lines that they show from ``get_source``."""
 
     def __init__(self, bundle: CodeBundle) -> None:
         self._bundle = bundle
@@ -222,7 +222,7 @@ class _Loader(importlib.abc.ExecutionLoader):
         return importlib.util.decode_source(self._find(fullname)[2])
 
     def get_data(self, path: str) -> bytes:
-        """A file in the zip by its full path (``pkgutil.get_data``)."""
+        """Return a file in the zip by its full path (``pkgutil.get_data`` calls this)."""
         data = self._bundle.data(path.replace(os.sep, "/").removeprefix(f"{self._bundle.path.as_posix()}/"))
         if data is None:
             raise FileNotFoundError(path)
@@ -240,7 +240,7 @@ class _Loader(importlib.abc.ExecutionLoader):
 
 
 class _Imports(ast.NodeTransformer):
-    """Points import statements at the bundle where it has what they name. Lines and columns stay as they were."""
+    """Points import statements at the bundle if it has the module that they name. Lines and columns stay the same."""
 
     def __init__(self, bundle: CodeBundle) -> None:
         self._bundle = bundle

@@ -1,4 +1,4 @@
-"""Arrow tables as Spark DataFrames, with every type kept that Spark has."""
+"""Converts Arrow tables to Spark DataFrames, and keeps every type that Spark has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_tasks.failures import MESSAGE_LIMIT
 
 
 def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) -> DataFrame:
-    """One DataFrame of all slices, one partition each.
+    """Make one DataFrame of all slices, with one partition for each slice.
 
     Raises:
         FunctionError: ``SX-FN-INPUT``, Spark has no type for a column.
@@ -27,7 +27,7 @@ def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) ->
     table = pa.Table.from_batches([batch for part in batches for batch in part], schema)
     try:
         if wanted != schema:
-            # Unsafe: cuts nanoseconds off, which Spark does not have. All other casts widen.
+            # This cast is unsafe because it cuts off nanoseconds, which Spark does not have. All other casts widen.
             table = table.cast(wanted, safe=False)
         return spark.createDataFrame(table, schema=from_arrow_schema(wanted, prefer_timestamp_ntz=True))
     except (pa.ArrowException, PySparkException) as error:
@@ -58,7 +58,7 @@ _WIDER: list[tuple[Any, pa.DataType]] = [
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type nearest to ``kind`` that Spark has too; ``kind`` itself if there is none."""
+    """Return the Arrow type nearest to ``kind`` that Spark also has, or ``kind`` itself if there is none."""
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     if kinds.is_timestamp(kind):

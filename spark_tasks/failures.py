@@ -1,6 +1,6 @@
-"""Errors of users' functions, and of Spark itself, as users should read them.
+"""Turns errors of users' functions, and of Spark itself, into errors that users can read.
 
-A user sees the frames and the message of their own code, never a JVM's stack trace or the frames of its callers.
+Users see the frames and the message of their own code. They never see a JVM's stack trace or the frames of our code.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Bad(msgspec.Struct, frozen=True):
     """A record that a task's function raises for."""
 
     index: int
-    """Of its row in the batch."""
+    """The index of its row in the batch."""
     error: str
-    """Class of what was raised, as the user's code names it."""
+    """The class of the exception, as the user's code names it."""
     attempts: int
-    """Runs that it was in and that raised; 1 for a record that could not even be read."""
+    """How many runs with this record raised. It is 1 for a record that could not even be read."""
     failure: Failure
-    """What is shown of it; the traceback is of bounded length."""
+    """What users see of it. The length of the traceback is bounded."""
 
 
 _record_repr = reprlib.Repr()
@@ -46,17 +46,17 @@ _record_repr.maxlevel = 4
 
 
 def shown_traceback(error: BaseException) -> str:
-    """:func:`sardonyx.core.tracebacks.user_traceback`, with names as the user wrote them and of bounded length."""
+    """Shorten :func:`sardonyx.core.tracebacks.user_traceback`, and write the names as the user wrote them."""
     return readable(user_traceback(error))
 
 
 def as_written(text: str) -> str:
-    """Text with modules and files of a code bundle named as the user named them."""
+    """Give the modules and files of a code bundle the names that the user gave them."""
     return _PACKAGE.sub("", _ZIP.sub('File "', text))
 
 
 def readable(text: str) -> str:
-    """:func:`as_written`, and of bounded length: it will be stored in ZooKeeper."""
+    """Apply :func:`as_written`, and bound the length because ZooKeeper will store the text."""
     text = as_written(text)
     if len(text) > _TRACEBACK_LIMIT:
         half = _TRACEBACK_LIMIT // 2
@@ -65,11 +65,11 @@ def readable(text: str) -> str:
 
 
 class FunctionRaised(FunctionError):
-    """``SX-FN-RAISED``: what a user's function raised.
+    """``SX-FN-RAISED``: a user's function raised an exception.
 
     Args:
-        kind: class of what it raised, as the user's code names it.
-        message: and the others: as those of every error.
+        kind: the class of that exception, as the user's code names it.
+        message: this and the other arguments have the same meaning as for every error.
     """
 
     def __init__(self, kind: str, message: str, *, cause: str, fix: str, traceback: str, where: dict[str, str]) -> None:
@@ -78,22 +78,22 @@ class FunctionRaised(FunctionError):
 
 
 def error_class(error: FunctionError) -> str:
-    """The class of what a user's function raised; our own error's where it gave something wrong."""
+    """Return the class of what a user's function raised, or of our own error if the function returned a wrong value."""
     return error.kind if isinstance(error, FunctionRaised) else type(error).__name__
 
 
 def function_raised(
     task: str, fn: str, error: BaseException, record: object = None, *, may_skip: bool = True
 ) -> FunctionRaised:
-    """``SX-FN-RAISED`` for what a user's function raised.
+    """Make the ``SX-FN-RAISED`` error for what a user's function raised.
 
     Args:
         task: name of the task.
         fn: its function as ``module:function``.
-        error: what was raised, by Python code or by Spark on behalf of an expression of the function.
-        record: the record that it was given, if it takes one at a time.
-        may_skip: whether another ``on_error`` would help: not if the task leaves such records out already, nor if the function
-            fails for every record.
+        error: the exception. Python code raised it, or Spark raised it for an expression of the function.
+        record: the record that the function got, if it takes one record at a time.
+        may_skip: whether another ``on_error`` would help. It does not help if the task already leaves such records out,
+            or if the function fails for every record.
     """
     kind, message, trace = _said(error)
     name = fn.partition(":")[2]
@@ -109,7 +109,7 @@ def function_raised(
 
 
 def wrong_result(task: str, fn: str, cause: str, fix: str) -> FunctionError:
-    """``SX-FN-RESULT``: what the function gave is not what a function of its kind gives."""
+    """Make the ``SX-FN-RESULT`` error: a function of this kind must not return such a value."""
     return FunctionError(
         "SX-FN-RESULT",
         f"function {fn.partition(':')[2]} of task {task} returned something that cannot be passed on",
@@ -120,10 +120,12 @@ def wrong_result(task: str, fn: str, cause: str, fix: str) -> FunctionError:
 
 
 def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
-    """``SX-SPARK-LOST`` if Spark itself failed: its JVM or one of its workers died, or it was stopped; else None.
+    """Return ``SX-SPARK-LOST`` if Spark itself failed, else None.
+
+    Spark fails if its JVM or one of its workers dies, or if something stops it.
 
     Args:
-        error: what came out of a call to Spark.
+        error: the exception that a call to Spark raised.
         alive: whether the JVM still runs.
     """
     from py4j.protocol import Py4JError
@@ -146,7 +148,7 @@ def spark_lost(error: BaseException, alive: bool) -> SetupError | None:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost message of a Java exception, in one line."""
+    """Return the innermost message of a Java exception, in one line."""
     try:
         java: Any = getattr(error, "java_exception", None)
         while java is not None and java.getCause() is not None:
@@ -158,12 +160,12 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> tuple[str, str, str]:
-    """Class, message and traceback as the user should read them."""
+    """Return the class, message and traceback in the form that the user should read."""
     if not type(error).__module__.startswith("pyspark."):
         return type(error).__name__, readable(str(error)), shown_traceback(error)
     text = str(error)
     _, found, trace = text.partition("Traceback (most recent call last):")
-    if found:  # raised by a Python function on a worker; Spark's message holds its traceback
+    if found:  # a Python function on a worker raised it, and Spark's message contains the traceback
         trace = readable(found + trace)
         last = [line for line in trace.splitlines() if _LAST_LINE.match(line)]
         kind, _, message = (last[-1] if last else type(error).__name__).partition(": ")

@@ -1,9 +1,10 @@
-"""Arrow tables as Python records and back: what lies around a function that takes one ``dict`` at a time.
+"""Converts Arrow tables to Python records and back, for functions that take one ``dict`` at a time.
 
-Types on the way back. A column that the input had keeps its type if the new values fit without loss, so ``int32`` stays
-``int32`` and a batch of whole numbers in a ``double`` column stays ``double``. Any other column has the type that Arrow
-infers from all values of the slice. A column that holds nothing but None has no type to infer: it stays Arrow's ``null``,
-which joins any other type later (``string`` would not). Columns stand in the order in which they first appear.
+Types on the way back. A column that the input had keeps its type if the new values fit without loss. So ``int32`` stays
+``int32``, and a batch of whole numbers in a ``double`` column stays ``double``. Arrow infers the type of any other
+column from all values of the slice. If a column contains only None, Arrow has nothing to infer a type from. The column
+stays Arrow's ``null``, which combines with any other type later (``string`` would not). Columns keep the order in which
+they first appear.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ Record = dict[str, Any]
 
 
 class UnfitColumn(ValueError):
-    """The values of a column have no common Arrow type; says which column and why."""
+    """The values of a column have no common Arrow type. The message names the column and the reason."""
 
 
 def rows_at(table: pa.Table, indexes: Sequence[int]) -> pa.Table:
-    """The rows at these places, in this order."""
+    """Return the rows at these indexes, in this order."""
     try:
         return table.take(pa.array(indexes, pa.int64()))
     except pa.ArrowNotImplementedError:  # pyarrow cannot take rows of string_view and binary_view columns
@@ -33,7 +34,7 @@ def rows_at(table: pa.Table, indexes: Sequence[int]) -> pa.Table:
 
 
 def to_records(table: pa.Table) -> list[Record]:
-    """The rows as dicts of Python's own types: ``datetime`` with its time zone, ``Decimal``, ``list``, ``dict``."""
+    """Convert the rows to dicts of Python's own types: ``datetime`` with time zone, ``Decimal``, ``list``, ``dict``."""
     names = table.column_names
     if not names:
         return [{} for _ in range(table.num_rows)]
@@ -44,7 +45,7 @@ def to_records(table: pa.Table) -> list[Record]:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if kinds.is_timestamp(kind) and kind.unit in ("us", "ms", "s") and kind.tz in (None, "UTC"):
-        # About fifty times faster than to_pylist, which makes these one scalar at a time.
+        # This is about fifty times faster than to_pylist, which makes these values one scalar at a time.
         values = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]").tolist()
         if kind.tz is None:
             return list(values)
@@ -54,11 +55,11 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
-    """Records as a table; no records give a table without columns.
+    """Convert records to a table. If there are no records, the table has no columns.
 
     Args:
-        records: dicts with string keys; a missing key is null.
-        like: the schema that the records had before.
+        records: dicts with string keys. A missing key means null.
+        like: the schema of the rows that the function got.
 
     Raises:
         UnfitColumn: values of a column have no type in common, or a column's name is not a string.
@@ -99,7 +100,10 @@ def _array(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
 
 
 def _same_kind(found: pa.DataType, known: pa.DataType) -> bool:
-    """Whether a column may keep its type by a safe cast. Whole floats do not become integers: the next one may not be whole."""
+    """Whether a safe cast may give a column its old type back.
+
+    Whole floats do not become integers, because the next value may not be whole.
+    """
     if kinds.is_null(found):
         return True
     if kinds.is_integer(found):
@@ -115,7 +119,7 @@ def _same_kind(found: pa.DataType, known: pa.DataType) -> bool:
 
 
 def _nested(array: pa.Array, values: list[Any], known: pa.DataType) -> pa.Array:
-    """Arrow drops fields that a struct type lacks without a word, so what comes out is compared with what went in."""
+    """Keep a nested type if no value changes. Arrow silently drops fields that a struct type lacks, so compare both."""
     try:
         kept = pa.array(values, type=known)
         return kept if kept.to_pylist(maps_as_pydicts="strict") == values else array
