@@ -1,8 +1,8 @@
 """A custom connector: a user's class, named as ``module:Class``. Its exceptions become errors that name the connector.
 
-A class can be an input (``splits``, ``read``), an output (``stage``, ``publish``, ``seal``), an output that keeps positions
-itself (:class:`sardonyx.connectors.base.PositionedOutput`), or several of them. As an input it is made with the job's options as
-keyword arguments; as an output also with ``job`` (the job's id) and ``task``.
+A class can be an input (``splits``, ``read``), an output (``stage``, ``publish``, ``seal``), or an output that keeps
+positions itself (:class:`sardonyx.connectors.base.PositionedOutput`). It can also be several of these. Sardonyx creates
+an input with the job's options as keyword arguments. An output also gets ``job`` (the job's id) and ``task``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _OUTPUT = ("stage", "publish", "seal")
 
 
 def custom_input(reference: str, options: Mapping[str, Any], load: Load) -> CustomInput:
-    """A user's input, made.
+    """Create a user's input.
 
     Raises:
-        FunctionError: ``SX-CONNECTOR-CLASS``, it lacks what an input has; ``SX-CONNECTOR-RAISED``; ``SX-FN-IMPORT``.
+        FunctionError: ``SX-CONNECTOR-CLASS`` if the class lacks a method of an input; ``SX-CONNECTOR-RAISED``;
+            ``SX-FN-IMPORT``.
     """
     return CustomInput(reference, _made(reference, options, load, _INPUT))
 
@@ -36,7 +37,7 @@ def custom_input(reference: str, options: Mapping[str, Any], load: Load) -> Cust
 def custom_output(
     reference: str, options: Mapping[str, Any], load: Load, *, job: str, task: str
 ) -> CustomOutput | PositionedOutput:
-    """A user's output, made. One that keeps positions itself is given as it is.
+    """Create a user's output. An output that keeps positions itself is returned as it is.
 
     Raises:
         FunctionError: as :func:`custom_input`.
@@ -61,20 +62,20 @@ def _made(reference: str, options: Mapping[str, Any], load: Load, methods: Seque
 
 
 class CustomInput:
-    """A user's input as Sardonyx calls it. Travels to Spark workers with the user's object in it."""
+    """Calls a user's input for Sardonyx. It is sent to Spark workers together with the user's object."""
 
     def __init__(self, reference: str, inner: SplitInput) -> None:
         self._reference = reference
         self._inner = inner
 
     def splits(self) -> Iterator[Split]:
-        """The user's splits; a plain dict is a split of unknown size."""
+        """Yield the user's splits. A plain dict is a split of unknown size."""
         with _explained(self._reference, "splits was called"):
             for found in self._inner.splits():
                 yield found if isinstance(found, Split) else Split(dict(found))
 
     def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]] | None:
-        """The user's parts of a piece, if the user's class can divide one."""
+        """Return the user's parts of a split, if the user's class can divide splits."""
         if not isinstance(self._inner, DivisibleInput):
             return None
         with _explained(self._reference, "divide was called"):
@@ -82,14 +83,14 @@ class CustomInput:
             return None if parts is None else [dict(part) for part in parts]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """The user's rows; a list of dicts will do."""
+        """Return the user's rows as a table. The user may return a list of dicts instead."""
         with _explained(self._reference, "read was called"):
             found: Any = self._inner.read(data)
             return found if isinstance(found, pa.Table) else pa.Table.from_pylist(list(found))
 
 
 class CustomOutput:
-    """A user's output as Sardonyx calls it."""
+    """Calls a user's output for Sardonyx."""
 
     def __init__(self, reference: str, inner: Output) -> None:
         self._reference = reference
@@ -110,7 +111,10 @@ class CustomOutput:
 
 @contextmanager
 def _explained(reference: str, when: str) -> Iterator[None]:
-    """Turn an exception of the user's connector into an error with the user's traceback. Our own errors pass unchanged."""
+    """Turn an exception of the user's connector into an error with the user's traceback.
+
+    Sardonyx's own errors pass unchanged.
+    """
     try:
         yield
     except SardonyxError:

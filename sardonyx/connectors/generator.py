@@ -1,6 +1,6 @@
-"""Rows made up on the spot, for trying and measuring: a function of the seed and the row's number, and of nothing else.
+"""Generated rows, for trials and measurements. A row depends only on the seed and on its own number.
 
-So the rows are the same however they are cut into pieces, on whatever machine, in whatever order they are read.
+The rows are therefore the same on every machine, in whatever pieces and whatever order they are read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sardonyx.core import units
 from sardonyx.core.errors import InputError
 
 SPLIT_ROWS = 50_000
-"""Rows read at one go, at most: one micro-batch."""
+"""The most rows that are read in one go: one micro-batch."""
 SMALLEST_PART = 5_000
-"""Rows of a split below which a worker of its own costs more than it saves."""
+"""A part with fewer rows than this is not worth a worker of its own: the worker costs more than it saves."""
 SPLIT_SECONDS = 0.25
-"""With a rate, how much time's worth of rows is read at one go."""
+"""If there is a rate, the rows of this many seconds are read in one go."""
 
 DEFAULT_COLUMNS: dict[str, dict[str, Any]] = {
     "id": {"kind": "sequence"},
@@ -33,20 +33,21 @@ DEFAULT_COLUMNS: dict[str, dict[str, Any]] = {
     "value": {"kind": "number", "min": 0, "max": 1000},
     "at": {"kind": "moment", "start": "2026-01-01T00:00:00Z", "step": "1 ms"},
 }
-"""Some 110 bytes a record as JSON."""
+"""As JSON, a record has about 110 bytes."""
 
 _Numbers = npt.NDArray[np.uint64]
 _Maker = Callable[[_Numbers, _Numbers, Mapping[str, Any]], pa.Array]
 
 
 class Generator:
-    """A made-up input.
+    """An input that generates its rows.
 
     Args:
-        options: ``count`` (rows), ``seed``, ``rate`` (rows a second), ``columns`` (name -> kind, or kind and its settings).
+        options: ``count`` (rows), ``seed``, ``rate`` (rows a second), ``columns`` (name -> kind, or kind and its
+            settings).
 
     Raises:
-        InputError: ``SX-INPUT-OPTION``, a column that cannot be made.
+        InputError: ``SX-INPUT-OPTION`` if a column cannot be generated.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -61,8 +62,10 @@ class Generator:
             _check(name, spec)
 
     def splits(self) -> Iterator[Split]:
-        """The rows in pieces, in order. With a rate ``data["due"]`` says when a piece may be read: seconds since the job
-        began. The reader keeps to it; :meth:`read` never waits.
+        """Yield the rows in pieces, in order.
+
+        If there is a rate, ``data["due"]`` says when a piece may be read, in seconds since the job began. The reader
+        waits for that moment; :meth:`read` never waits.
         """
         size = SPLIT_ROWS
         if self._rate is not None:
@@ -75,14 +78,14 @@ class Generator:
             yield Split(data, rows)
 
     def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]]:
-        """A piece as smaller ranges of rows."""
+        """Divide a piece into smaller ranges of rows."""
         first, count = data["first"], data["count"]
         parts = min(most, max(1, count // SMALLEST_PART))
         edges = [first + count * n // parts for n in range(parts + 1)]
         return [{**data, "first": low, "count": high - low} for low, high in itertools.pairwise(edges)]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """Rows ``first`` to before ``first + count``."""
+        """Generate the rows from ``first`` up to, but not including, ``first + count``."""
         numbers = np.arange(data["first"], data["first"] + data["count"], dtype=np.uint64)
         made = {
             name: _KINDS[spec["kind"]][0](numbers, _chances(numbers, self._seed, name), spec)
@@ -92,7 +95,10 @@ class Generator:
 
 
 def _chances(numbers: _Numbers, seed: int, column: str) -> _Numbers:
-    """64 random-looking bits for each row: splitmix64's output function (Steele, Lea, Flood 2014) on the row's number."""
+    """Return 64 random-looking bits for each row.
+
+    They are splitmix64's output function (Steele, Lea, Flood 2014), applied to the number of the row.
+    """
     stream = hashlib.blake2b(f"{seed}/{column}".encode(), digest_size=8).digest()
     mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(int.from_bytes(stream, "little"))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -101,12 +107,12 @@ def _chances(numbers: _Numbers, seed: int, column: str) -> _Numbers:
 
 
 def _shares(chances: _Numbers) -> npt.NDArray[np.float64]:
-    """Chances as numbers from 0 to below 1, with all the 53 bits that a double has."""
+    """Turn random bits into numbers from 0 up to, but not including, 1. They use all 53 bits that a double has."""
     return (chances >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _below(chances: _Numbers, end: int) -> npt.NDArray[np.int64]:
-    """Chances as whole numbers from 0 to below ``end``."""
+    """Turn random bits into whole numbers from 0 up to, but not including, ``end``."""
     if end < 1:
         raise ValueError("there is nothing to choose from")
     return (chances % np.uint64(end)).astype(np.int64)
@@ -157,7 +163,7 @@ _KINDS: dict[str, tuple[_Maker, tuple[str, ...]]] = {
     "choice": (_choice, ("of",)),
     "moment": (_moment, ("start", "step")),
 }
-"""Kind -> how it is made, and its settings."""
+"""Kind -> the function that generates it, and its settings."""
 
 
 def _check(name: str, spec: Mapping[str, Any]) -> None:

@@ -50,9 +50,9 @@ def readable(kind: pa.DataType) -> bool:
 def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert an array of strings to an array of ``kind``. Nulls stay nulls.
 
-    Moments are in ISO 8601, with ``T`` or a space, and with or without a zone. A ``timestamp`` without a zone is read as
-    UTC. A ``timestamp_ntz`` must not have a zone. Booleans are true and false, in upper or lower case. A binary value is
-    the bytes of the text.
+    Moments are in ISO 8601, with ``T`` or a space, and with or without a zone. A ``timestamp`` without a zone is read
+    as UTC. A ``timestamp_ntz`` must not have a zone. Booleans are true and false, in upper or lower case. A binary
+    value is the bytes of the text.
 
     Raises:
         BadValue: for the first text that does not fit.
