@@ -1,7 +1,7 @@
-"""Databases: how they are reached, what their types are to us, and which of their errors mean what.
+"""Databases: how to connect to them, which of our types their types become, and what their errors mean.
 
-SQLAlchemy is only imported when a job names a database (``sardonyx[sql]``). Two are known, and tested: PostgreSQL and
-SQLite.
+SQLAlchemy is only imported when a job names a database (``sardonyx[sql]``). PostgreSQL and SQLite are supported and
+tested.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 _PATIENCE = 30
 """Seconds that a statement waits for a lock."""
 _IDLE = 5
-"""Seconds that a transaction may do nothing before PostgreSQL ends it: a peer that was stopped holds its successor up so long."""
+"""Seconds that a transaction may do nothing before PostgreSQL ends it.
+
+A stopped peer holds up the peer that takes over for this long.
+"""
 _REACHED_WITHIN = 10
-"""Seconds to connect in."""
+"""Seconds that connecting may take."""
 _SILENCE = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -34,11 +37,14 @@ _SILENCE = {
     "keepalives_count": 5,
     "tcp_user_timeout": 15_000,
 }
-"""How a PostgreSQL that vanished without a word is found out within 15 seconds; by itself that takes hours. In libpq's units."""
+"""With these settings, we notice within 15 seconds that a PostgreSQL server has silently vanished.
+
+Without them, that takes hours. The units are libpq's.
+"""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A database and who logs in. Plain data, and no password: that is read where it is needed."""
+    """A database and the user who logs in. It is plain data without the password, which is read where it is needed."""
 
     url: str
     user: str | None = None
@@ -46,7 +52,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Address:
-        """From a connector's options."""
+        """Take the address from a connector's options."""
         return cls(str(options["url"]).removeprefix("jdbc:"), options.get("user"), options.get("password_env"))
 
     @property
@@ -54,14 +60,15 @@ class Address(msgspec.Struct, frozen=True):
         return self.url.startswith("sqlite")
 
     def engine(self) -> sa.Engine:
-        """The process's one pool of connections to it: as many as there are who need one at a time, for each holds its own
-        while it writes.
+        """Return the one pool of connections to this database that the process has.
+
+        The pool grows to as many connections as are in use at a time, because each writer holds its own while it writes.
 
         Raises:
-            SetupError: ``SX-DATABASE-DRIVER``, what talks to databases is not installed here; ``SX-DATABASE-PASSWORD``,
+            SetupError: ``SX-DATABASE-DRIVER`` if the database driver is not installed here; ``SX-DATABASE-PASSWORD`` if
                 the variable is not set here.
         """
-        return _engine(self, os.getpid())  # connections must not be shared with a process that was forked off
+        return _engine(self, os.getpid())  # a forked process must not share our connections
 
 
 @functools.lru_cache(maxsize=16)
@@ -107,11 +114,12 @@ def _password(variable: str) -> str:
 
 @contextmanager
 def explained(address: Address, kind: type[SardonyxError], code: str, what: str) -> Iterator[None]:
-    """A database's errors as ours; those that are about the rows or the statement as ``kind`` with ``code``.
+    """Turn a database's errors into ours. Errors about the rows or the statement become ``kind`` with ``code``.
 
     Raises:
-        SetupError: ``SX-DATABASE-UNREACHABLE``, nobody answers there, or the connection was lost, and what a transaction
-            came to is to be asked anew; ``SX-DATABASE-REFUSED``, it cannot now: a lock, its disk, its limits.
+        SetupError: ``SX-DATABASE-UNREACHABLE`` if the database does not answer or the connection was lost; the caller
+            must then ask again whether a transaction was committed. ``SX-DATABASE-REFUSED`` if the database cannot do
+            it now, because of a lock, its disk or its limits.
     """
     import sqlalchemy as sa
 
@@ -144,29 +152,30 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
 
 
 def _is_away(error: sa.exc.DBAPIError) -> bool:
-    """Whether there is no connection: none came about, it broke, or the server ended it."""
+    """Whether there is no connection: connecting failed, the connection broke, or the server ended it."""
     if error.connection_invalidated:
         return True
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None) or ""
-    if not state:  # not the database's word: it came from connecting, unless a statement was under way
+    if not state:  # the database did not send this error; it came from connecting, unless a statement was running
         return error.statement is None
     return state.startswith(("08", "28", "3D", "57P")) or state == "SQLITE_CANTOPEN"
 
 
 def lost_to_rival(error: SetupError) -> bool:
-    """Whether an error that :func:`explained` told only says that another transaction was preferred: a deadlock, a
-    serialisation failure. The same transaction may go through at once.
+    """Whether an error of :func:`explained` only means that the database preferred another transaction.
+
+    That is a deadlock or a serialisation failure. The same transaction may succeed if it is tried again at once.
     """
     return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in {"40P01", "40001"}
 
 
 def _is_about_names(error: sa.exc.OperationalError) -> bool:
-    """SQLite calls it operational that there is no such table or column."""
+    """Whether a name or the syntax is wrong. SQLite reports a missing table or column as an operational error."""
     return bool(re.search(r"no such (table|column)|has no column|syntax error|ON CONFLICT clause", str(error.orig)))
 
 
 def place(name: str) -> tuple[str | None, str]:
-    """``schema.table`` in its two parts; None: the database's own default."""
+    """Split ``schema.table`` into its two parts. A schema of None means the database's own default."""
     schema, dot, table = name.rpartition(".")
     return (schema, table) if dot else (None, name)
 
@@ -192,7 +201,7 @@ _POSTGRES = {
     "json": "string",
     "jsonb": "string",
 }
-"""PostgreSQL's types as Spark's. In addition there are numeric with a precision, and arrays of these."""
+"""PostgreSQL's types -> Spark's. We also know numeric with a precision, and arrays of these types."""
 
 _SQLITE = (
     (r"BOOL", "boolean"),
@@ -203,18 +212,18 @@ _SQLITE = (
     (r"TIMESTAMP|DATETIME", "timestamp"),
     (r"DATE", "date"),
 )
-"""What a declared type of SQLite's holds in its name -> Spark's type, first match first."""
+"""A pattern in the name of a declared SQLite type -> Spark's type. The first match counts."""
 
 
 def of_postgres(name: str, precision: int | None, scale: int | None) -> str | None:
-    """A type of PostgreSQL's in Spark's words; None: we know none."""
+    """Return Spark's name for a PostgreSQL type, or None if we know none."""
     if name == "numeric":
         return f"decimal({precision},{scale or 0})" if precision and precision <= 38 else None
     return _POSTGRES.get(name)
 
 
 def of_sqlite(declared: str) -> str | None:
-    """A column's declared type in SQLite in Spark's words; None: we know none."""
+    """Return Spark's name for the declared type of an SQLite column, or None if we know none."""
     name = declared.upper()
     if found := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
         return f"decimal({found[1]},{found[2] or 0})"
@@ -222,7 +231,7 @@ def of_sqlite(declared: str) -> str | None:
 
 
 def to_sql(kind: pa.DataType) -> Any:
-    """The SQLAlchemy type of a column that is made for values of an Arrow type; nested values are kept as JSON."""
+    """Return the SQLAlchemy type for a new column that holds values of an Arrow type. Nested values become JSON."""
     import sqlalchemy as sa
 
     if pa.types.is_decimal(kind):

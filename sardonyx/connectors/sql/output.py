@@ -1,20 +1,21 @@
-"""A database's table as output: rows and positions in one database transaction.
+"""A database table as output: one database transaction holds both the rows and the positions.
 
-What must be durable before what, for a batch that read each of its partitions from S to E:
+A batch has read each of its partitions from S to E. These steps happen in this order:
 
-1. ``begin``: the rows, and E in place of S in ``sardonyx_positions``. If the table does not hold S, another peer has
-   committed this batch or a part of it, and nothing is written (compare-and-set; the rows of the table are locked from here).
-2. the peer makes sure once more that the batch is still its own.
-3. ``commit``. From here on the batch counts, whatever becomes of Kafka's transaction and of this peer.
-4. Kafka's transaction commits E as the group's position, and what else it has to say: dead letters, sentinels that records
-   have overtaken. So that this is not lost if the peer dies before, it is kept beside E in the column ``owed``.
+1. ``begin`` writes the rows, and replaces S by E in ``sardonyx_positions``. This is a compare-and-set: if the table does
+   not hold S, another peer has committed this batch or a part of it, and nothing is written. From here on the database
+   locks the rows of the table.
+2. The peer checks once more that it still owns the batch.
+3. ``commit``. From here on the batch counts, whatever happens to Kafka's transaction and to this peer.
+4. Kafka's transaction commits E as the position of the group. It also writes the dead letters and the sentinels that
+   records have overtaken. The column ``owed`` keeps these next to E, so that they are not lost if the peer dies before.
 
-A peer that gets a partition asks Kafka first, then this table, and begins where this table says. If Kafka says something
-else, steps 3 and 4 were torn apart: the next commit writes what the column holds, once, and brings Kafka's position up.
-``docs/connectors.md`` goes through every way in which two peers can be at it at once.
+A peer that gets a partition asks Kafka first and then this table, and begins where this table says. If Kafka gives
+another position, step 4 did not follow step 3. The next commit then writes once what the column holds, and brings
+Kafka's position up to date. ``docs/connectors.md`` covers every way in which two peers can work on a batch at once.
 
-The table of positions is kept: a peer that was stopped in its first batch must find, when it wakes up, that it is late. Rows of
-sealed tasks go when a later job seals, a week after their own seal.
+The table of positions is kept. A peer that was stopped in its first batch must find out, when it wakes up, that it is
+late. The rows of a sealed task are removed a week after its seal, when a later job seals.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 POSITIONS = "sardonyx_positions"
-"""Stands in the schema of the output table."""
+"""This table is in the schema of the output table."""
 _KEPT = timedelta(days=7)
-"""How long the positions of a sealed task stay: longer than any peer can be stopped and then go on."""
+"""How long the positions of a sealed task are kept. No peer can be stopped for longer than this and then go on."""
 
 _log = structlog.get_logger()
 
 
 class SqlOutput:
-    """One task's way into a table.
+    """Writes the results of one task to a table.
 
     Args:
-        options: as they stand in the spec: url, table, mode, key, user, password_env.
-        deployment: of the cluster.
+        options: as in the spec: url, table, mode, key, user, password_env.
+        deployment: the deployment of the cluster.
         job: the job's id.
         task: the task's name.
     """
@@ -72,11 +73,11 @@ class SqlOutput:
     # --- Positions ----------------------------------------------------------------------------------------------------
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, StoredPosition]:
-        """What the database holds for these partitions.
+        """Return what the database holds for these partitions.
 
         Raises:
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
-            OutputError: ``SX-OUTPUT-DATABASE``, it does not let us have a table of positions.
+            OutputError: ``SX-OUTPUT-DATABASE`` if the database does not allow a table of positions.
         """
         import sqlalchemy as sa
 
@@ -99,11 +100,11 @@ class SqlOutput:
         positions: Mapping[Partition, Position],
         outbox: bytes | None,
     ) -> None:
-        """Step 1. A transaction that is left open for :meth:`commit` or :meth:`abandon`.
+        """Step 1: begin a transaction, and leave it open for :meth:`commit` or :meth:`abandon`.
 
         Raises:
-            PositionsMoved: another peer has the batch, or the database resolved a deadlock by ending this transaction.
-            OutputError: ``SX-OUTPUT-DATABASE``, the database does not take the rows.
+            PositionsMoved: another peer has the batch, or the database ended this transaction to resolve a deadlock.
+            OutputError: ``SX-OUTPUT-DATABASE`` if the database does not accept the rows.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
         self.abandon()
@@ -127,7 +128,7 @@ class SqlOutput:
                     self._open = connection
 
     def commit(self) -> None:
-        """Step 3. If this raises, the transaction may be committed or not; the positions tell.
+        """Step 3: commit. If this raises, the transaction may or may not be committed; the positions show which.
 
         Raises:
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
@@ -140,7 +141,7 @@ class SqlOutput:
             connection.commit()
 
     def abandon(self) -> None:
-        """Roll back what is open; what is just being begun is rolled back when it is through."""
+        """Roll back the open transaction. If :meth:`begin` is still running, it rolls back when it is done."""
         with self._lock:
             connection, self._open = self._open, None
             self._abandoned = True
@@ -148,7 +149,7 @@ class SqlOutput:
             connection.close()
 
     def seal(self) -> None:
-        """Note that the task is through, and remove what was sealed long ago."""
+        """Record that the task is finished, and remove the positions of tasks that were sealed long ago."""
         now = datetime.now(UTC)
         held = _positions_table(self._schema)
         with self._explained("seal"):
@@ -171,14 +172,14 @@ class SqlOutput:
         positions: Mapping[Partition, Position],
         outbox: bytes | None,
     ) -> None:
-        """The compare-and-set, in a fixed order, so that two peers wait for each other and never in a circle."""
+        """Do the compare-and-set. The fixed order lets one peer wait for another, but never both for each other."""
         import sqlalchemy as sa
 
         held = _positions_table(self._schema)
         for partition in sorted(positions):
             position, before = positions[partition], started[partition]
             values = {"offset": position.offset, "metadata": position.metadata(), "owed": outbox}
-            outbox = None  # it belongs to the batch, and is kept once, with its first partition
+            outbox = None  # it belongs to the whole batch, so it is kept only once, with the first partition
             place = {**self._task, "topic": partition.topic, "partition": partition.number}
             if before is None:
                 try:
@@ -214,12 +215,16 @@ class SqlOutput:
         columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
         names = table.column_names
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        # By key, or two peers could each wait for a row that the other has locked. Of equal keys the last one still wins.
+        # Sorted by key: otherwise two peers could each wait for a row that the other has locked.
+        # The sort is stable, so the last row of equal keys still wins.
         rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
         connection.execute(statement, rows)
 
     def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
-        """PostgreSQL's own way for many rows. All are made ready first: a transaction holds a lock, and should be short."""
+        """Write the rows with COPY, PostgreSQL's own way for many rows.
+
+        All rows are converted before COPY begins. The transaction holds a lock, so it should be short.
+        """
         quote = connection.dialect.identifier_preparer.quote
         place = ".".join(quote(part) for part in (self._schema, self._name) if part is not None)
         sink = pa.BufferOutputStream()
@@ -230,14 +235,14 @@ class SqlOutput:
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(sink.getvalue().to_pybytes())
-        except driver.Error as error:  # in the words that those of other statements come in
+        except driver.Error as error:  # raised in the same form as the errors of other statements
             from sqlalchemy.exc import DBAPIError
 
             lost = bool(driver.closed)
             raise DBAPIError.instance(statement, {}, error, driver.Error, connection_invalidated=lost) from error
 
     def _make_table(self, schema: pa.Schema) -> None:
-        """The output table, if it is missing, with the columns of the first rows that come."""
+        """Create the output table if it is missing, with the columns of the first rows."""
         import sqlalchemy as sa
 
         if self._made:
@@ -255,7 +260,7 @@ class SqlOutput:
         self._made = True
 
     def _prepare(self) -> None:
-        """The table of positions, if it is missing."""
+        """Create the table of positions if it is missing."""
         import sqlalchemy as sa
 
         if self._ready:
@@ -296,7 +301,7 @@ def _positions_table(schema: str | None) -> sa.Table:
 
 
 def _create(engine: sa.Engine, table: sa.Table) -> None:
-    """Make a table that others may be making at this moment."""
+    """Create a table that others may be creating at the same moment."""
     import sqlalchemy as sa
 
     try:
@@ -307,7 +312,7 @@ def _create(engine: sa.Engine, table: sa.Table) -> None:
 
 
 def _copied(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """A column as COPY takes it from CSV: what is nested as JSON, bytes in hexadecimal."""
+    """Convert a column to what COPY reads from CSV: nested values as JSON, bytes in hexadecimal."""
     kind = column.type
     if pa.types.is_nested(kind):
         return _nested(column, name)
@@ -323,7 +328,10 @@ def _nested(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]:
-    """Values as the drivers take them. Nested ones go as JSON; SQLite takes no decimals, dates and moments but as text."""
+    """Convert a column to values that the drivers accept.
+
+    Nested values become JSON. SQLite accepts decimals, dates and moments only as text.
+    """
     kind = column.type
     if pa.types.is_nested(kind):
         return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
