@@ -1,8 +1,8 @@
-"""Bytes of input files: the same at every read, cut into ranges that cover each line exactly once.
+"""Bytes of input files. They are the same at every read, and are cut into ranges that cover each line exactly once.
 
-The rule for ranges: a range owns the lines that BEGIN in it. A reader therefore skips the line that it begins in the middle
-of, and reads past its end to finish the last line that is its own. A line ends with a line feed; a carriage return before
-it belongs to the ending.
+The rule for ranges: a range owns the lines that BEGIN in it. If a range starts in the middle of a line, its reader
+skips the rest of that line. The reader also reads past the end of the range to finish the last line that it owns. A
+line ends with a line feed. A carriage return before the line feed belongs to the ending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from sardonyx.core.errors import InputError
 
 MOST_BYTES = 1 << 30
-"""What is read at once is held in memory, by Arrow in blocks that are counted in 32 bits."""
+"""The most bytes to read at once. They are held in memory, and Arrow counts its blocks in 32 bits."""
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 _FOREIGN = (".zip", ".7z", ".rar", ".tar", ".tgz", ".xz", ".snappy", ".lzo")
@@ -28,7 +28,7 @@ _BOM = codecs.BOM_UTF8
 
 
 def version(path: str) -> dict[str, int]:
-    """What a file's content is known by: size in bytes and time of its last change.
+    """Return what identifies the content of a file: its size in bytes and the time of its last change.
 
     Raises:
         InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
@@ -40,9 +40,9 @@ def version(path: str) -> dict[str, int]:
 
 @contextmanager
 def unchanged(path: str, known: Mapping[str, Any]) -> Iterator[BinaryIO]:
-    """A file opened for reading that is, before and after, the version that ``known`` tells.
+    """Open a file for reading. Check before and after that it is the version that ``known`` describes.
 
-    A batch may be read again, by another peer, and must then be the same; so a file that was changed is refused.
+    Another peer may read a batch again, and must then get the same rows. A changed file is therefore refused.
 
     Raises:
         InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
@@ -68,7 +68,7 @@ def _check_version(file: BinaryIO, path: str, known: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Errors of the operating system as ours."""
+    """Turn errors of the operating system into ours."""
     try:
         yield
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _explained(path: str) -> Iterator[None]:
 
 
 def missing(path: str) -> InputError:
-    """The error for a path or glob that matches nothing."""
+    """Return the error for a path or glob that matches nothing."""
     return InputError(
         "SX-INPUT-MISSING",
         f"{path} was not found",
@@ -94,9 +94,9 @@ def missing(path: str) -> InputError:
 
 
 def owned(file: BinaryIO, start: int, end: int) -> tuple[bytes, int]:
-    """The lines that begin in ``[start, end)``, whole, and the offset of the first of them.
+    """Return all lines that begin in ``[start, end)``, complete, and the offset of the first one.
 
-    The lines of all ranges of a file, concatenated, are the file again, byte for byte.
+    The lines of all ranges of a file, concatenated, give the file again, byte for byte.
     """
     before = 1 if start else 0  # the byte before start shows whether a line begins there
     file.seek(start - before)
@@ -115,10 +115,10 @@ def owned(file: BinaryIO, start: int, end: int) -> tuple[bytes, int]:
 
 
 def codec(path: str) -> str | None:
-    """The compression that a file's name tells; None: none.
+    """Return the compression that a file's name shows, or None if there is none.
 
     Raises:
-        InputError: ``SX-INPUT-UNREADABLE``, one that cannot be undone here, or an archive.
+        InputError: ``SX-INPUT-UNREADABLE`` if Sardonyx does not know the compression, or the file is an archive.
     """
     suffix = PurePath(path).suffix.lower()
     if suffix in _FOREIGN:
@@ -132,19 +132,19 @@ def codec(path: str) -> str | None:
 
 
 def plain(file: BinaryIO, path: str) -> BinaryIO:
-    """The file's content, decompressed if its name says that it is compressed."""
+    """Return the content of the file, decompressed if its name says that it is compressed."""
     name = codec(path)
     if name is None:
         return file
-    twin = os.fdopen(os.dup(file.fileno()), "rb")  # Arrow closes what it reads from, and the caller still needs its own
+    twin = os.fdopen(os.dup(file.fileno()), "rb")  # Arrow closes the file it reads, but the caller still needs its own
     return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(twin, "r"), name))
 
 
 def whole(file: BinaryIO, path: str) -> bytes:
-    """All of a file, decompressed.
+    """Read a whole file, decompressed.
 
     Raises:
-        InputError: ``SX-INPUT-LARGE``, it does not fit into one batch.
+        InputError: ``SX-INPUT-LARGE`` if the file does not fit into one batch.
     """
     found = plain(file, path).read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
@@ -159,10 +159,10 @@ def whole(file: BinaryIO, path: str) -> bytes:
 
 
 def cuttable(encoding: str) -> bool:
-    """Whether lines can be found in the bytes of a text in this encoding; not so in UTF-16, for one.
+    """Whether lines can be found in the bytes of a text in this encoding. In UTF-16, for example, they cannot.
 
     Raises:
-        InputError: ``SX-INPUT-ENCODING``, the encoding is unknown.
+        InputError: ``SX-INPUT-ENCODING`` if the encoding is unknown.
     """
     try:
         return "\n".encode(encoding) == b"\n"
@@ -175,18 +175,18 @@ def cuttable(encoding: str) -> bool:
 
 
 def utf8(data: bytes, encoding: str) -> bytes:
-    """The same text in UTF-8. Raises ``UnicodeDecodeError`` at the first byte that is none."""
+    """Return the same text in UTF-8. Raises ``UnicodeDecodeError`` at the first byte that does not fit the encoding."""
     text = data.decode(encoding)
     return data if codecs.lookup(encoding).name == "utf-8" else text.encode()
 
 
 def without_mark(data: bytes) -> bytes:
-    """The beginning of a file without the byte order mark that some writers put there."""
+    """Return the beginning of a file without the byte order mark that some writers put there."""
     return data.removeprefix(_BOM)
 
 
 def lines_before(file: BinaryIO, end: int) -> int:
-    """How many lines end before a byte. Only errors are worth reading a file for that."""
+    """Count the lines that end before a byte. This reads the file, so it is only used for error messages."""
     file.seek(0)
     count = 0
     while end > 0:

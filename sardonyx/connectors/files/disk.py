@@ -1,6 +1,7 @@
-"""The few changes to a file system that results are made of, each durable before the next, each with a clear error.
+"""The few changes to the file system that writing results needs. Each raises a clear error.
 
-They are functions of this module, called through it, so that a test can let the world end after any one of them.
+They are functions of this module, and callers reach them through it. A test can therefore stop everything after any one
+of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FIXES = {
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Errors of the operating system as OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` if there is no room."""
+    """Turn errors of the operating system into OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` if a disk is full."""
     try:
         yield
     except OSError as error:
@@ -40,7 +41,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """A folder and those above it, durably; fine if it is there."""
+    """Create a folder and its parents durably. Do nothing if it exists."""
     with explained(path):
         missing = []
         while not path.is_dir():
@@ -52,7 +53,7 @@ def make_folder(path: Path) -> None:
 
 
 def write(path: Path, data: memoryview | bytes) -> None:
-    """A new file with its content on disk and its name in the folder. Leaves no file if it fails."""
+    """Write a new file, and make its content and its name durable. If this fails, it leaves no file."""
     with explained(path):
         try:
             with path.open("wb") as file:
@@ -67,7 +68,10 @@ def write(path: Path, data: memoryview | bytes) -> None:
 
 
 def rename(source: Path, target: Path) -> bool:
-    """A file under its new name, in place of what had it; False if the source is not there. Not durable before a sync."""
+    """Rename a file, and replace any file that has the new name. Return False if the source does not exist.
+
+    The change is only durable after a sync.
+    """
     with explained(target):
         try:
             source.rename(target)
@@ -77,19 +81,22 @@ def rename(source: Path, target: Path) -> bool:
 
 
 def sync(folder: Path) -> None:
-    """What was renamed or removed in a folder is on disk after this."""
+    """Make all renames and removals in a folder durable."""
     with explained(folder):
         _sync(folder)
 
 
 def remove(path: Path) -> None:
-    """A file is gone; fine if it was."""
+    """Remove a file. Do nothing if it does not exist."""
     with explained(path):
         path.unlink(missing_ok=True)
 
 
 def remove_empty(folder: Path) -> bool:
-    """A folder is gone, as nothing was in it or it was gone before; False if something is in it, or it is no folder."""
+    """Remove a folder if it is empty. Return True if the folder no longer exists, whether or not it existed before.
+
+    Return False if it is not empty or is not a folder.
+    """
     with explained(folder):
         try:
             folder.rmdir()
@@ -105,7 +112,7 @@ def remove_empty(folder: Path) -> bool:
 
 
 def remove_tree(folder: Path) -> None:
-    """A folder and all in it is gone, links in it unfollowed; fine if it was gone."""
+    """Remove a folder and everything in it, without following links. Do nothing if it does not exist."""
     with explained(folder), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 

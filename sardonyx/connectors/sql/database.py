@@ -62,7 +62,7 @@ class Address(msgspec.Struct, frozen=True):
     def engine(self) -> sa.Engine:
         """Return the one pool of connections to this database that the process has.
 
-        The pool grows to as many connections as are in use at a time, because each writer holds its own while it writes.
+        The pool grows to as many connections as are in use at a time: each writer holds its own while it writes.
 
         Raises:
             SetupError: ``SX-DATABASE-DRIVER`` if the database driver is not installed here; ``SX-DATABASE-PASSWORD`` if

@@ -1,12 +1,12 @@
-"""A table or a query of a database as input, cut by ranges of a column's values.
+"""A table or a query of a database as input, cut into pieces by ranges of a column's values.
 
-The ranges are taken so that each holds about as many rows: the database ranks the rows by the column and says where each
-piece begins. The first has no lower and the last no upper bound, and rows without a key are a piece of their own; so the
-pieces cover every row exactly once, whatever the column's type and however the database sorts it.
+Each range holds about the same number of rows. The database ranks the rows by the column, and says where each piece
+begins. The first piece has no lower bound, the last has no upper bound, and rows without a key are a piece of their
+own. The pieces therefore cover every row exactly once, whatever the type of the column and however the database sorts.
 
-A piece is read by a statement that names its range. That gives the same rows again as long as they do not change: a
-database keeps no past for us beyond a transaction. How many rows each piece holds is counted when the job begins, in the
-same snapshot in which the ranges are taken, and a piece that holds another number when it is read fails the job.
+A statement that names the range reads a piece. It gives the same rows again only as long as they do not change, because
+a database does not keep a past state beyond a transaction. When the job begins, the rows of each piece are counted, in
+the same snapshot in which the ranges are chosen. If a piece has another number of rows when it is read, the job fails.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 SPLIT_ROWS = 50_000
-"""Rows of a piece, if the job does not say how many pieces there are: one micro-batch."""
+"""Rows of a piece, unless the job gives the number of pieces. This is one micro-batch."""
 _MOST_SPLITS = 10_000
 
 
 class SqlInput:
-    """A database's table or query. Holds plain data only: it travels to Spark workers.
+    """A table or query of a database. It is sent to Spark workers, so it holds plain data only.
 
     Args:
-        options: as they stand in the spec: url, table or query, schema, split_by, splits, user, password_env.
+        options: as in the spec: url, table or query, schema, split_by, splits, user, password_env.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -55,11 +55,13 @@ class SqlInput:
         self._splits: int | None = options.get("splits")
 
     def splits(self) -> Iterator[Split]:
-        """Everything there is to read, in pieces by rising keys, those without a key last; all in one snapshot.
+        """List everything there is to read, in pieces by rising keys. Rows without a key come last.
+
+        All pieces come from one snapshot.
 
         Raises:
-            InputError: ``SX-INPUT-DATABASE``, the database refuses; ``SX-INPUT-SCHEMA``, a column of a type that is not
-                known here; ``SX-INPUT-SPLIT``, a column that nothing can be cut by.
+            InputError: ``SX-INPUT-DATABASE`` if the database refuses; ``SX-INPUT-SCHEMA`` if a column has an unknown
+                type; ``SX-INPUT-SPLIT`` if the rows cannot be cut by the column.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
         what = "tell what there is to read"
@@ -71,11 +73,11 @@ class SqlInput:
                 yield Split({"ddl": ddl, "low": low, "high": high, "nulls": nulls, "rows": rows}, rows)
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """The rows of one piece, by rising keys; rows with equal keys in no fixed order.
+        """Read the rows of one piece, by rising keys. Rows with equal keys come in no fixed order.
 
         Raises:
-            InputError: ``SX-INPUT-CHANGED``, it holds more rows or fewer than when the job began; ``SX-INPUT-TYPE``, a
-                value that is not of its column's type.
+            InputError: ``SX-INPUT-CHANGED`` if it has more or fewer rows than when the job began; ``SX-INPUT-TYPE`` if
+                a value is not of its column's type.
         """
         schema = arrow_schema(data["ddl"])
         with explained(self._address, InputError, "SX-INPUT-DATABASE", "give the rows"), self._snapshot() as connection:
@@ -94,7 +96,10 @@ class SqlInput:
     # --- Cutting ------------------------------------------------------------------------------------------------------
 
     def _pieces(self, connection: sa.Connection) -> Iterator[tuple[Any, Any, bool, int]]:
-        """Lower bound (inclusive), upper bound (exclusive), whether it is the piece of those without a key, and rows."""
+        """Yield the pieces: lower bound (inclusive), upper bound (exclusive), a flag, and the number of rows.
+
+        The flag is True for the piece of the rows without a key.
+        """
         import sqlalchemy as sa
 
         rows = self._count(connection, sa.true())
@@ -110,7 +115,7 @@ class SqlInput:
             .subquery()
         )
         least = sa.select(sa.func.min(ranked.c.key)).group_by(ranked.c.piece).order_by(ranked.c.piece)
-        begins = list(dict.fromkeys(connection.execute(least).scalars()))  # equal keys are never torn apart
+        begins = list(dict.fromkeys(connection.execute(least).scalars()))  # equal keys stay in one piece
         bounds = [None, *map(self._bound, begins[1:]), None]
         for low, high in itertools.pairwise(bounds):
             yield low, high, False, self._count(connection, self._within(low, high))
@@ -133,7 +138,7 @@ class SqlInput:
         return sa.and_(*parts)
 
     def _bound(self, key: object) -> list[str]:
-        """A key as plain data: what it is, and its text."""
+        """Return a key as plain data: the name of its kind, and its text."""
         for name, kind in _KEYS.items():
             if type(key) is kind:
                 return [name, _WRITTEN.get(name, str)(key)]
@@ -164,12 +169,12 @@ class SqlInput:
         if self._table is not None:
             schema, name = database.place(self._table)
             return sa.table(name, schema=schema)
-        # A colon before a word would be a parameter to SQLAlchemy; in a user's text it is one of the user's.
+        # SQLAlchemy would read a colon before a word as a parameter. In a user's query it is just a colon.
         text = re.sub(r"(?<![:\w\\]):(?=\w)", r"\\:", str(self._query).strip().rstrip(";"))
         return sa.text(text).columns().subquery("sx_query")
 
     def _snapshot(self) -> sa.Connection:
-        """A connection that sees one state of the database, and changes nothing."""
+        """Open a connection that sees one state of the database and changes nothing."""
         connection = self._address.engine().connect()
         if self._address.is_sqlite:
             connection.exec_driver_sql("BEGIN")
@@ -179,7 +184,7 @@ class SqlInput:
     # --- Types --------------------------------------------------------------------------------------------------------
 
     def _schema(self, connection: sa.Connection) -> str:
-        """All columns with their types, as the database tells them, in Spark's words."""
+        """Return all columns with the types that the database reports, by Spark's names."""
         told_by = self._sqlite_columns if self._address.is_sqlite else self._postgres_columns
         found = told_by(connection)
         for name, kind, told in found:
@@ -221,7 +226,7 @@ class SqlInput:
         return [(row.name, database.of_sqlite(row.type), row.type) for row in rows]
 
     def _array(self, column: tuple[Any, ...], field: pa.Field) -> pa.Array:
-        """A column's values as Arrow; what the driver gives differently is brought into the declared type, or refused."""
+        """Convert the values of a column to Arrow. A value of another type is converted to the declared one, or refused."""
         try:
             return _array(column, field.type)
         except (values.BadValue, pa.ArrowException, ArithmeticError, TypeError, ValueError, OverflowError) as error:

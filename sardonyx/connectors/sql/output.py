@@ -2,9 +2,9 @@
 
 A batch has read each of its partitions from S to E. These steps happen in this order:
 
-1. ``begin`` writes the rows, and replaces S by E in ``sardonyx_positions``. This is a compare-and-set: if the table does
-   not hold S, another peer has committed this batch or a part of it, and nothing is written. From here on the database
-   locks the rows of the table.
+1. ``begin`` writes the rows, and replaces S by E in ``sardonyx_positions``. This is a compare-and-set: if that table
+   does not hold S, another peer has committed this batch or a part of it, and nothing is written. From here on the
+   database locks these rows of ``sardonyx_positions``.
 2. The peer checks once more that it still owns the batch.
 3. ``commit``. From here on the batch counts, whatever happens to Kafka's transaction and to this peer.
 4. Kafka's transaction commits E as the position of the group. It also writes the dead letters and the sentinels that
