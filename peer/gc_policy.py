@@ -21,7 +21,10 @@ _last = time.monotonic()
 
 
 def seldom() -> None:
-    """Collect rarely from now on. The collector never scans again the objects that exist now, such as imported modules."""
+    """Collect rarely from now on.
+
+    The collector never again scans the objects that exist now, such as imported modules.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_BY_ITSELF)

@@ -1,14 +1,14 @@
-"""A task's function applied to one batch, as a Spark micro-batch.
+"""Applies a task's function to one batch, as a Spark micro-batch.
 
 ``pyspark.sql.DataFrame`` functions see the whole batch as one DataFrame. ``pyarrow.Table`` and ``pandas.DataFrame``
-functions see it in slices, one for each of Spark's cores, and ``dict`` functions record by record. Order is kept as far as
-the function keeps it.
+functions see it in slices, one for each of Spark's cores. ``dict`` functions see it record by record. The rows keep
+their order if the function keeps it.
 
-Types. A DataFrame function gets ``timestamp`` with a time zone as Spark's ``timestamp`` and without one as
-``timestamp_ntz``, and gives back what Spark makes of them; so the identity changes no type that Spark has. Types that Spark
-lacks are widened on the way in (unsigned integers, nanoseconds, dictionaries). pandas functions get Arrow-backed
-columns. For records see :mod:`spark_tasks.records`. A column of nothing but nulls stays Arrow's ``null`` type until the
-same task has given it a type once; from then on it has that type.
+Types. A DataFrame function gets a ``timestamp`` with a time zone as Spark's ``timestamp``, and one without as
+``timestamp_ntz``. It returns Spark's types, so the identity function changes no type that Spark has. We widen types
+that Spark lacks on the way in (unsigned integers, nanoseconds, dictionaries). pandas functions get Arrow-backed
+columns. For records see :mod:`spark_tasks.records`. A column that contains only nulls keeps Arrow's ``null`` type until
+the same task has given it a type once. From then on it has that type.
 """
 
 from __future__ import annotations
@@ -43,62 +43,64 @@ from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, 
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 SEARCHES = 4
-"""Spark jobs at a time in the search for the rows that a DataFrame function raises for. Most of such a job's time is
-planning, of which Spark does several at a time."""
+"""How many Spark jobs run at a time in the search for the rows that a DataFrame function raises for. Such a job spends
+most of its time on planning, and Spark can plan several jobs at a time."""
 
 MOST_CULPRITS = 10_000
-"""Rows of one batch that a DataFrame function may raise for: each costs about a dozen Spark jobs to find, and where it is a
-UDF that raises, also new worker processes. Without a limit, a function that raises for all rows would run for hours."""
+"""How many rows of one batch a DataFrame function may raise for. The search needs about a dozen Spark jobs for each,
+and also new worker processes if a UDF raises. Without a limit, a function that raises for all rows would run for hours."""
 
 
 class Abandoned(Exception):
-    """The batch was given up; its result is not needed any more."""
+    """The caller gave up the batch and no longer needs its result."""
 
 
 class Applied(NamedTuple):
-    """What a function made of a batch."""
+    """The result of a function for one batch."""
 
     table: pa.Table | None
-    """None if no row came out, so that not even the columns are known."""
+    """None if the function returned no rows. Then we do not even know the columns."""
     bad: Sequence[Bad] = ()
-    """The records that the function raises for, in order; they are not in ``table``."""
+    """The records that the function raises for, in order. They are not in ``table``."""
     bad_rows: pa.Table | None = None
     """Those records, as rows in the same order; None if there are none."""
     worked: float = 0.0
-    """Seconds that it ran on the worker where it took longest, over all attempts; 0 if that is not known (DataFrames)."""
+    """How many seconds it ran on the slowest worker, over all attempts; 0 if we do not know (DataFrames)."""
 
     @property
     def skipped(self) -> int:
-        """How many they are."""
+        """How many records are bad."""
         return len(self.bad)
 
     @property
     def first_error(self) -> Failure | None:
-        """Why the first of them is bad."""
+        """Why the first bad record is bad."""
         return self.bad[0].failure if self.bad else None
 
 
 class ReadAndApplied(NamedTuple):
-    """What a function made of splits that were read where it ran."""
+    """The result of a function for splits that the workers read where the function ran."""
 
     applied: Applied
     rows: Sequence[int]
-    """How many rows each split held."""
+    """How many rows each split contained."""
     schema: pa.Schema
-    """Of the rows read."""
+    """The schema of the rows that the workers read."""
     seconds: float
-    """That reading took on the worker where it took longest. It is not in ``applied.worked``."""
+    """How many seconds reading took on the slowest worker. ``applied.worked`` does not include them."""
 
 
 class TaskFunction:
-    """The function of one task, ready to be applied to batch after batch. One per virtual peer; not for several threads.
+    """The function of one task, ready for batch after batch.
+
+    Each virtual peer has its own object. Several threads must not share one.
 
     Args:
-        spark: the session, which may be shared by many.
-        task: as in the job's spec; without ``fn`` batches pass unchanged.
+        spark: the session, which many may share.
+        task: the task from the job's spec. Without ``fn``, batches pass unchanged.
         code: the job's code bundle, if it has one.
-        isolate: whether records that the function raises for are to be found; by default as the task's ``on_error`` says.
-        fused: tasks after it; their functions are applied to its results. Either all functions take DataFrames, or none.
+        isolate: whether to find the records that the function raises for. By default the task's ``on_error`` decides.
+        fused: the tasks after it. We apply their functions to its results. All functions take DataFrames, or none does.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION`` or ``SX-FN-PARAMS``.
@@ -135,7 +137,7 @@ class TaskFunction:
             code.ship(spark)
 
     def give(self, more: Mapping[str, Any]) -> None:
-        """Further keyword arguments for the function, from its lifecycle.
+        """Give the function further keyword arguments, which come from its lifecycle.
 
         Raises:
             FunctionError: ``SX-FN-PARAMS``, the function does not take them, or they cannot travel to a Spark worker.
@@ -151,18 +153,19 @@ class TaskFunction:
             self._functions[0] = FusedFunction(msgspec.structs.replace(plan, params=_plain(self._task, params)), fn)
 
     def abandon(self) -> None:
-        """End a wait between two attempts, from any thread; :meth:`apply` raises :class:`Abandoned`."""
+        """End a wait between two attempts. Any thread may call it. :meth:`apply` then raises :class:`Abandoned`."""
         self._abandoned.set()
 
     def apply(self, table: pa.Table) -> Applied:
-        """The function's result for one batch.
+        """Apply the function to one batch.
 
-        A batch that raises is run again as often as the task's ``on_error`` says, with a pause before each that doubles; in
-        the last run the records are found that it raises for, if they are to be.
+        If a batch raises, this method runs it again as often as the task's ``on_error`` says. It pauses before each new
+        attempt, and doubles the pause each time. With ``isolate``, the last run finds the records that the function
+        raises for.
 
         Raises:
-            FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-FN-INPUT``: the function and this batch cannot go on.
-            SetupError: ``SX-SPARK-LOST``, it is not the function's fault; the batch may be tried again.
+            FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-FN-INPUT``: the batch cannot go on.
+            SetupError: ``SX-SPARK-LOST``, not the function's fault. The caller may try the batch again.
             Abandoned: see :meth:`abandon`.
         """
         if not self._functions:
@@ -172,24 +175,25 @@ class TaskFunction:
             tables, bad = self._as_dataframe(table)
             bad_rows = rows_at(table, [each.index for each in bad]) if bad else None
             return self._applied(tables, bad, bad_rows)
-        # Rows of a key stay together.
+        # Rows with the same key stay together.
         cut = [table] if self._task.group_by and not self._by_record else self._cut(table)
         return self._applied(*self._in_slices(DealtOut(self._run, cut)))
 
     def read_and_apply(self, connector: SplitInput, splits: Sequence[Split]) -> ReadAndApplied | None:
-        """The function's result for the rows of one batch of splits, each read by the worker that applies the function.
+        """Apply the function to one batch of splits. The worker that applies the function also reads each split.
 
-        None means that this is not possible or not worth it, and nothing has come of the batch: a DataFrame function gets the
-        whole batch from Spark SQL; few splits that cannot be divided would keep few workers busy; splits of different types are
-        brought to one type before the function sees them. Then read the rows first, and call :meth:`apply`.
+        None means that this is not possible or not worth it, and that the batch has had no effect. There are three
+        reasons. A DataFrame function gets the whole batch from Spark SQL. A few splits that we cannot divide would keep
+        only a few workers busy. Splits of different types need one common type before the function sees them. If this
+        method returns None, read the rows first and call :meth:`apply`.
 
         Args:
-            connector: reads the splits; it travels to the workers.
+            connector: reads the splits. It travels to the workers.
             splits: at least one.
 
         Raises:
-            SardonyxError: what the connector's ``read`` raised.
-            FunctionError, SetupError, Abandoned: as :meth:`apply`.
+            SardonyxError: the error that the connector's ``read`` raised.
+            FunctionError, SetupError, Abandoned: as in :meth:`apply`.
         """
         if not self._functions or self._takes == "dataframe" or self._task.group_by or not self._reads_there:
             return None
@@ -201,11 +205,11 @@ class TaskFunction:
         try:
             applied = self._applied(*self._in_slices(slices))
         except UnevenSplits:
-            self._reads_there = False  # the next batches will be of such splits too
+            self._reads_there = False  # the next batches will have such splits too
             return None
         if not sum(rows := slices.split_rows(len(splits))):
             applied = Applied(slices.schema.empty_table())
-        # Two workers may have taken longest, one to read and one to apply.
+        # The slowest worker to read and the slowest worker to apply may be different ones.
         worked = max(applied.worked - slices.seconds, 0.0)
         return ReadAndApplied(applied._replace(worked=worked), rows, slices.schema, slices.seconds)
 
@@ -213,11 +217,12 @@ class TaskFunction:
         result = self._settled(joined(self._named.task, self._named.fn, tables))
         return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
 
-    # --- retries, and then isolation -----------------------------------------------------------------------------------
+    # --- retries, and then isolation ---
 
     def _again(self, left: Callable[[], Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
-        """The numbers of the attempts, from 1, with what is left to run, as long as there is any; waits before each but the
-        first.
+        """Yield the number of each attempt, from 1, and the items left to run, until none is left.
+
+        It waits before each attempt except the first.
         """
         on_error = self._task.on_error
         pause = seconds(on_error.backoff)
@@ -243,14 +248,14 @@ class TaskFunction:
 
     @property
     def _by_record(self) -> bool:
-        """Whether single records that raised can be run again by themselves."""
+        """Whether we can run single records that raised again by themselves."""
         return self._takes == "record" and len(self._functions) == 1
 
     def _in_slices(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
         return self._records_again(slices) if self._by_record else self._slices_again(slices)
 
     def _slices_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
-        """For functions of tables, and for several at once: slices that raise are run again, and then halved where they run."""
+        """For functions of tables, and for several: run failed slices again; then halve them where they run."""
         retries = bool(self._task.on_error.retries)
         done = slices.run(isolate=self._isolate and not retries, keep=retries)
         for attempt, left in self._again(lambda: [n for n, each in enumerate(done) if each.fault]):
@@ -270,7 +275,7 @@ class TaskFunction:
         return [from_buffer(each.data) for each in done], bad, pa.concat_tables(bad_rows) if bad_rows else None
 
     def _records_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
-        """For functions of one record: only the records that raised are run again. Their results keep their place."""
+        """For functions of one record: run again only the records that raised. Their results keep their place."""
         done = slices.run(isolate=self._isolate or bool(self._task.on_error.retries), keep=False)
         _refuse(done)
         starts = slices.starts()
@@ -294,7 +299,7 @@ class TaskFunction:
         return tables, bad, rows_at(bad_rows, still)
 
     def _as_dataframe(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
-        """For functions of a DataFrame: the whole batch is run again, and then halved by Spark jobs, some at a time."""
+        """For functions of a DataFrame: run the whole batch again, then halve it with several Spark jobs at a time."""
         fault: DataFault | None = None
         raised = 0
         for _ in self._again(lambda: [0]):
@@ -322,7 +327,7 @@ class TaskFunction:
         return found.results, list(map(bad_of, found.bad))
 
     def _cut(self, table: pa.Table) -> list[pa.Table]:
-        """Even slices, as many as Spark has cores."""
+        """Cut the rows into even slices, at most as many as Spark has cores."""
         most = max(1, table.num_rows // SMALLEST_SLICE)
         slices = min(most, self._cores)
         edges = [table.num_rows * n // slices for n in range(slices + 1)]
@@ -340,7 +345,7 @@ class TaskFunction:
                 if not isinstance(result, DataFrame):
                     break
             else:
-                plan = self._named  # it is only now that Spark runs any of them
+                plan = self._named  # Spark does not run any of them before this point
                 return checked(plan.task, plan.fn, result.toArrow())
         except FunctionError:
             raise
@@ -361,7 +366,7 @@ class TaskFunction:
         )
 
     def _settled(self, table: pa.Table) -> pa.Table:
-        """Columns of nothing but nulls get the type that this task gave them before."""
+        """Give columns that contain only nulls the type that this task gave them before."""
         for index, field in enumerate(table.schema):
             known = self._known.get(field.name)
             if not pa.types.is_null(field.type):
@@ -388,14 +393,14 @@ def _fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) 
 
 
 def _named(plans: Sequence[Plan]) -> Plan:
-    """Who is named where it is not known which of them it was."""
+    """Make the plan that errors name if we do not know which of the functions raised."""
     first, rest = plans[0], plans[1:]
     task = ", ".join(plan.task for plan in plans)
     return msgspec.structs.replace(first, task=task, fn=", ".join([first.fn, *(p.fn.partition(":")[2] for p in rest)]))
 
 
 class FailureLimit:
-    """Counts rows that stand alone and raise, and makes an end of it where they are too many."""
+    """Counts the rows that raise by themselves, and raises if there are too many."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -417,7 +422,7 @@ class FailureLimit:
 
 
 def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
-    """The results of a slice, with those of records that raised at first and then did not where they belong."""
+    """Yield the results of a slice. Records that raised at first and then succeeded have their results in place."""
     table = from_buffer(done.data)
     before = 0
     for each, place in zip(done.bad, done.places, strict=True):
@@ -429,7 +434,7 @@ def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[
 
 
 def _refuse(done: Iterable[Done]) -> None:
-    """Raise what the first slice raised as a whole, if any did."""
+    """If a slice failed as a whole, raise the error of the first such slice."""
     fault = next((part.fault for part in done if part.fault is not None), None)
     if fault is not None:
         raise _error_of(fault)
@@ -448,7 +453,7 @@ def _error_of(bad: Bad) -> FunctionError:
 
 
 def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
-    """The same, if Spark's workers can be given it."""
+    """Return the same parameters if we can send them to Spark's workers."""
     try:
         msgspec.json.encode(params)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -464,9 +469,9 @@ def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_params(task: TaskSpec, fn: Any, params: Mapping[str, Any], *, whole: bool) -> None:
-    """Check parameters once, so that a wrong one does not raise for every record, and skip every record.
+    """Check the parameters once. Otherwise a wrong one would raise for every record, and the task would skip them all.
 
-    ``whole``: these are all; otherwise the lifecycle gives more.
+    ``whole``: these are all parameters; otherwise the lifecycle gives more.
     """
     try:
         signature = inspect.signature(fn)
@@ -479,5 +484,5 @@ def _check_params(task: TaskSpec, fn: Any, params: Mapping[str, Any], *, whole: 
             fix=f"give params that fit its signature, {inspect.signature(fn)}; they are passed as keyword arguments",
             where={"task": task.name, "function": str(task.fn)},
         ) from error
-    except ValueError:  # a builtin that tells no signature
+    except ValueError:  # a builtin without a known signature
         return

@@ -58,7 +58,9 @@ class CodeBundle:
 
     @classmethod
     def open(cls, source: Path | bytes, sha256: str, cache_dir: Path | None = None) -> CodeBundle:
-        """Return the bundle in a file or in bytes, and the same object for the same content. It stores bytes as a file.
+        """Return the bundle in a file or in bytes. The same content gives the same object.
+
+        If the source is bytes, this method stores them as a file.
 
         Args:
             source: a path to the zip, or its content.
@@ -83,7 +85,9 @@ class CodeBundle:
         return bundle
 
     def load(self, reference: str) -> Callable[..., Any]:
-        """Return the function that ``module:function`` names, from the bundle if it has the module, else an installed one.
+        """Return the function that ``module:function`` names.
+
+        The function comes from the bundle if the bundle has that module, else from an installed module.
 
         Raises:
             FunctionError: ``SX-FN-NAME``, or ``SX-FN-IMPORT`` with the user's traceback if the import raised.

@@ -1,8 +1,11 @@
-"""The search for the rows that a function raises for: parts that raise are cut until each bad row is alone. Independent of Spark.
+"""Finds the rows that a function raises for. The search cuts parts that raise until each bad row is alone.
 
-One bad row among ``n`` costs about ``1.5 * log2(n)`` runs: of two halves the second need not be tried as a whole if the first is
-fine. Every row that is not bad ends in exactly one run that succeeds. Where many are bad, parts are cut into as many
-pieces as hold about one bad row each, by how many were found so far; a cut into halves would only find both bad again.
+This module does not depend on Spark.
+
+One bad row among ``n`` costs about ``1.5 * log2(n)`` runs. If the first of two halves is fine, the search need not try
+the second half as a whole. Every good row is in exactly one run that succeeds. If many rows are bad, two halves would
+usually both be bad again. So the search estimates from the bad rows found so far how many there are, and cuts a part
+into pieces with about one bad row each.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from sardonyx.core.errors import FunctionError
 Result = TypeVar("Result")
 
 MOST_PIECES = 16
-"""The most pieces that a part is cut into at once, so that a wrong guess does not cost too many runs."""
+"""The search cuts a part into at most this many pieces at once. So a wrong guess does not cost too many runs."""
 
 
 class DataFault(Exception):
     """A user's function raised for some rows; the other rows may still succeed.
 
     Args:
-        raised: what it raised.
-        tell: makes the error that users see; called only if it is needed, because a traceback takes long to write.
+        raised: the exception that it raised.
+        tell: makes the error that users see. We call it only if we need it, because a traceback is slow to write.
     """
 
     def __init__(self, raised: BaseException, tell: Callable[[], FunctionError]) -> None:
@@ -36,7 +39,7 @@ class DataFault(Exception):
 
     @cached_property
     def error(self) -> FunctionError:
-        """As it is shown."""
+        """The error that users see."""
         return self._tell()
 
 
@@ -46,17 +49,17 @@ class Culprit(NamedTuple):
     row: int
     fault: DataFault
     attempts: int
-    """Runs that it was in and that raised."""
+    """How many runs with this row raised."""
 
 
 @dataclass
 class Found(Generic[Result]):
-    """What came of a search."""
+    """The result of a search."""
 
     results: list[Result] = field(default_factory=list)
-    """Of all runs that succeeded, in the order of their rows."""
+    """The results of all runs that succeeded, in the order of their rows."""
     bad: list[Culprit] = field(default_factory=list)
-    """In the order of the rows."""
+    """The bad rows, in the order of the rows."""
     runs: int = 0
 
 
@@ -64,11 +67,11 @@ class _Part(NamedTuple):
     start: int
     stop: int
     raised: int
-    """Runs so far that its rows were in and that raised."""
+    """How many runs with its rows have raised so far."""
     sure: bool
-    """Whether it must hold a bad row, because all other parts are fine."""
+    """Whether it must contain a bad row, because all other parts are fine."""
     following: tuple[tuple[int, int], ...] = ()
-    """Parts to be looked at after it; all those before it are fine."""
+    """The parts that the search looks at after it. All parts before it are fine."""
 
 
 def search(
@@ -82,12 +85,13 @@ def search(
     """Find the bad rows of a batch that raised as a whole.
 
     Args:
-        rows: how many it has.
-        run: ``run(start, stop)`` applies the function to these rows; raises :class:`DataFault` if it raises for them. Whatever
-            else it raises ends the search.
-        raised: how often the whole was run, and raised.
+        rows: how many rows the batch has.
+        run: ``run(start, stop)`` applies the function to these rows. It raises :class:`DataFault` if the function
+            raises for them. Any other exception ends the search.
+        raised: how many runs of the whole batch have raised.
         thread: makes a thread.
-        threads: runs at a time. For one bad row only one at a time is of use; for many all are.
+        threads: how many runs may happen at a time. With one bad row only one run at a time is useful. With many bad
+            rows all are useful.
     """
     state = _Search(rows, run, raised)
     if threads == 1:
@@ -106,7 +110,10 @@ def search(
 
 
 class _Search(Generic[Result]):
-    """The parts still to be looked at, the last found first: so bad rows are found early, and tell how many there may be."""
+    """The parts that the search has yet to look at, the newest part first.
+
+    This order finds bad rows early, and they help to estimate how many bad rows there are.
+    """
 
     def __init__(self, rows: int, run: Callable[[int, int], Result], raised: int) -> None:
         self._run = run
@@ -120,7 +127,7 @@ class _Search(Generic[Result]):
         self.failed: BaseException | None = None
 
     def work(self) -> None:
-        """Look at parts until none is left; may be called by several threads at a time."""
+        """Look at parts until none is left. Several threads may call this at a time."""
         while (part := self._next()) is not None:
             try:
                 self._look(part)

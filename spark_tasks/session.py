@@ -1,8 +1,8 @@
-"""Starting and stopping Spark: one session per daemon, shared by the threads of all its virtual peers.
+"""Starts and stops Spark. Each daemon has one session, which the threads of all its virtual peers share.
 
-Spark's JVM is a child of ours that ends when its standard input does, so it dies with us also when we are killed.
-What it and its Python workers print does not go to the terminal: errors of Spark and lines printed by users' functions
-become log events, everything else is dropped.
+Spark's JVM is our child process and ends when its standard input closes. So it also ends if something kills us.
+The output of the JVM and its Python workers does not go to the terminal. Spark's errors and the lines that users'
+functions print become log events. We drop everything else.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ log = structlog.get_logger()
 
 
 class _Started:
-    """What belongs to a running session, in addition to the session itself."""
+    """The resources of a running session."""
 
     def __init__(self, process: subprocess.Popen[bytes], kept: contextlib.ExitStack, output: _Output) -> None:
         self.process = process
         self.kept = kept
-        """Its temporary files; they go when this is closed."""
+        """Its temporary files. Closing this removes them."""
         self.output = output
 
 
@@ -83,12 +83,12 @@ _started: weakref.WeakKeyDictionary[SparkSession, _Started] = weakref.WeakKeyDic
 
 
 def start_session(settings: SparkSettings, directory: Path | None = None) -> SparkSession:
-    """Start Spark's JVM and a session in it. One at a time per process.
+    """Start Spark's JVM and a session in it. A process may have only one session at a time.
 
     Args:
-        settings: master and configuration; the latter wins over what is set here.
-        directory: where a directory for Spark's temporary files is made; the system's default if None. It is removed
-            again by :func:`stop_session`.
+        settings: master and configuration. The configuration overrides what this module sets.
+        directory: the parent of the new directory for Spark's temporary files; None: the system's default.
+            :func:`stop_session` removes the new directory.
 
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD`` or ``SX-SPARK-START``.
@@ -101,7 +101,7 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     kept.callback(shutil.rmtree, own, ignore_errors=True)
     conf = _configuration(settings, own, _socket_folder(own, kept))
     python = conf.get("spark.pyspark.python", sys.executable)
-    # Spark would start whichever "python3" comes first on the path, which lacks the packages that this one has.
+    # Without this, Spark starts the first "python3" on the path, which lacks the packages of this Python.
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYSPARK_DRIVER_PYTHON"] = conf.get("spark.pyspark.driver.python", python)
     workarounds.silence()
@@ -147,7 +147,10 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop the session and its JVM, and remove its temporary files. May be repeated, also when the JVM has died."""
+    """Stop the session and its JVM, and remove its temporary files.
+
+    Callers may repeat the call, and may also call it after the JVM has died.
+    """
     started = _started.pop(spark, None)
     if started is None:
         return
@@ -161,42 +164,46 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's JVM still runs; True for a session that was not started here."""
+    """Whether the session's JVM still runs. True for a session that this module did not start."""
     started = _started.get(spark)
     return started is None or started.process.poll() is None
 
 
 def enter_group(spark: SparkSession, group: str) -> None:
-    """Spark jobs begun by the calling thread from now on belong to ``group``, to be ended together by :func:`cancel_group`.
+    """Put all Spark jobs that the calling thread begins from now on into ``group``.
 
-    Raises nothing: where Spark is lost, whatever is asked of it next says so.
+    :func:`cancel_group` ends them together. This function raises nothing: if Spark is lost, the next call to Spark
+    raises an error.
     """
     with contextlib.suppress(Exception):
         spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
-    """Cancel all Spark jobs of a group, present and future: one that begins later in this group is cancelled at once.
+    """Cancel all present and future Spark jobs of a group. Spark cancels a later job of this group at once.
 
-    A Python worker that does not stop by itself is killed (``spark.python.task.killTimeout``, 2 s), so that the cores are
-    free for others. Raises nothing: where Spark is lost there is nothing to end.
+    Spark kills a Python worker that does not stop by itself (``spark.python.task.killTimeout``, 2 s). This frees the
+    cores for others. This function raises nothing: if Spark is lost, there is nothing to end.
     """
     with contextlib.suppress(Exception):
         spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def jvm_pid(spark: SparkSession) -> int:
-    """The process id of the session's JVM. Raises ``KeyError`` for a session that was not started here."""
+    """Return the process id of the session's JVM. Raises ``KeyError`` if this module did not start the session."""
     return _started[spark].process.pid
 
 
 _SOCKET_FOLDER = 60
-"""Characters that the folder of Unix sockets may have: a socket's whole path has at most 103 (macOS) or 107 (Linux), of which
-Spark takes 43 for its name."""
+"""The most characters in the path of the folder of Unix sockets. A socket's whole path may have at most 103 characters
+(macOS) or 107 (Linux), and Spark uses 43 of them for the socket's name."""
 
 
 def _socket_folder(own: Path, kept: contextlib.ExitStack) -> Path | None:
-    """Where the sockets between Spark's JVM and Python may be: ``own``, or else a folder with a short name; None: nowhere."""
+    """Return the folder for the sockets between Spark's JVM and Python; None: no folder is possible.
+
+    It is ``own`` if that path is short enough, else a new folder with a short name.
+    """
     if len(os.fsencode(own)) <= _SOCKET_FOLDER:
         return own
     try:
@@ -219,12 +226,12 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",
-        # Micro-batches of several virtual peers take turns task by task, instead of one waiting for the other's end.
+        # Micro-batches of several virtual peers take turns task by task. So none waits until another one ends.
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools.as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A batch is cut by us; Spark shall not cut it smaller (its default is 10,000 rows).
+        # We cut each batch ourselves. Spark must not cut it smaller (its default is 10,000 rows).
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.executorEnv.PYTHONWARNINGS": f"ignore:{workarounds.PANDAS_WARNING}",
         "spark.sql.pyspark.jvmStacktrace.enabled": "false",
@@ -232,7 +239,8 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if sockets is not None:
-            # Over TCP each Spark job stood still for 40 ms, until what one side had sent in small pieces was acknowledged.
+            # Over TCP each Spark job paused for 40 ms: one side sent small pieces and waited until the other side
+            # acknowledged them.
             conf |= {
                 "spark.python.unix.domain.socket.enabled": "true",
                 "spark.python.unix.domain.socket.dir": str(sockets),
@@ -260,7 +268,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Output:
-    """Reads what the JVM and its Python workers print, and turns it into log events."""
+    """Reads the output of the JVM and its Python workers, and turns it into log events."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -272,18 +280,18 @@ class _Output:
         return {"stdout": self._writing, "stderr": self._writing}
 
     def follow(self) -> None:
-        """Begin to read; to be called when the child has been started, or could not be."""
+        """Begin to read. Callers call this after they have started the child, or have failed to start it."""
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
             self._thread.start()
 
     def close(self) -> None:
-        """Wait until everything is read; the child has ended."""
+        """Wait until the thread has read everything. Callers call this after the child has ended."""
         self._thread.join(_STOP_SECONDS)
 
     def reason(self) -> str:
-        """What was printed last: why it did not start."""
+        """Return the last lines of the output. They say why Spark did not start."""
         return " | ".join(self._last)[-1000:]
 
     def _read(self) -> None:
