@@ -1,4 +1,6 @@
-"""The few changes to the file system that writing results needs. Each raises a clear error.
+"""The few changes to the file system that writing results needs.
+
+Each change is durable before the next one, and each raises a clear error.
 
 They are functions of this module, and callers reach them through it. A test can therefore stop everything after any one
 of them.
@@ -27,7 +29,7 @@ _FIXES = {
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` if a disk is full."""
+    """Turn errors of the operating system into OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` for no space."""
     try:
         yield
     except OSError as error:

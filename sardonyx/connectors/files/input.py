@@ -1,6 +1,6 @@
-"""Files as input: csv, json (a record a line), parquet and text, read in pieces that can be read again.
+"""Files as input: csv, json (one record a line), parquet and text. Each piece of a file can be read again.
 
-See ``docs/connectors.md`` for the options and for what is guaranteed.
+``docs/connectors.md`` describes the options and the guarantees.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sardonyx.core import units
 from sardonyx.core.errors import InputError
 
 SPLIT_SIZE = "4 MiB"
-"""Some tens of thousands of records: one micro-batch."""
+"""This is some tens of thousands of records: one micro-batch."""
 
 SMALLEST_PART = 128 << 10
-"""Bytes of a split below which a worker of its own costs more than it saves."""
+"""A part with fewer bytes than this is not worth a worker of its own: the worker costs more than it saves."""
 
 _TEXT = pa.schema([("value", pa.string())])
 
 
 def files_of(paths: list[str]) -> list[str]:
-    """The files that paths, folders and globs name: each once, in a fixed order.
+    """List the files that paths, folders and globs name: each once, in a fixed order.
 
     A folder means the files in it and in its subfolders, except names that begin with ``_`` or ``.``.
 
     Raises:
-        InputError: ``SX-INPUT-MISSING``, one of them matches nothing.
+        InputError: ``SX-INPUT-MISSING`` if one of them matches nothing.
     """
     found: dict[str, None] = {}
     for path in paths:
@@ -75,10 +75,10 @@ def _visible(name: str) -> bool:
 
 
 class FilesInput:
-    """A job's input files. Holds plain data only: it travels to Spark workers.
+    """A job's input files. It is sent to Spark workers, so it holds plain data only.
 
     Args:
-        options: as they stand in the spec: path, format, schema, split_size and, for csv, Spark's options.
+        options: as in the spec: path, format, schema, split_size and, for csv, Spark's options.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class FilesInput:
             )
 
     def splits(self) -> Iterator[Split]:
-        """Everything there is to read, in pieces, in a fixed order: by file, then by place.
+        """List everything there is to read, in pieces and in a fixed order: by file, then by place in the file.
 
         Raises:
             InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``; ``SX-INPUT-SCHEMA``, a file
@@ -126,7 +126,7 @@ class FilesInput:
             yield from pieces
 
     def _pieces(self, file: BinaryIO, data: dict[str, Any]) -> tuple[list[Split], Any]:
-        """The pieces of one file, and its columns if it tells them."""
+        """Return the pieces of one file, and its columns if the file names them."""
         path, size = data["path"], data["size"]
         if self._format == "parquet":
             found = parquet_rows.opened(file, path)
@@ -151,7 +151,7 @@ class FilesInput:
         return [Split({**data, "start": at, "end": min(at + self._split_size, size)}) for at in starts], columns
 
     def divide(self, data: dict[str, Any], most: int) -> list[dict[str, Any]] | None:
-        """A piece as smaller ranges of bytes, or of Parquet row groups. None: the file cannot be divided."""
+        """Divide a piece into smaller ranges of bytes or of Parquet row groups. None: the file cannot be divided."""
         if "start" not in data:
             return [data] if data["size"] < SMALLEST_PART else None
         start, end = data["start"], data["end"]
@@ -160,7 +160,7 @@ class FilesInput:
         return [{**data, "start": low, "end": high} for low, high in itertools.pairwise(edges)]
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """The rows of one piece, in exactly the declared types: the same at every call, on any machine.
+        """Read the rows of one piece, in exactly the declared types. They are the same at every call, on any machine.
 
         Raises:
             InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-LARGE``; or
@@ -177,7 +177,7 @@ class FilesInput:
             return self._rows(source, encoding, (start, end), path)
 
     def _rows(self, source: BinaryIO, encoding: str, piece: tuple[int, int], path: str) -> pa.Table:
-        """The rows of a range of bytes."""
+        """Read the rows of a range of bytes."""
         width, wanted, header_end = 0, [], 0
         if self._format == "csv":
             source.seek(0)
@@ -220,7 +220,7 @@ class FilesInput:
         return byte_ranges.codec(path) is not None or not cuttable or self._dialect.multiline
 
     def _decoded(self, file: BinaryIO, path: str) -> tuple[BinaryIO, str]:
-        """A whole file's content as UTF-8, and that encoding's name."""
+        """Return the content of a whole file as UTF-8, and the name of that encoding."""
         raw = byte_ranges.whole(file, path)
         try:
             return io.BytesIO(byte_ranges.utf8(raw, self._encoding)), "utf-8"
@@ -229,7 +229,7 @@ class FilesInput:
             raise _misfit(path, bad) from None
 
     def _beginning(self, file: BinaryIO, path: str) -> tuple[BinaryIO, str]:
-        """A source for the first lines of a file, without reading all of it if that can be helped."""
+        """Return a source for the first lines of a file. It only reads the whole file if it must."""
         if byte_ranges.cuttable(self._encoding):
             return byte_ranges.plain(file, path), self._encoding
         return self._decoded(file, path)

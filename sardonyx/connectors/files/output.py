@@ -1,11 +1,11 @@
-"""Files as output, exactly once: staged, listed in the transaction that commits the batch, renamed after it.
+"""Files as output, exactly once. A file is staged, then listed in the batch's transaction, and renamed after the commit.
 
-What must be durable before what:
+The steps, each durable before the next:
 
-1. ``stage``: a file and its name are on disk before its entry is given to the transaction.
-2. the transaction commits the entry together with the read positions (not done here).
-3. ``publish``: only what a commit lists is renamed to where readers see it.
-4. ``seal``: all that was committed is in place before anything older is removed, and ``_SUCCESS`` is written last.
+1. ``stage`` writes a file and its name to disk before the transaction gets its entry.
+2. The transaction commits the entry together with the read positions. This does not happen here.
+3. ``publish`` renames only the files that a commit lists to where readers see them.
+4. ``seal`` puts all committed files in place before it removes any older file. It writes ``_SUCCESS`` last.
 
 Steps 3 and 4 may be interrupted anywhere. Any peer that has the entries can repeat them.
 """
@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One staged file, as it travels in the transaction: some 150 bytes."""
+    """One staged file, as the transaction carries it. It takes about 150 bytes."""
 
     staged: str
     """Its name below the task's staging folder."""
@@ -67,7 +67,7 @@ class FilesOutput:
     """A folder of result files.
 
     Args:
-        options: as they stand in the spec: path (absolute), format, mode, header, compression.
+        options: as in the spec: path (absolute), format, mode, header, compression.
         job: the job's id.
         task: the task's name.
 
@@ -91,11 +91,11 @@ class FilesOutput:
             )
 
     def stage(self, table: pa.Table) -> list[bytes]:
-        """One file with these rows, on disk and out of sight; nothing if there are no rows.
+        """Write one file with these rows to disk, where readers do not see it. Write nothing if there are no rows.
 
         Raises:
-            OutputError: ``SX-OUTPUT-WRITE``, the operating system refuses; ``SX-OUTPUT-TYPE`` or ``SX-OUTPUT-SCHEMA``, rows
-                that the format cannot hold.
+            OutputError: ``SX-OUTPUT-WRITE`` if the operating system refuses; ``SX-OUTPUT-TYPE`` or
+                ``SX-OUTPUT-SCHEMA`` if the format cannot hold the rows.
         """
         if not table.num_rows:
             return []
@@ -109,10 +109,10 @@ class FilesOutput:
         return [msgspec.json.encode(Entry(name, name, table.num_rows, columns))]
 
     def publish(self, entries: Sequence[bytes]) -> None:
-        """Committed files become visible; with ``overwrite`` not before the seal, so that the earlier files stay until then.
+        """Make committed files visible. With ``overwrite``, only the seal does so, and the earlier files stay until then.
 
         Raises:
-            OutputError: ``SX-OUTPUT-LOST``, a committed file is neither staged nor published; ``SX-OUTPUT-WRITE``.
+            OutputError: ``SX-OUTPUT-LOST`` if a committed file is neither staged nor published; ``SX-OUTPUT-WRITE``.
         """
         if not self._overwrite:
             self._publish([_entry(data) for data in entries])
@@ -123,17 +123,18 @@ class FilesOutput:
         return self._staging.exists()
 
     def settle(self, entries: Sequence[bytes]) -> None:
-        """The job has ended and no peer works on it any more: what was committed is in place, all else that was staged
-        is gone. Without a seal there is no ``_SUCCESS``, and with ``overwrite`` what was there stays.
+        """Put committed files in place and remove all other staged files, once no peer works on the ended job.
+
+        Without a seal there is no ``_SUCCESS``, and with ``overwrite`` the earlier files stay.
         """
         self.publish(entries)
         self._remove_staging()
 
     def seal(self, entries: Sequence[bytes]) -> None:
-        """The folder becomes the complete result of all entries: see the steps in the body.
+        """Make the folder the complete result of all entries. The body numbers the steps.
 
         Raises:
-            OutputError: as ``publish``; ``SX-OUTPUT-SCHEMA``, the files cannot be read as one table.
+            OutputError: as ``publish``; ``SX-OUTPUT-SCHEMA`` if the files cannot be read as one table.
         """
         listed = [_entry(data) for data in entries]
         done = Success(self._job, self._task, len(listed), sum(entry.rows for entry in listed))
@@ -153,7 +154,7 @@ class FilesOutput:
         self._remove_staging()  # 5. what no commit lists is gone too
         new = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
         disk.write(new, msgspec.json.encode(done))
-        disk.rename(new, self._folder / SUCCESS)  # 6. the last word
+        disk.rename(new, self._folder / SUCCESS)  # 6. the last step
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
@@ -188,7 +189,7 @@ class FilesOutput:
         pacsv.write_csv(pa.table(texts), out, pacsv.WriteOptions(include_header=self._header))
 
     def _check_no_link(self) -> None:
-        """Write and remove nothing through a link in place of our own folder."""
+        """Raise if a link takes the place of one of our own folders, so that nothing is written or removed through it."""
         for folder in (self._folder / STAGING, self._folder / STAGING / self._job, self._staging):
             if folder.is_symlink():
                 raise OutputError(
@@ -250,7 +251,7 @@ class FilesOutput:
             _log.info("files_rewritten", path=str(self._folder), count=len(others))
 
     def _place(self, entry: Entry) -> Path:
-        """Where a file is by now."""
+        """Return where a file is now."""
         for path in (self._staging / entry.staged, self._folder / entry.final):
             if path.is_file():
                 return path
@@ -268,7 +269,7 @@ class FilesOutput:
                 )
 
     def _remove(self, old: Sequence[Path]) -> None:
-        """Files that the result replaces, and the folders that this leaves empty."""
+        """Remove the files that the result replaces, and the folders that this leaves empty."""
         for path in old:
             disk.remove(path)
         for folder in _visible_folders(self._folder):
@@ -284,7 +285,7 @@ class FilesOutput:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Regular files in a folder and below; never through a link, and not what is hidden by its name."""
+    """Yield the regular files in a folder and below. Links are not followed, and files with hidden names are skipped."""
     for path in _visible(folder):
         if path.is_symlink():
             _log.warning("link_ignored", path=str(path))
@@ -295,7 +296,7 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _visible_folders(folder: Path) -> Iterator[Path]:
-    """Folders below a folder, inner ones first."""
+    """Yield the folders below a folder, inner ones first."""
     for path in _visible(folder):
         if path.is_dir() and not path.is_symlink():
             yield from _visible_folders(path)

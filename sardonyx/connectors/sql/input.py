@@ -226,7 +226,7 @@ class SqlInput:
         return [(row.name, database.of_sqlite(row.type), row.type) for row in rows]
 
     def _array(self, column: tuple[Any, ...], field: pa.Field) -> pa.Array:
-        """Convert the values of a column to Arrow. A value of another type is converted to the declared one, or refused."""
+        """Convert the values of a column to Arrow. A value of another type becomes the declared one, or is refused."""
         try:
             return _array(column, field.type)
         except (values.BadValue, pa.ArrowException, ArithmeticError, TypeError, ValueError, OverflowError) as error:
