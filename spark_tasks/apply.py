@@ -48,7 +48,8 @@ most of its time on planning, and Spark can plan several jobs at a time."""
 
 MOST_CULPRITS = 10_000
 """How many rows of one batch a DataFrame function may raise for. The search needs about a dozen Spark jobs for each,
-and also new worker processes if a UDF raises. Without a limit, a function that raises for all rows would run for hours."""
+and also new worker processes if a UDF raises. Without a limit, a function that raises for all rows would run for
+hours."""
 
 
 class Abandoned(Exception):

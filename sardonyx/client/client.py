@@ -1,10 +1,10 @@
-"""The client: submit jobs, look at them, wait for them, kill them.
+"""The client submits jobs, shows them, waits for them and kills them.
 
     with Client("127.0.0.1:2181", "127.0.0.1:9092") as client:
         handle = client.submit(job)
         view = handle.await_completion("5 min")
 
-A client owns nothing in the cluster: it can end at any time, and the job goes on.
+A client owns nothing in the cluster. It can end at any time, and the job continues.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
 
 LOOK = 5.0
-"""Seconds that Kafka may take to answer before row counts are shown as unknown."""
+"""Seconds that Kafka may take to answer. After that the client shows row counts as unknown."""
 
 log = structlog.get_logger()
 
@@ -69,10 +69,10 @@ class Client:
     """A connection to one deployment. Use it in a ``with``, or close it.
 
     Args:
-        zookeeper: its address, ``host:port``; None: as configured (environment, ``sardonyx.toml``).
-        kafka: its address; without one, rows of running tasks are not known (None).
+        zookeeper: its address, ``host:port``; None: from the configuration (environment, ``sardonyx.toml``).
+        kafka: its address. Without one, the rows of running tasks are not known (None).
         deployment: name of the cluster.
-        settings: a whole settings object instead of the three.
+        settings: a whole settings object instead of the other three arguments.
 
     Raises:
         SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-UNREACHABLE``.
@@ -107,7 +107,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End the connection. Jobs go on."""
+        """End the connection. Jobs continue."""
         self.zk.close()
 
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
@@ -119,7 +119,7 @@ class Client:
 
         Raises:
             SpecUnreadable: the file is missing, raises, or holds no job.
-            JobInvalid: everything that is wrong with it.
+            JobInvalid: the job is not valid. The error lists everything that is wrong with it.
             SardonyxError: ``SX-JOB-NAME-TAKEN``: a job of this name has not ended yet.
         """
         loaded = self._loaded(job)
@@ -133,31 +133,31 @@ class Client:
         return JobHandle(self, job_id, spec)
 
     def job(self, job: str) -> JobHandle:
-        """A handle on a job by its id, the beginning of its id, or its name.
+        """Return a handle on a job. The argument is its id, the beginning of its id, or its name.
 
-        A name means the job of that name that runs, or else the one that was submitted last.
+        A name means the running job of that name, or else the job of that name that users submitted last.
 
         Raises:
             SardonyxError: ``SX-JOB-UNKNOWN`` (names the nearest one), ``SX-JOB-AMBIGUOUS``.
         """
         submitted = self.submitted()
-        notes = self._job_notes()  # after the above, so that a job on its way from one to the other is seen
+        notes = self._job_notes()  # after the above, to see a job that moves meanwhile
         names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
         found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()})
         return JobHandle(self, found, submitted.get(found))
 
     def read_before(self, spec: JobSpec) -> tuple[JobHandle, dict[str, Any]] | None:
-        """The latest ended job of the same name, if it has read some of the same Kafka topics as this one.
+        """Return the latest ended job of the same name, if it has read some of the same Kafka topics as this one.
 
         A new job has consumer groups of its own, so it reads these topics again.
 
         Args:
-            spec: a job that is to be submitted.
+            spec: a job that the user wants to submit.
 
         Returns:
-            The ended job, and the topics with the ``start`` that ``spec`` gives them; None if there is none. A topic whose
-            start names offsets is left out: who wrote that knows where the job begins.
+            The ended job, and the topics with the ``start`` that ``spec`` gives them; None if there is no such job. The
+            result omits a topic whose start names offsets, because the user who wrote them knows where it begins.
         """
         notes = [(note.submitted_at, job) for job, note in self._job_notes().items() if note.name == spec.name]
         if not notes:
@@ -170,7 +170,7 @@ class Client:
         return (handle, again) if again else None
 
     def jobs(self) -> list[JobView]:
-        """Every job that is known, the latest first. Kafka is not asked: rows of tasks that run are unknown."""
+        """Return every known job, the latest first. It does not ask Kafka, so the rows of running tasks are unknown."""
         submitted = self.submitted()
         notes = self._job_notes()
         specs = self.zk.read_many(node_paths.job_spec(job) for job in notes)
@@ -183,10 +183,10 @@ class Client:
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
 
     def peers(self, *, since: bool = False) -> list[PeerView]:
-        """Every virtual peer that is alive.
+        """Return every virtual peer that is alive.
 
         Args:
-            since: also tell since when each is in its state; this replays the end of the log.
+            since: also return since when each peer has been in its state. This replays the end of the log.
         """
         names = self.zk.children(node_paths.PEER_STATE)
         states = self.zk.read_many(node_paths.peer_state(name) for name in names)
@@ -203,18 +203,19 @@ class Client:
         ]
 
     def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
-        """Evict a peer. One at work drops its open batch first. Its daemon starts a peer with a new id in its place; to have
-        fewer peers, stop a daemon.
+        """Evict a peer. A working peer first drops its open batch.
+
+        Its daemon then starts a new peer with a new id. To have fewer peers, stop a daemon.
 
         Args:
-            peer: its id, or the beginning of it.
-            timeout: how long to wait until the peer is evicted; None: without limit.
+            peer: its id, or the beginning of its id.
+            timeout: how long to wait until the coordinator has evicted the peer; None: without limit.
 
         Returns:
-            What the coordinator decided about it and about its task.
+            The coordinator's decision about the peer and its task.
 
         Raises:
-            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was evicted already.
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: someone has evicted it already.
             Interrupted: ``SX-PEER-EVICT-PENDING``: no coordinator has processed it within that time.
         """
         from coordinator.history import reader
@@ -245,7 +246,7 @@ class Client:
                 where={"peer": name},
             ),
         )
-        # It may have gone for another reason; then the request is still on its way, and comes to nothing.
+        # The peer may have gone for another reason. Then the request is still on its way, and has no effect.
         for decided in reader.decided(self.zk, first):
             node = [change for change in decided.changes if change.path == node_paths.peer_state(name)]
             if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
@@ -253,27 +254,28 @@ class Client:
         raise unknown_peer(name, ())
 
     def explain(self, job: str, *, look: bool = True) -> Why:
-        """Why a job does not run, in any of its states: what is missing, which peers hold it, since when.
+        """Say why a job does not run, in any of its states: what is missing, which peers hold it, and since when.
 
         Args:
             job: its id.
-            look: also check whether Kafka answers, if the job needs it; this takes a few seconds if it does not.
+            look: also check whether Kafka answers, if the job needs Kafka. Without an answer this takes a few seconds.
         """
         from sardonyx.client.why import why
 
         return why(self, job, look=look)
 
     def led(self) -> bool:
-        """Whether any coordinator runs for this deployment."""
+        """Whether a coordinator runs for this deployment."""
         return bool(self.zk.children(node_paths.ELECTION))
 
     # Underneath
 
     def is_gone(self, job: str) -> bool:
-        """Whether a job is nowhere: neither asked for, nor in the tree, nor known after all that is logged.
+        """Whether a job is nowhere: not in the inbox, not in the tree, and unknown after a replay of the whole log.
 
-        Looked for on the way that a job takes, inbox, log, ``/job``, so that none slips by. One that is logged and does
-        not stand in the tree, because its leader died in between, is not gone: the next leader carries it out.
+        It looks in the order in which a job travels (inbox, log, ``/job``), so that it misses no job. A job may be in
+        the log but not in the tree, because its leader died in between. Such a job is not gone: the next leader
+        processes it.
         """
         from coordinator.history import reader
 
@@ -283,10 +285,10 @@ class Client:
         return job not in reader.present(self.zk).jobs
 
     def put_code(self, path: str, code: bytes) -> None:
-        """Put a job's code where peers find it. It is written again even if it is there.
+        """Put a job's code where peers find it. It writes the code again even if it is already there.
 
-        The leader removes code that no job names and that was not written for an hour. It removes only the version
-        that it saw, so either our write comes first and the code stays, or it is gone and we put it there again.
+        The leader removes code that no job names and that no client has written for an hour. It removes only the
+        version that it saw. So our write comes first and the code stays, or the code is gone and we write it again.
         """
         from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed
 
@@ -294,12 +296,12 @@ class Client:
             try:
                 self.zk.commit([Set(path, code)])
             except (TransactionFailed, OutcomeUnknown):
-                continue  # it was removed just now; or the reply was lost, and to write the same twice does no harm
+                continue  # it was just removed, or the reply was lost; a second write is safe
             else:
                 return
 
     def _since(self, notes: dict[str, PeerNote]) -> dict[str, float]:
-        """When each peer came into the state that its node shows; those that moved on meanwhile are left out."""
+        """Return when each peer entered the state that its node shows. Omits peers that have moved on meanwhile."""
         from coordinator.history import reader
 
         known = reader.present(self.zk).peers
@@ -338,9 +340,9 @@ class Client:
         }
 
     def submitted(self) -> dict[str, JobSpec]:
-        """Jobs that are asked for but stand in no ``/job`` yet: in the inbox, or logged and not carried out.
+        """Return the submitted jobs that are not in ``/job`` yet: in the inbox, or in the log and not yet processed.
 
-        Read in the order in which a request travels, inbox, log, ``/job``, so that none slips by unseen.
+        Callers read ``/job`` after this. A request travels in the same order (inbox, log, ``/job``), so they miss none.
         """
         from coordinator.loop.event_log import read_checkpoint, read_log
 
@@ -348,7 +350,7 @@ class Client:
         waiting = self.zk.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
         asked: list[AnyEvent] = []
         for data in waiting.values():
-            with contextlib.suppress(msgspec.DecodeError):  # anybody may write there; the coordinator refuses it
+            with contextlib.suppress(msgspec.DecodeError):  # any program may write there; the coordinator refuses it
                 asked.append(decode_request(data))
         behind = [event for _, event in read_log(self.zk, first=read_checkpoint(self.zk) + 1)]
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
@@ -362,7 +364,7 @@ class Client:
     def _live_counts(
         self, graph: Graph, job: str, note: JobNote | None, notes: dict[str, TaskNote]
     ) -> dict[str, Counts] | None:
-        """What Kafka says about tasks that are not complete; None if it need not or cannot be asked."""
+        """Ask Kafka about tasks that are not complete; None if we need not or cannot ask it."""
         if note is None or note.links != "made" or not self.settings.kafka.bootstrap_servers:
             return None
         if all(each.counts is not None or is_untouched(each) for each in notes.values()):
@@ -371,7 +373,7 @@ class Client:
 
 
 def _topics_of(spec: JobSpec) -> dict[str, Any]:
-    """The user's topics that a job reads, and where it starts."""
+    """Return the user's topics that a job reads, and where it starts to read each."""
     inputs = [task for task in spec.catalog if task.type == "input" and task.connector == "kafka"]
     return {str(task.options.get("topic")): task.options.get("start") for task in inputs}
 
@@ -379,8 +381,8 @@ def _topics_of(spec: JobSpec) -> dict[str, Any]:
 class _LiveCounts:
     """Row counts from Kafka, with a limit on how long to wait for them.
 
-    A Kafka that is away answers after half a minute or not at all. So a thread of its own asks, and asks nothing new until
-    it has an answer.
+    If Kafka is down, an answer takes half a minute or never comes. So a separate thread asks, and it asks nothing new
+    until it has an answer.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -389,7 +391,7 @@ class _LiveCounts:
         self._found: dict[str, Counts] | None = None
 
     def counts(self, graph: Graph, job: str) -> dict[str, Counts] | None:
-        """The counts by task; None if Kafka does not tell in time."""
+        """Return the counts by task; None if Kafka does not answer in time."""
         if self._thread is None or not self._thread.is_alive():
             self._found = None
             self._thread = threading.Thread(target=self._ask, args=(graph, job), daemon=True, name="live counts")
@@ -411,5 +413,5 @@ def _pulse(data: bytes | None) -> PulseNote | None:
         return None
     try:
         return msgspec.json.decode(data, type=PulseNote)
-    except msgspec.DecodeError:  # shown without its host rather than not at all
+    except msgspec.DecodeError:  # better to show the peer without its host than not at all
         return None

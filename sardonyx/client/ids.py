@@ -1,4 +1,4 @@
-"""Ids of jobs and peers: new ones, and which one a user means. Everything but :func:`new_id` is pure."""
+"""Makes ids of jobs, and finds the job or peer that a user means. Everything except :func:`new_id` is pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from sardonyx.core.text import counted, near, plural
 
 
 def new_id(name: str) -> str:
-    """A fresh id for a job of this name: the name and six random base32 characters."""
+    """Make a new id for a job of this name: the name and six random base32 characters."""
     return f"{name}-{base64.b32encode(secrets.token_bytes(5))[:6].decode().lower()}"
 
 
 def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], since: Mapping[str, float]) -> str:
-    """The one job that an id, the beginning of an id, or a name means. Pure.
+    """Find the one job that an id, the beginning of an id, or a name means. Pure.
 
-    A name means the job of that name that runs, or else the one that was submitted last.
+    A name means the running job of that name, or else the job of that name that users submitted last.
 
     Args:
-        wanted: what the user wrote.
+        wanted: the text that the user wrote.
         names: job id -> name.
         running: ids of the jobs that have not ended.
-        since: job id -> when it was submitted, seconds since 1970; left out: just now.
+        since: job id -> submission time, seconds since 1970. A missing job was submitted just now.
 
     Raises:
-        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``: several jobs of that name run, or several ids begin so.
+        SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``: several jobs of that name run, or several ids start so.
     """
     if wanted in names:
         return wanted
@@ -49,7 +49,7 @@ def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], si
 
 
 def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
-    """The error for a job that is not there, with the nearest one that is."""
+    """Make the error for a job that does not exist. The error names the nearest job that exists."""
     return SardonyxError(
         "SX-JOB-UNKNOWN",
         f"there is no job {wanted}" + near(wanted, known, cutoff=0.4),
@@ -62,7 +62,7 @@ def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
 
 
 def job_gone(job: str) -> SardonyxError:
-    """The error for a job that was known by its id, and of which nothing is left."""
+    """Make the error for a job whose id the client knew, and of which nothing is left."""
     return SardonyxError(
         "SX-JOB-GONE",
         f"job {job} is gone: it was purged, or never taken in",
@@ -75,7 +75,7 @@ def job_gone(job: str) -> SardonyxError:
 
 
 def job_has_letters(job: str, letters: int) -> SardonyxError:
-    """The error for a purge that would remove dead letters that were neither redone nor dropped."""
+    """Make the error for a purge that would remove dead letters that no user has redone or dropped."""
     return SardonyxError(
         "SX-JOB-LETTERS",
         f"job {job} has {counted(letters, 'dead letter')} that {plural(letters, 'was', 'were')} neither redone nor dropped",
@@ -87,7 +87,7 @@ def job_has_letters(job: str, letters: int) -> SardonyxError:
 
 
 def find_peer(wanted: str, known: Collection[str]) -> str:
-    """The one peer that an id or the beginning of an id means.
+    """Find the one peer that an id or the beginning of an id means.
 
     Raises:
         SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``.
@@ -106,7 +106,7 @@ def find_peer(wanted: str, known: Collection[str]) -> str:
 
 
 def unknown_peer(wanted: str, known: Collection[str]) -> SardonyxError:
-    """The error for a peer that is not there, with the nearest one that is."""
+    """Make the error for a peer that does not exist. The error names the nearest peer that exists."""
     return SardonyxError(
         "SX-PEER-UNKNOWN",
         f"there is no peer {wanted}" + near(wanted, known, cutoff=0.4),

@@ -1,4 +1,4 @@
-"""A handle on one job: look at it, wait for it, kill it, purge it. Made by :class:`sardonyx.client.client.Client`."""
+"""A handle shows one job, waits for it, kills it or purges it. :class:`sardonyx.client.client.Client` makes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAKE_IN = 3.0
 
 
 class JobHandle:
-    """One job, as a client follows and ends it. Made by :class:`Client`."""
+    """One job that a client can follow and end. :class:`Client` makes it."""
 
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
         self.id = job
@@ -43,7 +43,7 @@ class JobHandle:
         return f"JobHandle({self.id!r})"
 
     def status(self, *, live: bool = True) -> JobView:
-        """The job, its tasks and their rows as they are now.
+        """Return the present state of the job, its tasks and their rows.
 
         Args:
             live: whether to ask Kafka for the rows of tasks that are not complete.
@@ -54,9 +54,9 @@ class JobHandle:
         return self._view_of(self._sought(self._note()), live=live)
 
     def lag(self) -> list[LinkLag]:
-        """What is unread on each link that a task reads, and for how long, in the order of the tasks. Asks Kafka.
+        """Ask Kafka what is unread on each link that a task reads, and for how long. The order is that of the tasks.
 
-        A completed job has nothing unread. If the links of a job do not exist (yet, or any more), nothing is known.
+        A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it knows nothing.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
@@ -73,17 +73,17 @@ class JobHandle:
         after = self._sought(self._note())
         if _link_state(after) != _link_state(
             before
-        ):  # positions go with the links: while the job ends, any may be found
+        ):  # links take their positions with them: an ending job may show any
             return link_lags(self._zk, self._client.settings, self.id, self.spec(), after)
         if error is not None:
             raise error
         return found
 
     def positions(self) -> dict[str, dict[str, list[int]]]:
-        """How far the job has read its Kafka inputs: by task, by topic, the next offset to read in each partition.
+        """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.
 
-        Of a job that runs, Kafka is asked. Of an ended one, the coordinator has kept them. With ``start={partition: offset}``
-        a new job can go on from there.
+        For a running job, it asks Kafka. For an ended job, the coordinator has kept the offsets. With
+        ``start={partition: offset}`` a new job can continue from there.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
@@ -97,15 +97,15 @@ class JobHandle:
         return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
 
     def await_completion(self, timeout: float | str | None = None) -> JobView:
-        """Wait until the job has completed, and give its final view.
+        """Wait until the job has completed, and return its final view.
 
         Args:
             timeout: seconds, or a duration such as "5 min"; None: without limit.
 
         Raises:
-            JobFailed: with the code and the first traceback of what failed it.
-            Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job goes on.
-            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in; how it ended is not known.
+            JobFailed: the job failed. It has the code and the first traceback of the error that failed the job.
+            Interrupted: ``SX-JOB-KILLED``, or ``SX-JOB-TIMEOUT``: the job continues.
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in. How it ended is not known.
         """
         for note in self._notes(timeout):
             if note is not None and note.status in ENDED:
@@ -113,29 +113,31 @@ class JobHandle:
         raise AssertionError("waiting for a job ends with the job")
 
     def follow(self, interval: float = 1.0, timeout: float | str | None = None) -> Iterator[JobView]:
-        """The job's view now, after each change of its status and at least every ``interval`` seconds, to its end.
+        """Yield the job's view until the job ends.
+
+        It yields a view now, after each change of the job's status, and at least every ``interval`` seconds.
 
         Raises:
-            Interrupted: ``SX-JOB-TIMEOUT``: the job goes on.
+            Interrupted: ``SX-JOB-TIMEOUT``: the job continues.
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
 
     def kill(self) -> None:
-        """Kill the job. Nothing of an open batch is committed; what was committed stays.
+        """Kill the job. Its peers commit nothing of an open batch; everything that they have committed stays.
 
-        A job that has ended stays as it is. Does not wait; :meth:`await_completion` tells when it is done.
+        A job that has ended stays as it is. This method does not wait; :meth:`await_completion` waits for the end.
         """
         self._zk.request(JobKilled(job=self.id))
 
     def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
-        """Delete the job: its node, its tasks, its counts, its dead letters. What it has written stays.
+        """Delete the job: its node, its tasks, its counts, its dead letters. Everything that it has written stays.
 
         Args:
-            timeout: how long to wait until it is gone; None: without limit. A job whose topics are still being removed
-                goes when they are gone.
-            with_dead_letters: forget the job even if it has dead letters that were neither redone nor dropped.
+            timeout: how long to wait until it is gone; None: without limit. If the coordinator is still removing the
+                job's topics, it deletes the job after that.
+            with_dead_letters: forget the job even if it has dead letters that no user has redone or dropped.
 
         Raises:
             SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-LETTERS``: it has such dead letters; ``SX-JOB-GONE``: it was
@@ -146,18 +148,21 @@ class JobHandle:
         self.await_gone(timeout, with_dead_letters=with_dead_letters)
 
     def ask_purge(self, *, with_dead_letters: bool = False) -> None:
-        """The first half of :meth:`purge`: ask, and do not wait."""
+        """Do the first half of :meth:`purge`: request it, and do not wait."""
         self.require_purgeable(with_dead_letters=with_dead_letters)
         self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters))
 
     def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
-        """Raises ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if the job cannot be purged like this."""
+        """Raise ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if we cannot purge the job like this."""
         letters = self.require_ended().letters
         if letters and not with_dead_letters:
             raise job_has_letters(self.id, letters)
 
     def require_ended(self) -> JobNote:
-        """The job's status. Raises ``SX-JOB-NOT-ENDED`` while anything of the job may run, ``SX-JOB-GONE`` if it is forgotten."""
+        """Return the job's status.
+
+        Raises ``SX-JOB-NOT-ENDED`` while any part of the job may run, and ``SX-JOB-GONE`` if nothing is left of it.
+        """
         note = self._sought(self._note())
         if note is None or note.status not in ENDED:
             raise SardonyxError(
@@ -170,12 +175,12 @@ class JobHandle:
         return note
 
     def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
-        """The second half of :meth:`purge`."""
+        """Do the second half of :meth:`purge`: wait until the job is gone."""
         led = self._client.led()
         kept = 0
 
         def done(data: bytes | None) -> bool:
-            # The letters of a job are counted when its topics are removed, which may be after the request.
+            # The coordinator counts a job's letters when it removes its topics, which may be after the request.
             nonlocal kept
             kept = 0 if data is None or with_dead_letters else msgspec.json.decode(data, type=JobNote).letters
             return data is None or kept > 0
@@ -199,7 +204,9 @@ class JobHandle:
             raise job_has_letters(self.id, kept)
 
     def waits_for(self, patience: float = TAKE_IN) -> str | None:
-        """What the job waits for, in words, once it has begun or ``patience`` seconds have passed; None if for nothing.
+        """Say in words what the job waits for; None if it waits for nothing.
+
+        It answers after the job has begun, or after ``patience`` seconds.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
@@ -214,31 +221,31 @@ class JobHandle:
         return self.waiting(self._view_of(self._sought(note), live=False))
 
     def explain(self, *, look: bool = True) -> Why:
-        """Why the job does not run, or that it does; see :meth:`sardonyx.client.client.Client.explain`."""
+        """Say why the job does not run, or that it runs; see :meth:`sardonyx.client.client.Client.explain`."""
         return self._client.explain(self.id, look=look)
 
     def timeline(self) -> list[TimelineEvent]:
-        """What went wrong with the job up to now, in order, and how it went on: from the coordinator's log.
+        """Return in order what has gone wrong with the job, and how it continued. It reads the coordinator's log.
 
-        Reads that log from the job's submission on, which takes a moment for a job that runs for months.
+        It reads that log from the job's submission on. This takes a moment for a job that has run for months.
         """
         from coordinator.history import reader
 
         return reader.timeline(self._zk, self.id)
 
     def waiting(self, view: JobView) -> str | None:
-        """What the job waits for in this view, in words; None if only for its own work."""
+        """Say in words what the job waits for in this view; None if it waits only for its own work."""
         return waiting_for(view, led=view.ended or self._client.led())
 
     def spec(self) -> JobSpec:
-        """The job as data.
+        """Return the job as data.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         if self._spec is None:
             asked = self._client.submitted().get(self.id)
-            data = self._zk.read(node_paths.job_spec(self.id))  # after the above: a job travels from there to here
+            data = self._zk.read(node_paths.job_spec(self.id))  # after the above: a job moves from there to here
             self._spec = asked if data is None else decode_spec(data)
         if self._spec is None:
             raise job_gone(self.id)
@@ -247,9 +254,9 @@ class JobHandle:
     # Underneath
 
     def _notes(self, timeout: float | str | None, interval: float | None = None) -> Iterator[JobNote | None]:
-        """The status node after each change and at least every ``interval`` seconds, until the job has ended.
+        """Yield the status node after each change and at least every ``interval`` seconds, until the job has ended.
 
-        While there is none, the job is looked for every ``REREAD`` seconds, and at once if there was one before.
+        While there is no node, it looks for the job every ``REREAD`` seconds, and at once if there was a node before.
         """
         interval = waiting.REREAD if interval is None else interval
         wait = None if timeout is None else seconds(timeout)
@@ -277,7 +284,7 @@ class JobHandle:
         return None if data is None else msgspec.json.decode(data, type=JobNote)
 
     def _sought(self, note: JobNote | None) -> JobNote | None:
-        """The note; where there is none (yet), the job is looked for, and ``SX-JOB-GONE`` raised if it is nowhere."""
+        """Return the note. If there is none (yet), look for the job, and raise ``SX-JOB-GONE`` if it is nowhere."""
         if note is None and self._client.is_gone(self.id):
             raise job_gone(self.id)
         return note
@@ -306,7 +313,7 @@ class JobHandle:
         return self._view_of(note, live=False)
 
     def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
-        """The error to raise; raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
+        """Make the error to raise. Raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
         view = self._view_of(self._sought(note), live=False)
         why = waiting_for(view, led=self._client.led())
         return Interrupted(
