@@ -1,10 +1,9 @@
-"""JSON objects, one a record, as rows of a table; those that cannot be read, by their index. Pure.
+"""JSON objects, one a record, as rows of a table. Unreadable records are reported by their index. Pure.
 
-The records of a batch are joined by line feeds and parsed by Arrow at one go. What makes that safe: each record begins
-with ``{`` and ends with ``}``, and in no structure of JSON may ``}`` be followed by ``{``, nor may a string hold a line
-feed; so records can never grow into one another, and if as many objects come out as went in, each record was exactly one.
-A batch that does not parse is halved until the bad records stand alone. What becomes of a record therefore never depends
-on its neighbours.
+The records of a batch are joined by line feeds, and Arrow parses them in one go. This is safe. Each record begins with
+``{`` and ends with ``}``. JSON never allows ``{`` directly after ``}``, and a string cannot hold a line feed. Records
+can therefore never merge. If as many objects come out as went in, each record was exactly one object. A batch that does
+not parse is halved until each bad record is alone. The result for a record therefore never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Bad = tuple[int, str]
 
 
 def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa.Table, list[Bad]]:
-    """Rows of the records that can be read, in order, and the others with the reason.
+    """Return the rows of the records that can be read, in order, and the others with the reason.
 
     Args:
         values: JSON objects, pretty-printed or not. None (a tombstone) and blank ones count as bad.
@@ -93,7 +92,7 @@ def _one_line(value: bytes | None) -> bytes:
 
 
 def _halved(records: list[bytes], parser: _Parser) -> tuple[pa.Table, list[Bad]]:
-    """What can be parsed, and what cannot, by halving: log2(n) runs for one bad record."""
+    """Separate what can be parsed from what cannot, by halving: log2(n) runs for one bad record."""
     tables = [parser.schema.empty_table()]
     bad: list[Bad] = []
     open_ranges = [(0, len(records))] if records else []
@@ -119,19 +118,19 @@ class _Parser:
         self._reshape = any(_has_map(field.type) for field in schema)
 
     def table(self, records: list[bytes]) -> pa.Table:
-        """All records as a table; raises if just one of them does not fit."""
+        """Parse all records into a table. Raises if even one of them does not fit."""
         if self._reshape:
             records = [self._reshaped(record) for record in records]
         return self._shaped(_parse(records, self._wire))
 
     def of_joined(self, joined: bytes, records: int) -> pa.Table:
-        """The same of what :func:`_joined` gave."""
+        """Do the same as :meth:`table` for the result of :func:`_joined`."""
         if self._reshape:
             return self.table(joined.split(b"\n"))
         return self._shaped(_parse_joined(joined, records, self._wire))
 
     def _shaped(self, found: pa.Table) -> pa.Table:
-        """What was parsed, as it was declared."""
+        """Convert what was parsed to the declared types."""
         columns = []
         for field in self.schema:
             try:
@@ -268,7 +267,7 @@ def _entries(value: Any, kind: pa.DataType) -> Any:
 
 
 def _reason(record: bytes, error: Exception, schema: pa.Schema) -> str:
-    """What is wrong with a record, in words for people."""
+    """Say what is wrong with a record, in words for people."""
     try:
         found = orjson.loads(record)
     except orjson.JSONDecodeError as broken:
@@ -288,8 +287,10 @@ def _reason(record: bytes, error: Exception, schema: pa.Schema) -> str:
 
 
 def _inferred(records: list[bytes]) -> tuple[pa.Table, list[Bad]]:
-    """Types as this batch shows them: whole numbers bigint, other numbers double, texts string (also those that look like
-    a moment), a column that only holds nulls string, one that holds several kinds string too (JSON text).
+    """Infer the types from this batch.
+
+    Whole numbers become bigint and other numbers double. Texts become string, even if they look like a moment. A column
+    with only nulls becomes string. A column with several kinds of values becomes string too, as JSON text.
     """
     bad = [(index, f"it is nested deeper than {_DEEPEST}") for index, record in enumerate(records) if _too_deep(record)]
     if bad:

@@ -1,8 +1,8 @@
 """Rows of a table as JSON objects, and columns as texts. Pure.
 
-How values are written: moments as ISO 8601 with six digits behind the second, ``Z`` if they have a zone; dates as
-``2026-01-31``; decimals as strings, so that no reader makes a float of them; binary as base64; NaN and the infinities,
-which JSON lacks, as null; a null keeps its key.
+Values are written in these forms. Moments are ISO 8601 with six digits after the second, and ``Z`` if they have a zone.
+Dates are ``2026-01-31``. Decimals are strings, so that no reader turns them into floats. Binary is base64. NaN and the
+infinities, which JSON lacks, become null. A null keeps its key.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sardonyx.core.errors import OutputError
 _ROWS = 50_000
 """Rows that are written at a time."""
 _BYTES = 64 * 1024 * 1024
-"""About as many bytes of them, at most: Arrow's texts end at 2 GiB, and a text can become six times as long."""
+"""About the most bytes written at a time: Arrow's texts end at 2 GiB, and a text can become six times as long."""
 _STRANGE = r'["\\\x00-\x1f]'
-"""What JSON has an escape for."""
+"""The characters that JSON must escape."""
 
 
 def rows(table: pa.Table) -> Iterator[bytes]:
-    """Each row as a JSON object, columns in the table's order.
+    """Yield each row as a JSON object, with the columns in the table's order.
 
-    Column by column, in Arrow's kernels: only values that need care, such as a text with a quotation mark, are looked at one by
-    one.
+    Arrow's kernels convert column by column. Only values that need care, such as a text with a quotation mark, are
+    converted one by one.
 
     Raises:
-        OutputError: ``SX-OUTPUT-TYPE``, a type that JSON cannot hold; ``SX-OUTPUT-SCHEMA``, two columns have one name.
+        OutputError: ``SX-OUTPUT-TYPE`` if JSON cannot hold a type; ``SX-OUTPUT-SCHEMA`` if two columns have one name.
     """
     names = table.column_names
     check_names(names)
@@ -51,7 +51,7 @@ def rows(table: pa.Table) -> Iterator[bytes]:
 
 
 def _json(column: pa.Array, name: str) -> pa.Array:
-    """The JSON text of each value. Never null: that is a text too."""
+    """Return the JSON text of each value. The result has no nulls, because a null is written as text too."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _json(column.dictionary_decode(), name)
@@ -73,7 +73,10 @@ def _json(column: pa.Array, name: str) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """Numbers with the fewest digits that give the same value again; a whole one stays a float to its reader, with ``.0``."""
+    """Write numbers with the fewest digits that give the same value again.
+
+    A whole number gets ``.0``, so that it stays a float for its reader.
+    """
     if pa.types.is_float16(column.type):  # which Arrow's kernels lack
         column = pa.array(column.to_pylist(), pa.float64())
     column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type))
@@ -86,7 +89,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _escaped(column: pa.StringArray) -> pa.Array:
-    """Texts as they stand between quotation marks."""
+    """Escape texts for use between quotation marks."""
     column.validate(full=True)  # what is not UTF-8 must not be written as if it were
     strange = pc.match_substring_regex(column, _STRANGE)
     if not pc.any(strange).as_py():
@@ -113,7 +116,7 @@ def check_names(names: list[str]) -> None:
 
 
 def values(column: pa.Array, name: str) -> list[Any]:
-    """A column as the Python values that orjson writes as described above."""
+    """Convert a column to Python values that orjson writes in the forms described above."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return values(column.dictionary_decode(), name)

@@ -1,4 +1,4 @@
-"""CSV text as rows of declared types. Arrow cuts the text into fields; what the fields mean is decided in ``values``."""
+"""CSV text as rows of declared types. Arrow cuts the text into fields, and ``values`` decides what the fields mean."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Picks = list[tuple[int, pa.Field]]
 
 
 def first_record(lines: Iterable[bytes], encoding: str, dialect: Dialect) -> tuple[list[str] | None, int]:
-    """The first record that is not blank, and the offset after it; None if there is none.
+    """Return the first record that is not blank, and the offset after it. The record is None if there is none.
 
     Args:
         lines: the file's lines from its beginning, with their endings.
@@ -108,7 +108,7 @@ def _reader(texts: Iterable[str], dialect: Dialect, *, strict: bool = False) -> 
 
 
 def picks(first: list[str], schema: pa.Schema | None, dialect: Dialect, path: str) -> Picks:
-    """Which of a file's columns become what.
+    """Choose the columns to read from a file, and what they become.
 
     Args:
         first: its first record: the names if there is a header; else it only tells how many columns there are.
@@ -159,7 +159,7 @@ def _misfit(path: str, message: str, *, cause: str = "", fix: str = "correct the
 
 
 def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
-    """The records of a text in UTF-8, without a header, as exactly the wanted columns.
+    """Convert the records of a text in UTF-8, without a header, to exactly the wanted columns.
 
     Args:
         text: whole lines.
@@ -168,7 +168,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
         dialect: how the file is written.
 
     Raises:
-        Misfit: a record with more or fewer columns, a value that does not fit its type.
+        Misfit: if a record has more or fewer columns, or a value does not fit its type.
     """
     schema = pa.schema([field for _, field in wanted])
     if not text.strip(b"\r\n"):
@@ -200,7 +200,7 @@ def _column(texts: pa.Array, field: pa.Field, null: str | None) -> pa.Array:
 
 
 def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.Table:
-    """The fields as strings, null where a field is empty. Columns are named by position, so any header will do."""
+    """Return the fields as strings; an empty field is null. Columns are named by position, so any header is fine."""
     names = [str(place) for place in range(width)]
     blank, wrong = 0, []
 
@@ -245,7 +245,7 @@ def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.
 
 
 def _check_whole(text: bytes, records: int, dialect: Dialect) -> None:
-    """A quote that is never closed, or a value over several lines where none may be, must not swallow records."""
+    """Raise if an unclosed quote, or a value over several lines where that is not allowed, has swallowed records."""
     if dialect.multiline:
         quote = dialect.quote.encode()
         if quote and text.count(quote) % 2 and _open_quote(text, dialect):

@@ -105,7 +105,7 @@ class FilesInput:
             )
 
     def splits(self) -> Iterator[Split]:
-        """List everything there is to read, in pieces and in a fixed order: by file, then by place in the file.
+        """List everything there is to read, in pieces and in a fixed order: by file, then by place.
 
         Raises:
             InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``; ``SX-INPUT-SCHEMA``, a file

@@ -1,4 +1,4 @@
-"""Files as output, exactly once. A file is staged, then listed in the batch's transaction, and renamed after the commit.
+"""Files as output, exactly once. A file is staged, listed in the batch's transaction, and renamed after the commit.
 
 The steps, each durable before the next:
 
@@ -109,7 +109,7 @@ class FilesOutput:
         return [msgspec.json.encode(Entry(name, name, table.num_rows, columns))]
 
     def publish(self, entries: Sequence[bytes]) -> None:
-        """Make committed files visible. With ``overwrite``, only the seal does so, and the earlier files stay until then.
+        """Make committed files visible. With ``overwrite`` only the seal does so; the earlier files stay until then.
 
         Raises:
             OutputError: ``SX-OUTPUT-LOST`` if a committed file is neither staged nor published; ``SX-OUTPUT-WRITE``.
@@ -189,7 +189,7 @@ class FilesOutput:
         pacsv.write_csv(pa.table(texts), out, pacsv.WriteOptions(include_header=self._header))
 
     def _check_no_link(self) -> None:
-        """Raise if a link takes the place of one of our own folders, so that nothing is written or removed through it."""
+        """Raise if a link replaces one of our own folders, so that nothing is written or removed through it."""
         for folder in (self._folder / STAGING, self._folder / STAGING / self._job, self._staging):
             if folder.is_symlink():
                 raise OutputError(
@@ -285,7 +285,7 @@ class FilesOutput:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the regular files in a folder and below. Links are not followed, and files with hidden names are skipped."""
+    """Yield the regular files in a folder and below. Skip links and hidden names."""
     for path in _visible(folder):
         if path.is_symlink():
             _log.warning("link_ignored", path=str(path))

@@ -169,7 +169,7 @@ class SqlInput:
         if self._table is not None:
             schema, name = database.place(self._table)
             return sa.table(name, schema=schema)
-        # SQLAlchemy would read a colon before a word as a parameter. In a user's query it is just a colon.
+        # SQLAlchemy would read a colon before a word as a parameter. In a user's query it is only a colon.
         text = re.sub(r"(?<![:\w\\]):(?=\w)", r"\\:", str(self._query).strip().rstrip(";"))
         return sa.text(text).columns().subquery("sx_query")
 
