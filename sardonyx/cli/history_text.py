@@ -1,4 +1,4 @@
-"""What was decided, in words: what an event changed, and a peer's life from one event to the next. Pure."""
+"""Says in words what the coordinator decided: what an event changed, and a peer's history. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 def change_lines(decided: Decided) -> list[str]:
-    """What an event changed, a line a peer, job or task, and what is to be done outside of the tree."""
+    """Say what an event changed, one line for each peer, job or task, and what to do outside the tree."""
     lines = [line for change in decided.changes if (line := _change(change))]
     return lines + [line for effect in decided.effects if (line := _outside(effect))]
 
@@ -56,7 +56,7 @@ def change_data(change: Change) -> dict[str, Any]:
 
 
 def effect_data(effect: Effect) -> dict[str, Any]:
-    """An effect as data: what is done, and to what."""
+    """An effect as data: the action, and its object."""
     what = {"do": type(effect).__name__.lower()}
     if isinstance(effect, CreateLinks | DeleteLinks):
         return {"do": "create-links" if isinstance(effect, CreateLinks) else "delete-links", "job": effect.job}
@@ -134,7 +134,7 @@ def place_words(assignment: Assignment) -> str:
 
 
 def life(peer: str, past: Iterable[Decided]) -> Iterator[Moment]:
-    """Everything that a peer did and that happened to it."""
+    """Yield everything that a peer did and that happened to it."""
     path = peer_state(peer)
     for decided in past:
         if peer not in concerned_peers(decided):
@@ -155,7 +155,7 @@ def _state(note: Note | None) -> str:
 
 
 def _turn(peer: str, decided: Decided, change: Change) -> list[str]:
-    """What became of it: how it left what it had, and what it has now."""
+    """Say what happened to the peer: why it left its task, and which task it has now."""
     before = change.was if isinstance(change.was, PeerNote) else None
     after = change.now if isinstance(change.now, PeerNote) else None
     words = []
@@ -212,7 +212,7 @@ def _at_work(peer: str, decided: Decided, note: PeerNote) -> str:
 
 
 def _release(peer: str, decided: Decided, had: Assignment) -> str:
-    """Why a peer is free of what it had."""
+    """Say why a peer no longer has its task."""
     event = decided.event
     if getattr(event, "peer", None) == peer and isinstance(event, Declined | TaskFailed):
         return ("cannot run it: " if isinstance(event, Declined) else "gives it up: ") + failure_words(event.error)
@@ -225,7 +225,7 @@ def _release(peer: str, decided: Decided, had: Assignment) -> str:
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """What became of an evicted peer, and of its task."""
+    """What happened to an evicted peer and to its task."""
 
     peer: str
     state: str
@@ -235,7 +235,7 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 def eviction(decided: Decided) -> Eviction:
-    """What the event that took a peer out has done."""
+    """Say what the event that removed a peer has done."""
     event = decided.event
     peer = str(getattr(event, "peer", ""))
     state = _state(decided.peer_note(peer))
@@ -261,7 +261,7 @@ def eviction(decided: Decided) -> Eviction:
 
 
 def timeline_line(item: TimelineEvent, *, ended: bool) -> str:
-    """A timeline event and how it went on, in one line. ``ended``: whether the job has ended by now."""
+    """Say in one line what happened and how the job continued. ``ended``: whether the job has ended by now."""
     if item.kind == "coordinator":
         return f"coordinator {item.leader} took over"
     words = [f"peer {item.peer} {_mishap(item)}"]

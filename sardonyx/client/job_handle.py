@@ -54,7 +54,7 @@ class JobHandle:
         return self._view_of(self._sought(self._note()), live=live)
 
     def lag(self) -> list[LinkLag]:
-        """Ask Kafka what is unread on each link that a task reads, and for how long. The order is that of the tasks.
+        """Ask Kafka what is unread on each link that a task reads, and for how long. Links are in task order.
 
         A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it knows nothing.
 
@@ -71,9 +71,7 @@ class JobHandle:
         except SetupError as raised:
             error = raised
         after = self._sought(self._note())
-        if _link_state(after) != _link_state(
-            before
-        ):  # links take their positions with them: an ending job may show any
+        if _link_state(after) != _link_state(before):  # positions go with the links: an ending job may show any
             return link_lags(self._zk, self._client.settings, self.id, self.spec(), after)
         if error is not None:
             raise error

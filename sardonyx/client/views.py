@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coordinator.core.state import State
 
 ViewStatus = JobStatus | Literal["submitted"]
-"""A job's status; ``submitted`` until a coordinator has taken it in."""
+"""A job's status. It is ``submitted`` until a coordinator has taken the job in."""
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +40,11 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     records: int | None = None
     """None: not known."""
     unit: Literal["records", "splits"] = "records"
-    """What is counted: of an input that is no topic its splits, the pieces that it is read in."""
+    """What ``records`` counts. An input that is not a topic counts its splits, the pieces that peers read."""
     precision: Precision = "unknown"
     """How well ``records`` is known; ``at-most``: there may be fewer."""
     seconds: float | None = None
-    """How long the oldest of it has waited since it was written; 0 if nothing is unread, None: not known."""
+    """How long ago its oldest record was written; 0 if nothing is unread, None: not known."""
 
 
 class LinkLag(Lag, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ ShownState = TaskState | Literal["stopped"]
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a job. Row counts are exact for what is committed; None where they cannot be known now."""
+    """One task of a job. Row counts are exact for committed rows; None if we cannot know them now."""
 
     name: str
     type: TaskType
@@ -72,18 +72,18 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int | None = None
     rows_out: int | None = None
     skipped: int | None = None
-    """Rows left out because its function raised on them."""
+    """Rows that the task left out because its function raised on them."""
     dead: int | None = None
-    """Rows left out likewise, and kept as dead letters."""
+    """Rows that the task left out for the same reason, and kept as dead letters."""
     failures: int = 0
-    """How often it failed and was begun again."""
+    """How often it failed and began again."""
     bound: bool = False
     """It has no peers of its own: a topic that is bound in place, or a task in the micro-batches of the one before it."""
     lag: Lag | None = None
-    """What is unread on its input, if that was asked for."""
+    """What is unread on its input, if the caller asked for it."""
     positions: dict[str, list[int]] = {}
-    """By Kafka topic that it reads as an input, the next offset to read in each partition. Of an ended job as the coordinator
-    has kept them; of one that runs only if they were asked for."""
+    """By Kafka topic that it reads as an input, the next offset to read in each partition. For an ended job
+    the coordinator has kept them. For a running job they are here only if the caller asked for them."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,14 +93,14 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: ViewStatus
     tasks: list[TaskView]
-    """In topological order."""
+    """The tasks in topological order."""
     error: Failure | None = None
     waits_for: int = 0
-    """How many more virtual peers it needs before it can go on."""
+    """How many more virtual peers it needs before it can continue."""
     submitted_at: float | None = None
     ended_at: float | None = None
     letters: int = 0
-    """Dead letters that were neither redone nor dropped; known once the job has ended and its topics are gone."""
+    """Dead letters that no user has redone or dropped. Known after the job has ended and its topics are gone."""
 
     @property
     def ended(self) -> bool:
@@ -126,7 +126,7 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     daemon: str = ""
     since: float | None = None
-    """When it came into its state, seconds since 1970; None where that is not known."""
+    """When it entered its state, seconds since 1970; None if that is not known."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,15 +134,15 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int
     at: float | None
-    """When that event was taken in, seconds since 1970."""
+    """When the coordinator took that event in, seconds since 1970."""
     deployment: str
     peers: list[PeerView]
     jobs: list[JobView]
-    """The latest first. Rows only of tasks whose counts are final."""
+    """The latest first. Only tasks with final counts show rows."""
 
 
 class Outside(msgspec.Struct, frozen=True):
-    """Something that keeps a job from going on, and of which the coordinator's log knows nothing."""
+    """Something that keeps a job from continuing, and that the coordinator's log does not know."""
 
     code: Literal["not-led", "backlog", "submitted", "kafka-away"]
     text: str
@@ -160,18 +160,18 @@ class Why(msgspec.Struct, frozen=True):
     explanation: Explanation
     """What follows from the log."""
     outside: list[Outside] = []
-    """What does not, and weighs more."""
+    """What does not follow from the log. It matters more."""
 
     @property
     def in_short(self) -> str | None:
-        """The weightiest thing that keeps the job from going on, in one line; None if nothing does."""
+        """The main thing that keeps the job from continuing, in one line; None if nothing does."""
         if self.outside:
             return self.outside[0].text
         return next((reason.text for reason in self.explanation.reasons if reason.code in HOLDING), None)
 
 
 def cluster_view(state: State, at: float | None = None) -> ClusterView:
-    """The deployment as it is in a state of the coordinator."""
+    """Show the deployment as it is in a state of the coordinator."""
     jobs = [
         job_view(
             name,
@@ -259,7 +259,10 @@ def with_positions(view: JobView, found: Mapping[str, dict[str, list[int]]]) -> 
 
 
 def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
-    """Several links of one reader: records add up, the longest wait counts, and it is known as well as the least known."""
+    """Join the lags of several links of one reader.
+
+    Records add up, and the longest wait counts. The least precise link decides the precision.
+    """
     records = [lag.records for lag in lags if lag.records is not None]
     seconds = [lag.seconds for lag in lags if lag.seconds is not None]
     return Lag(
@@ -273,14 +276,14 @@ def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
 def task_notes(
     read_many: Callable[[Iterable[str]], Mapping[str, bytes]], graph: Graph, job: str
 ) -> dict[str, TaskNote]:
-    """The notes of a job's tasks, those that stand; ``read_many`` gives the data of nodes."""
+    """Read those notes of a job's tasks that exist. ``read_many`` returns the data of nodes."""
     paths = {name: node_paths.job_task(job, name) for name in graph.order}
     nodes = read_many(paths.values())
     return {name: msgspec.json.decode(nodes[path], type=TaskNote) for name, path in paths.items() if path in nodes}
 
 
 def is_untouched(note: TaskNote) -> bool:
-    """Whether nothing can have been committed for the task yet: then its rows are zero, without asking Kafka."""
+    """Whether no peer can have committed anything for the task yet. Then its rows are zero, and we need not ask Kafka."""
     return note.state == "pending" and not note.peers and not note.failures
 
 
@@ -307,8 +310,10 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
 
 
 def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
-    """A topic that is itself a link: its rows are those that its neighbours read from it, or wrote to it. Or a fused task: of
-    what happens within a micro-batch only the end is counted.
+    """Show a topic that is itself a link, or a fused task.
+
+    The rows of such a topic are those that its neighbours read from it, or wrote to it. For fused tasks, only the rows
+    at the end of the micro-batch count.
     """
     task = spec.task(name)
     # A job that was refused may have edges that no valid job has: those to tasks without a stage tell nothing.
@@ -364,7 +369,7 @@ def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float |
 
 
 def waiting_for(view: JobView, *, led: bool) -> str | None:
-    """What a job waits for, in words; None if for nothing but its own work.
+    """Say in words what a job waits for; None if it waits only for its own work.
 
     Args:
         view: the job.
