@@ -1,7 +1,7 @@
 """JSON objects, one a record, as rows of a table. Unreadable records are reported by their index. Pure.
 
 The records of a batch are joined by line feeds, and Arrow parses them in one go. This is safe. Each record begins with
-``{`` and ends with ``}``. JSON never allows ``{`` directly after ``}``, and a string cannot hold a line feed. Records
+``{`` and ends with ``}``. In JSON, no ``{`` may follow a ``}``, and no string may hold a line feed. Records
 can therefore never merge. If as many objects come out as went in, each record was exactly one object. A batch that does
 not parse is halved until each bad record is alone. The result for a record therefore never depends on its neighbours.
 """
@@ -26,7 +26,10 @@ from sardonyx.core.text import shorten
 
 _BOM = b"\xef\xbb\xbf"
 _WIDE = pa.decimal256(76, 38)
-"""What a decimal is read as before it is fitted: Arrow's JSON reader refuses 1.50 for a decimal(10,1), which loses nothing."""
+"""The type that a decimal is first read as, before it is fitted to the declared type.
+
+Arrow's JSON reader refuses 1.50 for a decimal(10,1), although nothing would be lost.
+"""
 _MOST_BYTES = 1 << 30
 """Arrow's JSON blocks are counted in 32 bits; larger batches are parsed in halves."""
 _DEEPEST = 64
@@ -42,7 +45,7 @@ def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa
 
     Args:
         values: JSON objects, pretty-printed or not. None (a tombstone) and blank ones count as bad.
-        schema: the declared columns: fields that are missing are null, others are ignored, and the table has exactly these
+        schema: the declared columns. Missing fields are null, other fields are ignored, and the table has exactly these
             types. None: the types are taken from this batch; see :func:`_inferred`.
     """
     if schema is not None and (joined := _joined(values)) is not None:
@@ -66,7 +69,7 @@ def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa
 
 
 def _joined(values: Sequence[bytes | None]) -> bytes | None:
-    """All records joined by line feeds, if each of them is plainly one line from ``{`` to ``}``; what nearly all batches are."""
+    """Join all records by line feeds, if each is plainly one line from ``{`` to ``}``. Nearly all batches are."""
     try:
         joined = b"\n".join(values)  # type: ignore[arg-type]
     except TypeError:  # a tombstone
@@ -145,7 +148,7 @@ class _Parser:
         return pa.table(columns, schema=self.schema)
 
     def _reshaped(self, record: bytes) -> bytes:
-        """Maps as lists of entries, which Arrow can parse; numbers keep every digit that they were written with."""
+        """Turn maps into lists of entries, which Arrow can parse. Numbers keep every digit that was written."""
         try:
             found = json.loads(
                 record.decode(), parse_float=orjson.Fragment, parse_int=orjson.Fragment, parse_constant=orjson.Fragment
@@ -351,7 +354,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _by_hand(records: list[bytes]) -> pa.Table:
-    """The slow way for a batch that Arrow cannot infer: one column at a time, texts where kinds differ."""
+    """Convert a batch that Arrow cannot infer: slowly, one column at a time, as texts where kinds differ."""
     if not records:
         return pa.table({})
     rows = [orjson.loads(record) for record in records]

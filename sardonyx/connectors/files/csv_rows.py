@@ -274,7 +274,10 @@ def _open_quote(text: bytes, dialect: Dialect) -> bool:
 
 
 def _lines(text: bytes, *, blank: bytes | None) -> list[int]:
-    """Numbers, from 0, of the lines that hold a record; ``blank`` is what an empty line may consist of (None: any space)."""
+    """Return the numbers, from 0, of the lines that hold a record.
+
+    ``blank`` is what an empty line may consist of (None: any white space).
+    """
     found = text.split(b"\n")
     return [number for number, line in enumerate(found) if line.strip(blank)]
 

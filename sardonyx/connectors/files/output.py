@@ -229,7 +229,7 @@ class FilesOutput:
                 return True
         except (OSError, msgspec.DecodeError):
             pass  # none, or one that Spark wrote
-        # With overwrite, step 2 comes before 3: where files of ours are no longer staged, a _SUCCESS of another job is later.
+        # With overwrite, step 2 comes before 3. If our files are no longer staged, a _SUCCESS of another job is later.
         staged = any((self._staging / entry.staged).exists() for entry in entries)
         return self._overwrite and bool(entries) and not staged and path.exists()
 
