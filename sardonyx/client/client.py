@@ -215,7 +215,7 @@ class Client:
             The coordinator's decision about the peer and its task.
 
         Raises:
-            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: someone has evicted it already.
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-REVOKED``: it was evicted already.
             Interrupted: ``SX-PEER-EVICT-PENDING``: no coordinator has processed it within that time.
         """
         from coordinator.history import reader

@@ -56,7 +56,7 @@ class JobHandle:
     def lag(self) -> list[LinkLag]:
         """Ask Kafka what is unread on each link that a task reads, and for how long. Links are in task order.
 
-        A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it knows nothing.
+        A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it cannot tell.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.

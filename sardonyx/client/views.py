@@ -78,7 +78,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """How often it failed and began again."""
     bound: bool = False
-    """It has no peers of its own: a topic that is bound in place, or a task in the micro-batches of the one before it."""
+    """It has no peers of its own: it is a topic bound in place, or runs in the micro-batches of the task before it."""
     lag: Lag | None = None
     """What is unread on its input, if the caller asked for it."""
     positions: dict[str, list[int]] = {}
@@ -283,7 +283,7 @@ def task_notes(
 
 
 def is_untouched(note: TaskNote) -> bool:
-    """Whether no peer can have committed anything for the task yet. Then its rows are zero, and we need not ask Kafka."""
+    """Whether no peer can have committed anything for the task yet. Then its rows are zero, without asking Kafka."""
     return note.state == "pending" and not note.peers and not note.failures
 
 
@@ -312,8 +312,8 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
 def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
     """Show a topic that is itself a link, or a fused task.
 
-    The rows of such a topic are those that its neighbours read from it, or wrote to it. For fused tasks, only the rows
-    at the end of the micro-batch count.
+    The rows of such a topic are those that its neighbours read from it, or wrote to it. Of fused tasks, we count only
+    what leaves the micro-batch.
     """
     task = spec.task(name)
     # A job that was refused may have edges that no valid job has: those to tasks without a stage tell nothing.
