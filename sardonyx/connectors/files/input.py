@@ -108,8 +108,8 @@ class FilesInput:
         """List everything there is to read, in pieces and in a fixed order: by file, then by place.
 
         Raises:
-            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``; ``SX-INPUT-SCHEMA``, a file
-                lacks a column, or without a schema two files have different ones.
+            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``; ``SX-INPUT-SCHEMA`` if a
+                file lacks a column, or if without a schema two files have different columns.
         """
         columns: tuple[str, Any] | None = None
         for path in files_of(self._paths):
