@@ -289,6 +289,7 @@ def test_a_mistyped_input_topic_gets_the_nearest_one(make: Callable[..., Task]):
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     meant = f"{task.topic}s"
     client.create_topics([NewTopic(meant, num_partitions=1, replication_factor=1)])[meant].result()
+    until(lambda: meant in admin.topics(task.settings), what="the new topic to be listed")
     with pytest.raises(InputError) as caught:
         task.create()
     assert caught.value.message == f"the input topic {task.topic!r} does not exist; did you mean {meant!r}?"
