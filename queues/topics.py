@@ -114,13 +114,17 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
             places.append(TopicPartition(topic, partition, max(low, high - count - 1)))
         consumer.assign(places)
         texts: list[str] = []
+        ended = 0
         deadline = time.monotonic() + PEEK
-        while len(texts) < count and time.monotonic() < deadline:
-            message = consumer.poll(min(0.5, PEEK))
-            if message is not None and message.error() is None:
+        # A partition says when it is read to its end, also where all that it holds was aborted.
+        while len(texts) < count and ended < len(places) and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if message.error() is None:
                 texts.append((message.value() or b"").decode("utf-8", "replace"))
-            elif message is None and texts:
-                break  # nothing more comes at once; a few are enough
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended += 1
         return texts
     except KafkaException as error:
         raise _refused(settings, f"give records of topic {topic}", error) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from queues import topics
 from sardonyx.runtime.settings import Settings
 from tests.services.conftest import Sardonyx
@@ -22,3 +24,14 @@ def test_topics_are_created_listed_and_looked_into(sardonyx: Sardonyx, settings:
     missing = sardonyx("topic", "peek", name[:-1], code=1).stderr
     assert "SX-KAFKA-TOPIC-MISSING" in missing
     assert f"did you mean '{name}'?" in missing
+
+
+def test_a_topic_is_peeked_into_until_its_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that holds fewer records than asked for is read to its end, and no longer: an empty one is answered at once."""
+    name = f"{settings.deployment}-few"
+    topics.create(settings, name, 2)
+    # The test's own time limit is shorter: a peek that waits for this deadline fails.
+    monkeypatch.setattr(topics, "PEEK", 3600.0)
+    assert topics.peek(settings, name, 5) == []
+    topics.write(settings, name, (b"%d" % n for n in range(3)), 2)
+    assert sorted(topics.peek(settings, name, 5)) == ["0", "1", "2"]
