@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 import structlog
 
 from queues import admin
 from queues.dead_letters import left_by
+from sardonyx.core.graph import Graph
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -31,6 +32,26 @@ def read(settings: Settings, topic: str, start: int = 0, end: int | None = None)
     """
     last = stable_end(settings, topic) if end is None else end
     return admin.read_messages(settings, topic, start, last)
+
+
+def letters_left(settings: Settings, graph: Graph, known: Container[str]) -> dict[str, int]:
+    """Count the dead letters of an ended job's tasks.
+
+    Args:
+        settings: connection to Kafka.
+        graph: the job's graph.
+        known: tasks to leave out, since their final counts are known.
+
+    Returns:
+        The number of committed letters by task; only tasks that have any.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    topics = {link.source: link.topic for link in graph.links if link.kind == "dead" and link.source not in known}
+    exist = admin.topics(settings) if topics else {}
+    found = {task: sum(1 for _ in read(settings, topic)) for task, topic in topics.items() if topic in exist}
+    return {task: letters for task, letters in found.items() if letters}
 
 
 def forget(settings: Settings, jobs: Collection[str]) -> None:

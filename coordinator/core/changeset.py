@@ -207,6 +207,7 @@ class ChangeSet:
         for task_name in job.tasks:
             if job.tasks[task_name].counts is None and task_name in last.counts:
                 self._task(name, task_name).counts = last.counts[task_name]
+            job.tasks[task_name].letters = last.letters.get(task_name, job.tasks[task_name].letters)
         if last.positions and job.facts is not None:
             graph = graph_of(job.spec, self.state.deployment, name)
             for stage in graph.stages:

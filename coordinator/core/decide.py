@@ -271,7 +271,7 @@ def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
 def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
     job = changes.state.jobs.get(event.job)
     if job is not None and job.ended and not job.refused and job.links != "gone":
-        changes.links_gone(event.job, LastCommits(event.counts, event.positions))
+        changes.links_gone(event.job, LastCommits(event.counts, event.positions, event.letters))
 
 
 def _killed(changes: ChangeSet, event: JobKilled) -> None:

@@ -81,6 +81,8 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The task failed, and is not offered until its back-off is over."""
     claimed: int = 0
     """Dead letters of this task that users have redone or dropped."""
+    letters: int = 0
+    """Dead letters on its topic, counted when the job's links were deleted; only if the final counts are not known."""
     positions: dict[str, list[int]] = {}
     """As in :class:`sardonyx.core.events.TaskNote`. Never changed in place."""
 
@@ -149,8 +151,11 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         return self.purgeable and not self.letters
 
     def unclaimed_letters(self) -> int:
-        """Dead letters that were neither redone nor dropped, by the tasks' final counts."""
-        return sum(max(task.counts.dead - task.claimed, 0) for task in self.tasks.values() if task.counts is not None)
+        """Dead letters that were neither redone nor dropped, by the tasks' final counts, or else by what their topics hold."""
+        return sum(
+            max((task.letters if task.counts is None else task.counts.dead) - task.claimed, 0)
+            for task in self.tasks.values()
+        )
 
 
 class Plan:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from queues.admin import create_links, delete_links, last_commits, read_all
-from queues.dead_letter_topics import forget
+from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
 from sardonyx.connectors.files.output import FilesOutput
@@ -37,9 +38,13 @@ class KafkaLinks:
         graph = graph_of(spec, self._settings.deployment, job)
         # A later reading of a task's group replaces an earlier one. The next attempt may find some groups gone already.
         before, found = self._read.get(job, LastCommits()), last_commits(self._settings, graph, job)
-        self._read[job] = LastCommits(before.counts | found.counts, before.positions | found.positions)
+        merged = LastCommits(before.counts | found.counts, before.positions | found.positions)
+        self._read[job] = merged
         delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
-        return self._read.pop(job)
+        # Another leadership of this process may delete the same links in another thread, and may have removed the entry.
+        self._read.pop(job, None)
+        # A group that an earlier coordinator deleted, and whose counts no log entry holds, had read records; their letters stay.
+        return msgspec.structs.replace(merged, letters=letters_left(self._settings, graph, merged.counts))
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)

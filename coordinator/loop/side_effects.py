@@ -140,12 +140,12 @@ class LinksWorker:
 
 def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
     """The event; without the positions if an entry of the log cannot hold them, since the topics are gone already."""
-    event = LinksDeleted(job=job, counts=last.counts, positions=last.positions)
+    event = LinksDeleted(job=job, counts=last.counts, positions=last.positions, letters=last.letters)
     size = len(encode_event(event))
     if size <= ENTRY_LIMIT:
         return event
     log.warning("positions_not_kept", job=job, size=size, limit=ENTRY_LIMIT, positions=last.positions)
-    return LinksDeleted(job=job, counts=last.counts)
+    return LinksDeleted(job=job, counts=last.counts, letters=last.letters)
 
 
 def _fitting(event: LinksCreated) -> AnyEvent:

@@ -51,6 +51,8 @@ class LastCommits(msgspec.Struct, frozen=True):
     """By task."""
     positions: dict[str, dict[str, list[int | None]]] = {}
     """By task, by topic of the user's that it reads, the next offset to read in each partition; None: nothing was committed."""
+    letters: dict[str, int] = {}
+    """Dead letters on the topic of each task whose group was gone before its counts could be read; only tasks that have any."""
 
 
 class Event(
@@ -104,13 +106,14 @@ class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
 
 
 class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
-    """The job's topics, groups and sentinels are gone. ``counts`` and ``positions`` are those of :class:`LastCommits`. A task is
-    missing there if its group was gone before anybody could read it.
+    """The job's topics, groups and sentinels are gone. The fields are those of :class:`LastCommits`. ``counts`` and ``positions``
+    lack a task whose group was gone before a coordinator could read it.
     """
 
     job: str
     counts: dict[str, Counts] = {}
     positions: dict[str, dict[str, list[int | None]]] = {}
+    letters: dict[str, int] = {}
 
 
 class Acked(Event, frozen=True, kw_only=True, tag="ack"):

@@ -235,10 +235,15 @@ class History:
             self.pulses.discard(effect.peer)
             return PeerDied(at=now, peer=effect.peer)
         if isinstance(effect, DeleteLinks):
+            dead = sum(effect.job.encode()) % 3
+            known = (
+                self.rng.random() < 0.7
+            )  # otherwise an earlier coordinator deleted the groups, and its event was lost
             return LinksDeleted(
                 at=now,
                 job=effect.job,
-                counts={"t0": Counts(rows_in=5, dead=sum(effect.job.encode()) % 3)},
+                counts={"t0": Counts(rows_in=5, dead=dead)} if known else {},
+                letters={} if known or not dead else {"t0": dead},
                 positions=self._positions(effect.job),
             )
         if fails:

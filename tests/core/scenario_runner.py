@@ -271,6 +271,10 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, j, t, d: [LinksDeleted(at=w.now, job=j, counts={t: Counts(dead=int(d))})],
     ),
     (
+        rf"the links of {_J} are gone, its groups were gone before, (\w+) holds (\d+) dead letters?",
+        lambda w, j, t, d: [LinksDeleted(at=w.now, job=j, letters={t: int(d)})],
+    ),
+    (
         rf"(\d+) dead letters? of {_J}.s (\w+) (?:is|are) claimed",
         lambda w, k, j, t: [LettersClaimed(at=w.now, job=j, task=t, letters=int(k))],
     ),

@@ -30,6 +30,7 @@ NEW_TASK: Json = {
     "backing_off": False,
     "counts": None,
     "claimed": 0,
+    "letters": 0,
     "positions": {},
 }
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
@@ -147,6 +148,9 @@ class Twin:
         for name, counts in event.get("counts", {}).items():
             if name in job["tasks"] and job["tasks"][name]["counts"] is None:
                 job["tasks"][name]["counts"] = counts
+        for name, letters in event.get("letters", {}).items():
+            if name in job["tasks"]:
+                job["tasks"][name]["letters"] = letters
         for name, topics in event.get("positions", {}).items():
             if name in job["stages"] and job["facts"] is not None and not job["tasks"][name]["positions"]:
                 job["tasks"][name]["positions"] = positions_in(job, name, topics)
@@ -419,9 +423,14 @@ def ended(job: Json) -> bool:
 
 
 def letters_left(job: Json) -> int:
-    """Dead letters that no user has redone or dropped; nobody counts them before the job's topics are gone."""
-    counted = [task for task in job["tasks"].values() if task["counts"] is not None and job["links"] == "gone"]
-    return sum(max(task["counts"].get("dead", 0) - task["claimed"], 0) for task in counted)
+    """Dead letters that no user has redone or dropped; they are counted when the job's topics are gone."""
+    if job["links"] != "gone":
+        return 0
+    dead = {
+        name: task["letters"] if task["counts"] is None else task["counts"].get("dead", 0)
+        for name, task in job["tasks"].items()
+    }
+    return sum(max(dead[name] - task["claimed"], 0) for name, task in job["tasks"].items())
 
 
 # What follows from a job's spec

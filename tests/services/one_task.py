@@ -16,7 +16,7 @@ from queues.transaction import TransactionalWriter
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.positions import Partition, Position, add
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, OnError, TaskSpec
 from sardonyx.runtime.settings import Settings
 from sentinel import rules
 from tests.waiting import until
@@ -28,7 +28,7 @@ PARTITIONS = 3
 class Task:
     """One task with a link on each side, its readers and writers, closed at the end."""
 
-    def __init__(self, settings: Settings, link_input: dict | None = None) -> None:
+    def __init__(self, settings: Settings, link_input: dict | None = None, *, letters: bool = False) -> None:
         options = {"topic": f"{settings.deployment}-in", **(link_input or {})}
         source = (
             TaskSpec(name="a", type="input", connector="kafka", options=options)
@@ -40,7 +40,9 @@ class Task:
             workflow=[("a", "b"), ("b", "c")],
             catalog=[
                 source,
-                TaskSpec(name="b", type="function", fn="m:f"),
+                TaskSpec(
+                    name="b", type="function", fn="m:f", on_error=OnError(then="dead_letter" if letters else "fail")
+                ),
                 TaskSpec(name="c", type="output", connector="blackhole"),
             ],
             partitions=PARTITIONS,
