@@ -83,7 +83,7 @@ def load() -> float:
 
 @contextlib.contextmanager
 def zookeeper() -> Iterator[Settings]:
-    """Settings with the configured ZooKeeper, or with one that runs meanwhile; a deployment that nobody else uses."""
+    """Settings with the configured ZooKeeper, or with one that runs meanwhile; a deployment of this run only."""
     settings = load_settings()
     if settings.zookeeper.hosts:
         yield fresh(settings)
@@ -349,7 +349,7 @@ def decided(zk: ZooKeeperSession) -> float:
     began = time.perf_counter()
     zk.create(node_paths.pulse(peer), msgspec.json.encode(PulseNote("d", "bench", 1)), ephemeral=True)
     if not there.wait(60):
-        raise RuntimeError("nobody decided within a minute")
+        raise RuntimeError("no coordinator decided within a minute")
     return time.perf_counter() - began
 
 

@@ -5,7 +5,7 @@ nowhere, so no Spark and no Kafka: a peer finds its input exhausted when it is l
 a script this is one of those processes: ``coordinator`` or ``daemon``.
 
 The story: all peers are born; one job with four wide tasks is handed in, all peers work on it and are let go when all do;
-five such jobs at once; a last one, in the midst of which every daemon is told to end.
+five such jobs at once; a last one, during which every daemon gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Stage:
     """The processes, and what is seen of them from outside.
 
     Args:
-        settings: of a deployment that nobody else uses.
+        settings: of a deployment that only this run uses.
         daemons, each: how many, and the virtual peers of each.
         folder: for their logs.
     """

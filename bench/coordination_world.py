@@ -104,7 +104,7 @@ class Links:
 
 
 class Crowd:
-    """What so many virtual peers and their users do, given the state that they are told. Pure; from a seed."""
+    """What so many virtual peers and their users do, given the state of which they hear. Pure; from a seed."""
 
     def __init__(self, peers: int, rng: random.Random) -> None:
         self.peers = peers
@@ -385,7 +385,7 @@ def _sweep(zk: ZooKeeperSession, path: str) -> None:
 
 @contextmanager
 def leadership(settings: Settings) -> Iterator[Leadership]:
-    """A won election, with nobody who drives it."""
+    """A won election, without a process that drives it."""
     zk = ZooKeeperSession.connect(settings)
     try:
         candidate = Candidate(zk, Event())

@@ -102,7 +102,7 @@ def rate(found: Daemons, source: str, function: str, peers: int) -> float:
     """Records a second that a job commits while all peers work on it; then it is ended."""
     job = Job("bench-scaling")
     read = job.input("read", kafka(source, schema=SCHEMA, start="earliest"))
-    task = f"work-{uuid.uuid4().hex[:6]}"  # its lines are told from those of the job before
+    task = f"work-{uuid.uuid4().hex[:6]}"  # its lines differ from those of the job before
     work = job.task(task, FUNCTIONS[function], after=read, batch_size=BATCH)
     job.output("write", kafka(f"{source}-{task}", partitions=PARTITIONS), after=work)
     handle = found.client.submit(load_job(job))

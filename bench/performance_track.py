@@ -195,7 +195,7 @@ class Track:
         }
 
     def _written(self, topic: str) -> int:
-        """Records of a topic that no transaction wrote; none, while nobody leads one that was just made."""
+        """Records of a topic that no transaction wrote; none while a new topic has no leader yet."""
         consumer = Consumer({**self.settings.kafka.client(), "group.id": f"{topic}-count"})
         try:
             return sum(

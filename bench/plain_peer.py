@@ -25,7 +25,7 @@ from sardonyx.runtime.settings import Settings
 
 
 class PlainReader(Reader):
-    """Who commits is the consumer itself, instead of a producer that is told who the consumer is."""
+    """The consumer itself commits, instead of a producer that knows the consumer."""
 
     def group_metadata(self) -> Any:
         super().group_metadata()  # raises if the group does not know us

@@ -4,7 +4,7 @@ Fills a topic with JSON records of the generator (about 110 bytes each), runs on
 output whole and compares it by id: nothing may be missing, nothing may stand there twice. The last line is JSON.
 
 Uses the ZooKeeper and Kafka that are configured (environment, ``sardonyx.toml``), or else starts its own; the coordinator and the
-peer daemon are always its own, in a deployment that nobody else uses.
+peer daemon are always its own, in a deployment that only this run uses.
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ class Coordinator:
                 if self._runtime.now() - said > REMIND:
                     said = self._runtime.now()
                     hosts = self._settings.zookeeper.hosts
-                    log.warning("waiting_for_zookeeper", zookeeper=hosts, since=since.isoformat(timespec="seconds"))
+                    waits = since.isoformat(timespec="seconds")
+                    log.warning("waiting_for_zookeeper", zookeeper=hosts, since=waits, error=error.message)
         return None
 
 

@@ -31,7 +31,7 @@ class InputSplitter:
         self._session = session
 
     def split_if_due(self) -> None:
-        """Write the splits if nobody has, and if it is for this peer to do so.
+        """Write the splits if no peer has, and if this peer is the one to write them.
 
         Raises:
             InputError: ``SX-INPUT-POSITIONS-LOST``; whatever the connector raises.

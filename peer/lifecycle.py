@@ -122,7 +122,7 @@ class Hooks:
         return FunctionError(
             "SX-FN-LIFECYCLE",
             f"{hook} of lifecycle {self._name} raised {shorten(said, MESSAGE_LIMIT)}",
-            fix="mend it; what it makes once for a peer and task must be there before the first batch",
+            fix="correct it; what it creates once for a peer and task must exist before the first batch",
             traceback=shown_traceback(error),
             where=self._where,
         )

@@ -47,7 +47,7 @@ class PositionedSink:
                 raise OutputError(
                     "SX-OUTPUT-POSITIONS-LOST",
                     f"the output has lost its position in {partition.topic}[{partition.number}]",
-                    cause="Kafka knows one, and none is committed there before it is in the output: somebody removed it",
+                    cause="Kafka knows one, and none is committed there before it is in the output: it was removed there",
                     fix="leave the table of positions alone while a job runs; submit the job again, on an output without "
                     "what this one has written",
                     where={"topic": partition.topic, "partition": partition.number},

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Provenance:
-    """Where the rows of a batch came from. What it costs is next to nothing until somebody asks."""
+    """Where the rows of a batch came from. It costs next to nothing until it is read."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, Sequence[Any], Sequence[int] | None]] = []

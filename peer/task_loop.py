@@ -194,7 +194,7 @@ class TaskLoop:
                 self._fail(error, fatal=False)
 
     def _fail(self, error: Exception, *, fatal: bool) -> None:
-        """Report to the coordinator that the task failed. ``fatal``: its job fails of it, and nobody tries again."""
+        """Report to the coordinator that the task failed. ``fatal``: the job fails at once, without another attempt."""
         if self._handle.revoked:
             log.debug("late_failure_ignored", error=str(error))
             return

@@ -160,22 +160,23 @@ class VirtualPeer:
         try:
             if self._machine.state == "registering":
                 self._register()
-            if self._leave_asked:
-                self._goodbye()
+            if self._machine.state != "revoked":
+                if self._leave_asked:
+                    self._goodbye()
+                    return
+                self._look()
+            if self._machine.state == "revoked":
+                self._withdraw()
                 return
-            self._look()
         except ZooKeeperAway as away:
             if self._leave_asked:
                 self._machine.fire("stop")
                 return
             log.warning("zookeeper_unreachable", error=away.message)
-        if self._machine.state == "revoked":
-            self._withdraw()
-        else:
-            self._wake.wait(_LOOK_ANYWAY)
+        self._wake.wait(_LOOK_ANYWAY)
 
     def _register(self) -> None:
-        """Create the pulse, under the next id if somebody has this one."""
+        """Create the pulse, under the next id if this one is taken."""
         while not self._zk.create(node_paths.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True):
             log.warning("peer_id_taken")
             self._next_identity()

@@ -100,10 +100,10 @@ def kafka_brokers(client: Mapping[str, Any], *, timeout: float, logger: logging.
     Args:
         client: librdkafka settings.
         timeout: seconds.
-        logger: gets what librdkafka says meanwhile; nobody does if not given.
+        logger: gets what librdkafka logs meanwhile; without one it is discarded.
 
     Raises:
-        KafkaException: when nobody answers in time, or a setting is one that librdkafka does not take.
+        KafkaException: no broker answers in time, or librdkafka refuses a setting.
     """
     admin = AdminClient(dict(client), logger=logger or Collected(_DECORATION).logger)
     try:

@@ -42,7 +42,7 @@ LARGEST = 950_000
 NO_VALUE = Failure(
     "SX-LETTER-LARGE",
     "the record of this dead letter was too large to be kept in it, and cannot be redone from there",
-    fix="read it where it came from: topic, partition and offset are told",
+    fix="read it where it came from: the letter names topic, partition and offset",
 )
 """The failure of a dead letter of kind ``large`` that is redone."""
 

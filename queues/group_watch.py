@@ -1,4 +1,4 @@
-"""Whether a reader's group does its part: it lets the reader in, and gives every partition to somebody."""
+"""Watches a reader's group: it must let the reader in, and assign every partition to a member."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class GroupWatch:
         self._audit = self._audit or self._begin_audit()
 
     def check_assignment(self) -> None:
-        """Raises ReaderLost if nobody holds some partitions: the group gives them to somebody when we join anew."""
+        """Raises ReaderLost if some partitions have no holder: the group assigns them when this reader joins again."""
         missing = self._audit and self._audit.missing()
         if missing:
-            raise ReaderLost(f"nobody holds {', '.join(f'{p.topic}[{p.number}]' for p in sorted(missing))}")
+            raise ReaderLost(f"no member holds {', '.join(f'{p.topic}[{p.number}]' for p in sorted(missing))}")
 
     def check_membership(self, *, inside: bool) -> None:
         """Raises NotLetIn if the reader has been outside of its group for too long.

@@ -2,7 +2,7 @@
 
 The member belongs to the slot, not to the peer. The next holder of a slot gets the partitions of the one before at once, and
 fences it. The other members keep theirs and notice nothing. A holder that leaves in order says so (:func:`leave`), which the
-client of a static member does not do by itself. The member of a holder that died goes in one of two ways. If nobody takes the
+client of a static member does not do by itself. The member of a holder that died goes in one of two ways. If no peer takes the
 slot, the coordinator removes it (:func:`remove_static_member`); otherwise the broker does after ``peer.session_timeout``.
 """
 

@@ -47,7 +47,7 @@ def _check_job(state: State, name: str, job: Job) -> None:
     _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be deleted", job=name)
     _rule(job.purge or not job.purge_letters, "only a job that waits to be deleted gives up its letters", job=name)
     letters = job.unclaimed_letters() if job.links == "gone" else 0
-    _rule(job.letters == letters, "a job's dead letters are those of its tasks that nobody claimed", job=name)
+    _rule(job.letters == letters, "a job's dead letters are those of its tasks that no user claimed", job=name)
     _rule(job.links != "made" or job.status != "planning", "a job whose links exist is not being planned", job=name)
     if job.status == "completed":
         complete = all(task.state == "complete" for task in job.tasks.values())

@@ -211,7 +211,7 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
         if call.verbose:
             call.error_console.print_exception()
         return report.exit_code(error)
-    except BrokenPipeError:  # nobody reads our output any more (`| head`)
+    except BrokenPipeError:  # the reader of our output has gone (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

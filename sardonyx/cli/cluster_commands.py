@@ -56,7 +56,7 @@ def coordinator(call: Call) -> int:
     from coordinator.daemon import main
     from queues.connectivity import check_reachable
 
-    check_reachable(call.settings)  # a wrong address is told at once; one that goes away later is waited for
+    check_reachable(call.settings)  # a wrong address is an error at once; a service that goes away later is waited for
     return main(call.settings)
 
 

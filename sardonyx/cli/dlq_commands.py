@@ -114,12 +114,12 @@ def redo(
     from sardonyx.client.dead_letters import DeadLetters
     from sardonyx.job.load import load
 
-    mended = None if spec is None else load(spec, places=False)
+    corrected = None if spec is None else load(spec, places=False)
     done: list[dict[str, str]] = []
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
         try:
-            for name, handle in letters.redo_each(job, task, mended):
+            for name, handle in letters.redo_each(job, task, corrected):
                 done.append({"task": name, "id": handle.id})
                 if not call.json:
                     _tell(call, name, handle)

@@ -10,7 +10,7 @@ from pathlib import Path
 def write_lines(out: Path | None, lines: Iterator[bytes]) -> None:
     """Write lines to a file, or to standard output if ``out`` is None.
 
-    The first line is made before the file: what is wrong is told before there is a file. A file of that name is always whole,
+    The first line is made before the file: an error comes before there is a file. A file of that name is always whole,
     since it is written under another name first.
     """
     first = next(lines, b"")

@@ -367,7 +367,7 @@ def _purge(call: Call, handles: list[JobHandle], kept: dict[str, int], *, with_d
                 kept[handle.id] = int(error.where["letters"])
             elif error.code != "SX-JOB-GONE":
                 raise
-            else:  # somebody else purged it meanwhile, which is what was wanted
+            else:  # another command purged it meanwhile, which was the aim
                 asked.append(handle)
     purged = []
     for handle in asked:

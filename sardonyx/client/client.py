@@ -324,7 +324,7 @@ class Client:
                 raise SardonyxError(
                     "SX-JOB-NAME-TAKEN",
                     f"a job named {name} is {status} already: {job}",
-                    cause="a name means one job that has not ended, so that nobody mistakes two of them for each other",
+                    cause="a name means one job that has not ended, so that two of them cannot be confused",
                     fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
                     "or give this one another name",
                     where={"job": job},

@@ -145,7 +145,7 @@ class DeadLetters:
         with closing(self._read(topic, first)) as messages:
             for message in messages:
                 letter, offset = told(message), message.offset()
-                if letter is None:  # written by somebody else
+                if letter is None:  # not written by Sardonyx
                     continue
                 claim = next((claim for claim in claims if claim.start <= offset < claim.end), None)
                 yield Stored(
@@ -159,25 +159,25 @@ class DeadLetters:
                 )
 
     def redo_each(
-        self, job: str, task: str | None = None, mended: LoadedJob | None = None
+        self, job: str, task: str | None = None, corrected: LoadedJob | None = None
     ) -> Iterator[tuple[str, JobHandle]]:
         """Submit a job for each task with letters that were neither redone nor dropped; yields each as soon as it is submitted.
 
         Args:
             job: an id, the beginning of one, or a name.
             task: only for this task.
-            mended: the corrected job; None: as it was.
+            corrected: the job with corrections; None: as it was.
 
         Raises:
             SardonyxError: ``SX-DLQ-TASK``: the job or the corrected one has no such task; then nothing is submitted.
                 ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
         """
         piles = self._waiting(job, task)
-        if mended is not None:
+        if corrected is not None:
             for pile in piles:
-                redo_spec(mended.spec, pile.task, "", "", 0, 0)
+                redo_spec(corrected.spec, pile.task, "", "", 0, 0)
         for pile in piles:
-            handle = self.redo(pile.job, pile.task, mended)
+            handle = self.redo(pile.job, pile.task, corrected)
             if handle is not None:
                 yield pile.task, handle
 
@@ -206,18 +206,18 @@ class DeadLetters:
             left += [by for pile in piles for by in pile.redone_by]
         return found
 
-    def redo(self, job: str, task: str, mended: LoadedJob | None = None) -> JobHandle | None:
+    def redo(self, job: str, task: str, corrected: LoadedJob | None = None) -> JobHandle | None:
         """Submit a job that reads the task's letters that were neither redone nor dropped; None if there are none.
 
         Args:
             job: the job's id.
             task: the task that failed on them.
-            mended: the corrected job; None: as it was.
+            corrected: the job with corrections; None: as it was.
 
         Raises:
             SardonyxError: ``SX-DLQ-TASK``, the (corrected) job has no such task; ``SX-JOB-GONE``.
         """
-        spec = self._client.job(job).spec() if mended is None else mended.spec
+        spec = self._client.job(job).spec() if corrected is None else corrected.spec
         topic = self._topic(job, task)
         redo_id = new_id(f"{spec.name[:40]}-redo")
         while True:
@@ -229,7 +229,7 @@ class DeadLetters:
                 return None
             again = redo_spec(spec, task, redo_id, topic, claims.next, end)
             claim = Claim(redo_id, claims.next, end)
-            self._code(again, mended)
+            self._code(again, corrected)
             claimed = Claims(end, [*claims.claims, claim], claims.letters + count)
             if letter_claims.commit(self._zk, job, task, claimed, version, again):
                 return JobHandle(self._client, redo_id, again)
@@ -282,12 +282,12 @@ class DeadLetters:
             self._topic(self._client.job(job).id, task)
         return [pile for pile in self.piles(job) if pile.waiting and task in (None, pile.task)]
 
-    def _code(self, spec: JobSpec, mended: LoadedJob | None) -> None:
+    def _code(self, spec: JobSpec, corrected: LoadedJob | None) -> None:
         """Write the code again, so that the coordinator does not remove it before the new job names it."""
         if spec.code is None:
             return
         path = node_paths.code(spec.code)
-        code = self._zk.read(path) if mended is None else mended.code
+        code = self._zk.read(path) if corrected is None else corrected.code
         if code is not None:
             self._client.put_code(path, code)
 

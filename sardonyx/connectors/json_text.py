@@ -94,8 +94,8 @@ def _escaped(column: pa.StringArray) -> pa.Array:
     strange = pc.match_substring_regex(column, _STRANGE)
     if not pc.any(strange).as_py():
         return column
-    mended = [orjson.dumps(value).decode()[1:-1] for value in column.filter(strange).to_pylist()]
-    return pc.replace_with_mask(column, pc.fill_null(strange, False), _strings(mended))
+    encoded = [orjson.dumps(value).decode()[1:-1] for value in column.filter(strange).to_pylist()]
+    return pc.replace_with_mask(column, pc.fill_null(strange, False), _strings(encoded))
 
 
 def _quoted(column: pa.Array) -> pa.Array:

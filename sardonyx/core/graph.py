@@ -88,8 +88,8 @@ class Graph(msgspec.Struct, frozen=True):
     order: list[str]
     stages: list[Stage]
     bound: dict[str, list[str]]
-    """Tasks that nobody runs for themselves (their topic is a link in place, or they are fused) -> the stages they mirror: all
-    done, they are done."""
+    """Tasks that no peer runs by themselves (their topic is a link in place, or they are fused) -> the stages whose state they
+    mirror. Such a task is done when all of these stages are done."""
     bounded: bool
     """Whether the job ends by itself."""
 

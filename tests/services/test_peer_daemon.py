@@ -16,6 +16,7 @@ from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.events import PeerNote
 from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.errors import ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
 from tests.sessions import end_session
@@ -84,9 +85,9 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
 ):
     """ZooKeeper away for longer than a call waits, but not for longer than the session: the same peers go on following."""
     with Proxy(zookeeper) as proxy:
-        through = settings.model_copy(
-            update={"zookeeper": settings.zookeeper.model_copy(update={"hosts": proxy.address})}
-        )
+        # The absence lasts until every peer has noticed it, which takes as long as this machine needs. The session must outlive that.
+        lasting = {"hosts": proxy.address, "session_timeout": 100.0}
+        through = settings.model_copy(update={"zookeeper": settings.zookeeper.model_copy(update=lasting)})
         with capture_logs(processors=[merge_contextvars]) as lines:
             daemon = Daemon(through)
             until(
@@ -117,4 +118,31 @@ def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: S
     before = registered(look)
     look.delete(node_paths.pulse(before[0]))
     until(lambda: len(set(pulses(look)) - set(before)) == 1, what="a new pulse")
+    daemon.stop()
+
+
+def test_a_revoked_peer_survives_that_zookeeper_is_away(
+    settings: Settings, look: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+):
+    """A peer whose task was taken away removes its pulse. If ZooKeeper is away just then, it tries again in the same session."""
+    away = threading.Event()
+    delete = ZooKeeperSession.delete
+
+    def once_away(zk: ZooKeeperSession, path: str) -> None:
+        if path == revoked and not away.is_set():
+            away.set()
+            raise ZooKeeperAway("SX-ZOOKEEPER-AWAY", "by the test")
+        delete(zk, path)
+
+    daemon = Daemon(settings)
+    before = registered(look)
+    revoked = node_paths.pulse(before[0])
+    monkeypatch.setattr(ZooKeeperSession, "delete", once_away)
+    look.create(node_paths.peer_state(before[0]), encode_note(PeerNote("revoked", 1)))
+    until(away.is_set, what="the removal that fails")
+    after = until(
+        lambda: before[0] not in (found := pulses(look)) and len(found) == PEERS and found, what="its next id"
+    )
+    assert before[1] in after
+    assert len(daemon.trees) == 1
     daemon.stop()

@@ -1,0 +1,149 @@
+"""Coordinators in processes of their own on a real ZooKeeper: killed, paused, without ZooKeeper, beside another version."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.decide import replay
+from coordinator.core.state import encode_state
+from coordinator.loop import event_log
+from sardonyx.core import node_paths
+from sardonyx.core.events import (
+    Create,
+    Set,
+)
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.session import ZooKeeperSession
+from tests.proxy import Proxy
+from tests.services import coordination
+from tests.services.coordination import (
+    completed,
+    coordinator,
+    hold_together,
+    peers,
+    submit,
+    with_timers,
+)
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    return with_timers(settings)
+
+
+@pytest.fixture
+def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
+    opened = ZooKeeperSession.connect(settings, survive_expiry=True)
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def process(settings: Settings, failpoint: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A coordinator that can be killed; it is the leader when this begins, if nobody else is."""
+    environment = {**os.environ, **settings.environment(), "SARDONYX_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, coordination.__file__]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def test_the_standby_finishes_what_a_killed_leader_began(zk: ZooKeeperSession, settings: Settings) -> None:
+    """SIGKILL in the midst of a snapshot: nothing is lost, nothing is done twice, the job ends. (Other points: the histories.)"""
+    timers = with_timers(settings, snapshot_every=8)
+    with process(timers, "after-snapshot:1:kill") as leader:
+        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
+        with coordinator(timers), peers(timers, "p1", "p2"):
+            submit(zk, "count-1")
+            until(lambda: leader.poll() is not None, what="the leader to die")
+            assert leader.returncode == -signal.SIGKILL
+            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
+            until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
+    hold_together(zk, timers)
+
+
+@pytest.mark.parametrize("failpoint", ["before-append:3", "before-effects:3"])
+def test_a_paused_leader_wakes_up_deposed(zk: ZooKeeperSession, settings: Settings, failpoint: str) -> None:
+    """SIGSTOP for longer than its session lives: another leads meanwhile, and the write it wakes up with is refused."""
+    timers = with_timers(settings)
+    with process(timers, f"{failpoint}:stop") as leader:
+        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
+        with coordinator(timers) as standby, peers(timers, "p1", "p2"):
+            submit(zk, "count-1")
+            assert standby.leading.wait(30)
+            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
+            before = encode_state(replay(event_log.read_log(zk), deployment=timers.deployment))
+            leader.send_signal(signal.SIGCONT)
+            until(lambda: len(zk.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
+            assert leader.poll() is None
+            assert encode_state(replay(event_log.read_log(zk), deployment=timers.deployment)) == before
+            leader.kill()  # before the standby leaves: it would lead then, and die amid a decision
+            leader.wait()
+    hold_together(zk, timers)
+
+
+DAEMON = """
+from coordinator.daemon import main
+from sardonyx.runtime.settings import load_settings
+
+raise SystemExit(main(load_settings()))
+"""
+
+
+def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
+    zk: ZooKeeperSession, quick: Settings, zookeeper: str
+) -> None:
+    """It says what it waits for; SIGTERM ends it with exit code 0, and its place in the election is free at once."""
+    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy:
+        proxy.refuse()
+        settings = load_settings(
+            deployment=quick.deployment,
+            zookeeper={"hosts": proxy.address, "session_timeout": 20},
+            kafka={"bootstrap_servers": "127.0.0.1:9"},
+        )
+        environment = {**os.environ, **settings.environment(), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-u", "-c", DAEMON]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as daemon:
+            try:
+                said = iter(daemon.stdout)
+                start = next(said)
+                assert quick.deployment in start
+                assert proxy.address in start
+                waits = next(line for line in said if "waiting_for_zookeeper" in line)
+                assert proxy.address in waits
+                proxy.accept_again()
+                until(lambda: zk.read(node_paths.EPOCH), what="it to lead")
+                daemon.send_signal(signal.SIGTERM)
+                daemon.stdout.read()
+                assert daemon.wait(20) == 0
+                assert zk.children(node_paths.ELECTION) == []
+            finally:
+                daemon.kill()
+
+
+def test_a_deployment_of_another_version_is_refused(zk: ZooKeeperSession, quick: Settings) -> None:
+    """A coordinator ends with an error that says so; it does not try again and again."""
+    zk.commit(
+        [
+            Create(node_paths.log_bucket(1)),
+            Create(node_paths.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
+            Set(node_paths.CHECKPOINT, b"1"),
+        ]
+    )
+    with pytest.raises(Exception, match="format 99") as caught, coordinator(quick) as running:  # noqa: PT012
+        until(lambda: not zk.children(node_paths.ELECTION) and zk.read(node_paths.EPOCH), what="it to give up")
+        running.stop()
+    assert caught.value.code == "SX-LOG-FORMAT"
