@@ -85,7 +85,7 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
 ):
     """ZooKeeper away for longer than a call waits, but not for longer than the session: the same peers go on following."""
     with Proxy(zookeeper) as proxy:
-        # The absence lasts until every peer has noticed it, which takes as long as this machine needs. The session must outlive that.
+        # The absence lasts until every peer has noticed it, however slow this machine is. The session must outlive that.
         lasting = {"hosts": proxy.address, "session_timeout": 100.0}
         through = settings.model_copy(update={"zookeeper": settings.zookeeper.model_copy(update=lasting)})
         with capture_logs(processors=[merge_contextvars]) as lines:
