@@ -87,6 +87,10 @@ class WideLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
+    def trim_links(self, job: str, spec: JobSpec) -> int:
+        del job, spec
+        return 0
+
     def forget(self, jobs: Collection[str]) -> None:
         pass
 

@@ -55,8 +55,9 @@ _LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
 OUTPUT_PARTITIONS = 4
 """Number of partitions of an output topic that the coordinator creates, unless the job sets it."""
 
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-"""Kafka keeps a link's records as long as the job exists. The link is a queue: readers may read it late, or again."""
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
+"""Kafka keeps a link's records until :mod:`queues.trim` deletes them: readers may read it late. A broker frees a segment as a
+whole, and never the last one, so segments are small."""
 
 
 def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
@@ -99,7 +100,7 @@ def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
     by_group = {stage.group(settings.deployment, job): stage for stage in graph.stages}
     standing = _without_members(settings, set(by_group))
     stages = [stage for group, stage in by_group.items() if group in standing]
-    held = _held(settings, stages, job)
+    held = held_positions(settings, stages, job)
     positions = {stage.name: _of_inputs(stage, held[stage.name]) for stage in stages}
     return LastCommits(
         {name: total(found.values()) for name, found in held.items()},
@@ -126,7 +127,7 @@ def input_positions(
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     stages = [stage for stage in graph.stages if any(link.kind == "input" for link in stage.ingress)]
-    held = _held(settings, stages, job, stable=False)
+    held = held_positions(settings, stages, job, stable=False)
     return {stage.name: next_offsets(stage, facts, _of_inputs(stage, held[stage.name])) for stage in stages}
 
 
@@ -225,10 +226,10 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    return {name: total(found.values()) for name, found in _held(settings, graph.stages, job).items()}
+    return {name: total(found.values()) for name, found in held_positions(settings, graph.stages, job).items()}
 
 
-def _held(
+def held_positions(
     settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
 ) -> dict[str, dict[Partition, Position | None]]:
     """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`."""
@@ -282,7 +283,7 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
         return {}
     began = time.monotonic()
     try:
-        return _offsets_of(admin_client(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        return offsets_of(admin_client(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
         raise failed(settings, began, "tell where topics end", error.args[0]) from error
 
@@ -417,11 +418,11 @@ def _list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> list[int]:
     places = [TopicPartition(topic, number) for number in range(partitions)]
-    found = _offsets_of(admin, settings, places, spec, isolation)
+    found = offsets_of(admin, settings, places, spec, isolation)
     return [found[Partition(topic, number)] for number in range(partitions)]
 
 
-def _offsets_of(
+def offsets_of(
     admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
     began = time.monotonic()

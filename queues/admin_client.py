@@ -52,6 +52,8 @@ def error_of(future: Any) -> KafkaError | None:
     """Why a request failed; None if it did not."""
     try:
         future.result(timeout=CALL)
+    except TimeoutError:
+        return KafkaError(KafkaError._TIMED_OUT)
     except KafkaException as error:
         reason: KafkaError = error.args[0]
         return reason

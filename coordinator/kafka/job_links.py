@@ -12,6 +12,7 @@ from queues.admin import create_links, delete_links, last_commits, read_all
 from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
+from queues.trim import trim_links
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LastCommits, LinkFacts
@@ -45,6 +46,9 @@ class KafkaLinks:
         self._read.pop(job, None)
         # A group that an earlier coordinator deleted, and whose counts no log entry holds, had read records; their letters stay.
         return msgspec.structs.replace(merged, letters=letters_left(self._settings, graph, merged.counts))
+
+    def trim_links(self, job: str, spec: JobSpec) -> int:
+        return len(trim_links(self._settings, graph_of(spec, self._settings.deployment, job), job, spec))
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)

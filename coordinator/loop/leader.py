@@ -26,6 +26,7 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.limits import DEFAULT, Limits
+from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
@@ -114,6 +115,7 @@ class Leader:
         self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
+        self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, runtime)
 
     def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
@@ -137,6 +139,7 @@ class Leader:
         self._links.close()
         self._fencer.close()
         self._topics.close()
+        self._trimmer.close()
         for name in sorted(self._links.begun):
             job = self.state.jobs.get(name)
             if job is not None and job.links == "none":  # created perhaps, and not logged
@@ -151,7 +154,7 @@ class Leader:
 
     def _seconds_to_wait(self) -> float:
         now = self._runtime.now()
-        seconds = self._leadership.renewal_due - now
+        seconds = min(self._leadership.renewal_due, self._trimmer.due) - now
         read = self._intake.due()
         if read is not None:
             seconds = min(seconds, read - now)
@@ -175,6 +178,7 @@ class Leader:
             self._intake.read_requests_again()
         self._handle_requests(at)
         self._garbage.collect(self.state, purged)
+        self._trimmer.trim({job: self.state.jobs[job].spec for job in self.state.plans})
         self.handle([PendingEntry(event) for event in due(self.state, at, self._timers)])
 
     def _handle_requests(self, at: float) -> None:

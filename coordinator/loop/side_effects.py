@@ -56,6 +56,11 @@ class SideEffects(Protocol):
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         """Delete a job's links. Returns what the job's groups had committed last. Whatever it raises, it is tried again."""
 
+    def trim_links(self, job: str, spec: JobSpec) -> int:
+        """Delete from a running job's links what their readers have committed as read. Returns from how many partitions. What it
+        raises is logged, and a later round tries again.
+        """
+
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         """End what is open under a slot's transactional id. Whatever it raises, it is not tried again."""
 

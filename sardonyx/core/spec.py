@@ -91,6 +91,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     partitions: int = DEFAULT_PARTITIONS
     failure_limit: int = 3
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
+    keep: str | None = None
+    """How long a record stays in an internal queue at least, such as "1 h"; None: until its readers have processed it."""
     code: str | None = None
     """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
     doc: str = ""

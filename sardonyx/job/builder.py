@@ -120,18 +120,26 @@ class Job:
         name: letters, digits, ``-`` and ``_``, beginning with a letter.
         partitions: of every queue between two tasks, and so the most peers that can share one task.
         failure_limit: how many failures of one task the job survives, not counting those that its function caused.
+        keep: how long a record stays in an internal queue at least, such as "1 h". Without it, a record may be deleted as soon as
+            the tasks that read the queue have processed it.
         doc: what it is for, in a sentence.
     """
 
     @_collects
     def __init__(
-        self, name: str, *, partitions: int = DEFAULT_PARTITIONS, failure_limit: int = 3, doc: str = ""
+        self,
+        name: str,
+        *,
+        partitions: int = DEFAULT_PARTITIONS,
+        failure_limit: int = 3,
+        keep: str | None = None,
+        doc: str = "",
     ) -> None:
         _require(name, str, "a job's name is a text")
         self.name = name
         self.location = calling_code()
         """Where the job was made: paths are relative to this file, and its folder holds the job's own modules."""
-        self._settings = {"partitions": partitions, "failure_limit": failure_limit, "doc": doc}
+        self._settings = {"partitions": partitions, "failure_limit": failure_limit, "keep": keep, "doc": doc}
         self._catalog: list[dict[str, Any]] = []
         self._workflow: list[tuple[str, str]] = []
         self._routes: dict[str, dict[str, Any]] = {}

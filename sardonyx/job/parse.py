@@ -32,6 +32,7 @@ _WANTED = {
     "retries": "a number of times",
     "partitions": "a number",
     "failure_limit": "a number of failures",
+    "keep": 'a duration, such as "1 h"',
     "params": "a mapping from the function's parameters to values",
     "options": "a mapping from the connector's options to values",
     "fn": "a function, as module:function",

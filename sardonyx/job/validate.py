@@ -104,6 +104,15 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
             f"failure_limit cannot be {spec.failure_limit}",
             fix="give 0 (the first failure ends the job) or more",
         )
+    try:
+        units.seconds(spec.keep or "0 s")
+    except ValueError as error:
+        yield SardonyxError(
+            "SX-JOB-UNITS",
+            f"keep cannot be {spec.keep!r}",
+            cause=str(error),
+            fix='write a number and a unit, such as "1 h"',
+        )
     for kind in ("input", "output"):
         if not any(task.type == kind for task in spec.catalog):
             yield SardonyxError(

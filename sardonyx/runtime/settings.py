@@ -153,6 +153,8 @@ class CoordinatorSettings(_Section):
     """How long a task rests after its first failure; twice as long after each further one, at most a minute."""
     keep_jobs: int = Field(default=1000, ge=0)
     """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
+    trim_every: Seconds = 60.0
+    """How often records that every reader has processed are deleted from the queues of running jobs."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
 

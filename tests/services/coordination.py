@@ -67,6 +67,10 @@ class FakeLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("remove_static_member", "/".join(map(str, slot))))
 
+    def trim_links(self, job: str, spec: JobSpec) -> int:
+        self.asked.append(("trim", job))
+        return 0
+
     def forget(self, jobs: Collection[str]) -> None:
         self.asked += [("forget", job) for job in jobs]
 

@@ -41,6 +41,8 @@ class Refused(Exception):
 class Partition:
     records: int = 0
     position: int = 0
+    first: int = 0
+    """The first record that was not trimmed."""
 
 
 @dataclass
@@ -116,6 +118,15 @@ class SimKafka:
         if not self.topics.get(job):
             self.topics.pop(job, None)
         return LastCommits(counts, positions)
+
+    def trim(self, runtime: SimRuntime, job: str) -> int:
+        """Delete what was committed as read. A leader that was deposed may do so long after it has asked for the positions."""
+        asked = [(p, p.position) for topic in self.topics.get(job, {}).values() for p in topic.partitions]
+        runtime.sleep(self.sim.rng.random() * 0.05)
+        self._fail_now_and_then()
+        for partition, position in asked:
+            partition.first = max(partition.first, position)
+        return len(asked)
 
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
@@ -205,6 +216,9 @@ class SimLinks:
 
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         """The groups of this Kafka put silent members out by themselves."""
+
+    def trim_links(self, job: str, spec: JobSpec) -> int:
+        return self.kafka.trim(self.runtime, job)
 
     def forget(self, jobs: Collection[str]) -> None:
         self.kafka.forget(self.runtime, jobs)
@@ -358,6 +372,7 @@ class Loop:
         self._reply_lost()
 
     def _batch(self, where: tuple[str, int], times: int, partition: Partition) -> None:
+        assert partition.first <= partition.position, "records were trimmed that are still to be read"
         position, size = partition.position, min(BATCH, partition.records - partition.position)
         self.runtime.sleep(self.rng.random() * 0.3)
         self._wait_until_usable()

@@ -81,6 +81,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     snapshot_every: int = 1000
     keep_log: int = 100_000
     keep_jobs: int = 1000
+    trim_every: float = 60.0
     declines: float = 0.0
     fails: float = 0.0
     fails_for_good: float = 0.0

@@ -66,4 +66,5 @@ def random_plan(seed: str) -> Plan:
         fails_for_good=0.1,
         slow=rng.choice([0.2, 0.2, 20.0]),
         doubled=rng.choice([0.0, 0.1]),
+        trim_every=rng.choice([0.5, 60.0]),
     )

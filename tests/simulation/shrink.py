@@ -53,6 +53,6 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, coordinators=plan.coordinators - 1)
     if len(plan.daemons) > 1:
         yield replace(plan, daemons=(*plan.daemons[:-2], plan.daemons[-2] + plan.daemons[-1]))
-    for name, least in (("snapshot_every", 1000), ("keep_log", 100_000), ("keep_jobs", 1000)):
+    for name, least in (("snapshot_every", 1000), ("keep_log", 100_000), ("keep_jobs", 1000), ("trim_every", 60.0)):
         if getattr(plan, name) != least:
             yield replace(plan, **{name: least})

@@ -362,7 +362,10 @@ class World:
 
 def settings_of(plan: Plan) -> Settings:
     coordinator_settings = CoordinatorSettings(
-        snapshot_every=plan.snapshot_every, keep_log=plan.keep_log, keep_jobs=plan.keep_jobs
+        snapshot_every=plan.snapshot_every,
+        keep_log=plan.keep_log,
+        keep_jobs=plan.keep_jobs,
+        trim_every=plan.trim_every,
     )
     return Settings.model_construct(
         deployment="sim",
