@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("sardonyx")
     hypothesis.core.global_force_seed = SEED
     for name in [name for name in os.environ if name.startswith("SARDONYX__")]:
-        del os.environ[name]  # settings of whoever runs the tests are not the tests'
+        del os.environ[name]  # the tests do not take over the settings of the user who runs them
 
 
 def pytest_report_header() -> str:

@@ -1,4 +1,4 @@
-"""A small TCP proxy that loses what is said, delays it and cuts connections, for tests of what happens then."""
+"""A small TCP proxy that drops and delays data and cuts connections, for tests of what happens then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Proxy:
         self._lose_requests = False
         self._refuse = False
         self.delay = 0.0
-        """Seconds by which whatever is said arrives later."""
+        """Seconds by which data arrives later."""
         self._until = b""
         """What a request holds from which on replies are lost; nothing: none does."""
         self._ends = b""

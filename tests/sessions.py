@@ -1,4 +1,4 @@
-"""Ending somebody's session with ZooKeeper from outside, as its expiry would."""
+"""Ends a process's session with ZooKeeper from outside, as its expiry would."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class History:
         state = world.state
         for job in state.plans:
             if state.jobs[job].status == "running":
-                assert scheduling.choose(state, job, state.free) is None or not state.free, "somebody idles beside work"
+                assert scheduling.choose(state, job, state.free) is None or not state.free, "a peer idles beside work"
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
                 assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
                 assert job in state.jobs_with_capacity or scheduling.choose(state, job, 10**6) is None, (
@@ -357,12 +357,12 @@ class History:
             tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
             if all(tasks[before].state == "complete" for before in plan.upstream[place.task]):
                 return Exhausted(at=world.now, peer=name, assignment=place.id)
-        backing_off = next_due(world.state, TIMERS)  # nobody is acking or revoked: what runs is the rest of tasks
+        backing_off = next_due(world.state, TIMERS)  # no peer is acking or revoked: the back-offs of tasks run
         if backing_off is not None:
             world.now = max(world.now, backing_off)
             return self.timers_after(0)[0]
         unended = [name for name, job in world.state.jobs.items() if not job.ended]
-        assert not unended, f"nobody has anything to do, but {unended} have not ended: {world.picture()}"
+        assert not unended, f"no peer has anything to do, but {unended} have not ended: {world.picture()}"
         return None
 
     def _answer(self, name: str) -> AnyEvent:

@@ -31,7 +31,7 @@ def test_calls_run_in_order_behind_the_first_one() -> None:
 
 
 def test_a_call_that_never_returns_does_not_keep_the_process() -> None:
-    """A daemon that is told to stop ends, whatever a user's function does."""
+    """A daemon that gets SIGTERM ends, whatever a user's function does."""
     program = (
         "import threading; from sardonyx.runtime.background import BackgroundThread;"
         "BackgroundThread('a', list).submit(threading.Event().wait)"

@@ -87,7 +87,7 @@ job.output("write", files("out", format="parquet"), after=read)
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_everything_that_is_wrong_is_told_at_once(command: list[str], invoke) -> None:
-    """Cycle, unknown and duplicate names, no way in or out, functions, files: one call tells them all, each mendable."""
+    """Cycle, unknown and duplicate names, no way in or out, functions, files: one call reports them all, each with a fix."""
     Path("job.py").write_text(EVERYTHING)
     Path("out").mkdir()
     Path("out", "old.parquet").touch()

@@ -184,7 +184,7 @@ def test_check_draws_the_graph(invoke, tmp_path: Path) -> None:
 
 
 def test_check_shows_every_problem(invoke, tmp_path: Path) -> None:
-    """All that is wrong is told at once."""
+    """One call reports everything that is wrong."""
     spec = tmp_path / "job.yaml"
     spec.write_text(
         "name: tiny\nworkflow: [[make, drop], [make, gone]]\ncatalog:\n"
@@ -198,7 +198,7 @@ def test_check_shows_every_problem(invoke, tmp_path: Path) -> None:
 
 
 def test_an_unexpected_error_is_told_with_its_traceback() -> None:
-    """What nobody foresaw has a code too, its traceback, and exit code 1."""
+    """An unexpected exception has a code too, its traceback, and exit code 1."""
     import typer
 
     own = typer.Typer()

@@ -174,7 +174,7 @@ def test_plain_lines_only_on_change_and_at_most_one_a_second_per_task() -> None:
 
 
 def test_a_remark_is_said_once() -> None:
-    """What a job waits for is said when it changes, not again and again."""
+    """The text says what a job waits for when that changes, not after every event."""
     lines = PlainLines()
     lines.lines(job(), 0.0)
     assert lines.lines(job(), 1.0, "waits for 2 more virtual peers") == ["j-1: waits for 2 more virtual peers"]

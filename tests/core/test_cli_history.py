@@ -1,4 +1,4 @@
-"""A log as a list: what is broken in it is found at its number, and what was decided is told in words."""
+"""A log as a list: a check finds damage at its number, and decisions are shown in words."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_nodes_that_cannot_be_are_found() -> None:
 
 
 def test_a_snapshot_that_differs_is_found_and_the_rest_is_looked_at_too() -> None:
-    """The number of the snapshot is told, and verification goes on behind it."""
+    """The report names the snapshot, and verification goes on after it."""
     other = encode_state(state_of(*BEGIN[:1], PeerBorn(at=11.0, peer="x")))
     verdict = verdict_of(log_of(*BEGIN), None, {2: other, 4: encode_state(state_of(*BEGIN))}.get)
     assert [(found.n, found.kind) for found in verdict.findings] == [(2, "snapshot")]
@@ -171,7 +171,7 @@ def test_the_event_that_broke_a_rule_is_named_also_in_a_large_state(
 
 
 def test_a_decision_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it raises, it is told with its number."""
+    """Whatever a decision raises, the report shows it with its number."""
 
     def raising(state: State, n: int, event: AnyEvent) -> list[object]:
         if n == 3:
@@ -289,7 +289,7 @@ def test_there_are_words_for_whatever_happens(number: int, seed: int) -> None:
 
 
 def test_what_became_of_an_evicted_peers_task() -> None:
-    """Nobody is on it; somebody goes on with it; it is offered to another."""
+    """The task has no peer; a peer goes on with it; it is offered to another."""
     alone = eviction(played(*BEGIN, Evicted(at=14.0, peer="a"))[-1])
     assert (alone.state, alone.task) == ("revoked", "j-1/read")
     assert alone.lines[-1] == "no peer works on its task j-1/read until one is free"

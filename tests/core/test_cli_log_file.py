@@ -1,4 +1,4 @@
-"""Exported logs: they come back as they went, damaged ones are told, no secret is in them, and users' reports are tests."""
+"""Exported logs: they are read as they were written, damage is reported, they hold no secret, and users' reports are tests."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_modules_may_import_each_other_in_a_circle(tmp_path: Path) -> None:
 
 
 def test_a_module_is_named_and_found_as_the_user_knows_it(tmp_path: Path) -> None:
-    """``__file__`` is a path inside the zip, and what a function takes is told from its source as anywhere else."""
+    """``__file__`` is a path inside the zip, and a function's parameters are read from its source as anywhere else."""
     source = (
         "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"

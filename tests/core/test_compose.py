@@ -85,7 +85,7 @@ def test_each_daemon_waits_for_healthy_services_and_proves_its_own_health(name: 
 
 
 def test_nothing_is_published_beyond_loopback() -> None:
-    """This ZooKeeper and this Kafka ask nobody for a password."""
+    """This ZooKeeper and this Kafka need no password."""
     for service in SERVICES.values():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:")

@@ -29,7 +29,7 @@ HISTORIES = 5000
 SETTLED = {
     "peer.assignment is not None",  # for the type checker: who holds this very assignment has one
     "peer.assignment is None",
-    "free > 0",  # without anybody free nobody asks, but for tests
+    "free > 0",  # only tests ask when no peer is free
     "except graphlib.CycleError as error:",  # nothing else is raised there
 }
 """Conditions that come out in one way only."""

@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 @pytest.mark.parametrize("size", [0, 940_000, 960_000, 5_000_000])
 def test_a_letter_always_fits_into_a_message(size: int) -> None:
-    """The record of one that would not stays where it came from, and all that is told of it is kept."""
+    """A record that is too large stays where it came from, and its letter keeps everything else."""
     letter = Letter("clean", "raw", "ValueError", 1, Failure("SX-C", "m", traceback="e" * 9_000), Origin("t", 1, 2))
     value, key, headers = packed(letter, b"x" * size, b"k")
     read = told(Message(headers))

@@ -50,7 +50,7 @@ def test_numbers_only_rise(n: int) -> None:
 
 
 def test_an_id_is_never_used_again() -> None:
-    """A peer that is dead stays dead when its birth is told again; only the last dead ones are remembered."""
+    """A dead peer stays dead when its birth is reported again; only the last dead ones are remembered."""
     state = new_state()
     n = 0
     for number in range(REMEMBERED_DEAD + 5):

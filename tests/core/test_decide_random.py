@@ -43,8 +43,8 @@ def play(name: str, *, longest: int = 60) -> None:
 
 
 def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: whoever
-    is told of again then is taken for new, and the rules hold all the same.
+    """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: one that
+    is reported again counts as new, and the rules still hold.
     """
     monkeypatch.setattr(changeset, "REMEMBERED_DEAD", 2)
     monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 2)

@@ -20,7 +20,7 @@ COPY = "copy is submitted: read -> write; read is a topic"
 MADE = "the links of copy are made"
 
 CASES: list[tuple[str, list[str], list[str]]] = [
-    ("a job that nobody knows", [], ["unknown: no job of this id was ever submitted, or it was purged long ago"]),
+    ("a job that does not exist", [], ["unknown: no job of this id was ever submitted, or it was purged long ago"]),
     (
         "purged",
         [COPY, "copy is killed", "the links of copy are gone", "copy is purged"],

@@ -38,7 +38,7 @@ def test_a_value_that_is_none_is_refused(value: str) -> None:
 
 
 def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> None:
-    """The first process to come to an armed point is hit, whoever it is, and no other."""
+    """The first process to come to an armed point is hit, and no other."""
     (tmp_path / "b").write_text("kill")
     ran = [
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Fault scripts: a daemon dies and stops where it is told to, and goes on, one fault after the other."""
+"""Fault scripts: a daemon dies and stops at the scripted points, and goes on, one fault after the other."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ def test_not_null_is_kept(tmp_path):
 
 
 def test_json_lines(tmp_path):
-    """Missing fields are null, unknown ones ignored, blank lines skipped; a bad line is told with its number."""
+    """Missing fields are null, unknown ones ignored, blank lines skipped; the error for a bad line names its number."""
     file = tmp_path / "in.json"
     file.write_text('\ufeff{"a":1,"x":[1]}\r\n\r\n{"a":null}\n{}\n{"a":4,"t":"2013-01-01 10:00:00"}')
     table = read(file, format="json", schema="a int, t timestamp", split_size=7)

@@ -19,7 +19,7 @@ STEPS = ("make_folder", "write", "rename", "sync", "remove", "remove_empty", "re
 
 
 class WorldEnds(BaseException):
-    """What a crash looks like from inside: nobody catches it."""
+    """What a crash looks like from inside: no code catches it."""
 
 
 def out(folder: Path, job: str = "job-1", task: str = "write", **options) -> FilesOutput:
@@ -309,7 +309,7 @@ def test_compressed_text(tmp_path, codec):
 
 
 def test_parquet_compression_and_unknown_codecs(tmp_path):
-    """A codec that the format lacks is told when the task begins."""
+    """A codec that the format lacks is an error when the task begins."""
     entries = out(tmp_path, compression="zstd").stage(rows(1))
     out(tmp_path, compression="zstd").seal(entries)
     assert pq.ParquetFile(tmp_path / visible(tmp_path)[0]).metadata.row_group(0).column(0).compression == "ZSTD"
@@ -331,7 +331,7 @@ def test_a_path_that_is_no_folder(tmp_path):
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
-    """What the operating system says is told, with what to do; no half file is left, and a later try works."""
+    """The error holds what the operating system says, and a fix; no half file is left, and a later try works."""
     import errno
     import os
 
@@ -351,7 +351,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_links_where_we_work_are_not_followed(tmp_path):
-    """Nothing is written or removed through a link that somebody put in the place of the staging folder."""
+    """Nothing is written or removed through a symbolic link in the place of the staging folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder = tmp_path / "out"

@@ -193,7 +193,7 @@ def test_failed_records_have_no_way_out_of_the_middle() -> None:
 
 
 def test_an_output_with_positions_is_not_fused_with_an_input_of_splits() -> None:
-    """The list of splits begins in Kafka, the output's positions beside its rows: somebody has to carry the one to the other."""
+    """The list of splits begins in Kafka, the output's positions beside its rows: a queue between the two is needed."""
     job = Job("positions")
     read = job.input("read", generator(9, columns={"id": "sequence"}))
     job.output("write", sql("jdbc:sqlite:x.db", table="t"), after=read, fuse=True)

@@ -77,7 +77,7 @@ def test_modules_that_peers_import_and_that_read_the_environment_are_warned_abou
 
 
 def test_a_batch_size_that_no_transaction_can_hold_is_warned_about(spec: Path):
-    """Rows, not bytes: more than 10 million do not fit into a transaction; up to that nothing is said."""
+    """Rows, not bytes: more than 10 million do not fit into a transaction; up to that there is no warning."""
     assert "SX-WARN-BATCH-SIZE" in [each.code for each in load(str(spec)).warnings]
     spec.write_text(JOB.replace("20_000_000", "10_000_000"))
     assert "SX-WARN-BATCH-SIZE" not in [each.code for each in load(str(spec)).warnings]

@@ -1,4 +1,4 @@
-"""How a broker's release is told apart, from the bytes of its answer."""
+"""How a broker's release is recognised from the bytes of its answer."""
 
 from __future__ import annotations
 

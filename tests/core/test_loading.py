@@ -256,7 +256,7 @@ def test_a_package_finds_its_root(folder, monkeypatch):
 
 
 def test_a_folder_that_is_no_package_is_named(folder):
-    """A function in a folder without __init__.py would not travel; it is said before peers find out."""
+    """A function in a folder without __init__.py would not travel; the error comes before a peer finds out."""
     (folder / "plain_folder").mkdir()
     (folder / "plain_folder" / "helpers.py").write_text("def f(row: dict): ...\n")
     (folder / "flights.yaml").write_text(YAML.replace("flights_job:clean", "plain_folder.helpers:f"))

@@ -66,7 +66,7 @@ def test_nothing_else_is_on_the_page() -> None:
 
 
 def test_the_top_is_all_constants() -> None:
-    """A constant that is forgotten in TOP would be a node that nobody makes."""
+    """A constant that is missing in TOP would be a node that is never created."""
     assert set(node_paths.TOP) == set(CONSTANTS.values())
 
 

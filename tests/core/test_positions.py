@@ -21,7 +21,7 @@ def test_metadata_gives_the_position_back(offset, counted, drained):
 
 
 def test_text_of_others_counts_for_nothing():
-    """Metadata that somebody else wrote, or none, is no error and no count."""
+    """Metadata of another program, or none, is no error and no count."""
     for text in (None, "", "hello", "[]", '{"in": "many"}'):
         assert Position.read(5, text) == Position(5)
 
@@ -33,7 +33,7 @@ def test_a_task_counts_the_sum_of_its_partitions():
 
 
 def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
-    """The next offsets are complete: one for each partition that the job knows, also for those nobody got to."""
+    """The next offsets are complete: one for each partition that the job knows, also for those that were never read."""
     spec = JobSpec(
         name="copy",
         workflow=[("orders", "copied")],

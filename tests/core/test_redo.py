@@ -78,7 +78,7 @@ def test_a_redo_of_a_redo() -> None:
 
 
 def test_a_task_that_is_not_there() -> None:
-    """A mended job may have lost it."""
+    """A corrected job may have lost the task."""
     with pytest.raises(SardonyxError) as raised:
         redo("gone")
     assert raised.value.code == "SX-DLQ-TASK"
@@ -93,7 +93,7 @@ class Piles(DeadLetters):
     def piles(self, job: str | None = None) -> list[Pile]:
         return [Pile(job="orders-x", task=task, letters=1, waiting=1) for task in ("a", "b")]
 
-    def redo(self, job: str, task: str, mended: LoadedJob | None = None) -> JobHandle | None:
+    def redo(self, job: str, task: str, corrected: LoadedJob | None = None) -> JobHandle | None:
         if task == "b":
             raise SardonyxError("SX-JOB-GONE", "gone")
         self.handed.append(task)
@@ -112,9 +112,9 @@ def test_what_is_handed_in_is_told_before_the_next_fails() -> None:
 def test_none_is_handed_in_if_the_mended_job_lacks_a_task() -> None:
     """Each is looked for before the first is handed in."""
     letters = Piles()
-    mended = LoadedJob(redo("c"), None, Path())
+    corrected = LoadedJob(redo("c"), None, Path())
     with pytest.raises(SardonyxError) as raised:
-        list(letters.redo_each("orders", None, mended))
+        list(letters.redo_each("orders", None, corrected))
     assert (raised.value.code, letters.handed) == ("SX-DLQ-TASK", [])
 
 
@@ -153,7 +153,7 @@ def test_a_letter_comes_back_as_it_was_written() -> None:
 
 
 def test_a_message_that_is_no_letter() -> None:
-    """Anybody may write to a topic; what is no letter, or another version's, is told as none."""
+    """Any program may write to a topic; a message that is no letter, or another version's, does not count as one."""
     for told_of in ([], [("other", b"x")], [("sx-letter", b"{}")], [("sx-letter", b"\xff")]):
         assert told(Message(b"", told_of)) is None
 

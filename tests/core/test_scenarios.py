@@ -73,7 +73,7 @@ def test_the_ten_histories_are_there() -> None:
 
 
 def test_decisions_change_only_with_the_format(request: pytest.FixtureRequest) -> None:
-    """A log is replayed by whoever reads it, so other decisions on the same events are another format of it.
+    """Every reader of a log replays it, so other decisions on the same events are another format of the log.
 
     ``decisions.json`` holds the format and a hash of each scenario's golden output. If this fails the rules have changed: raise
     ``sardonyx.core.events.FORMAT``, then write it anew with ``--rewrite``. New scenarios are added by ``--rewrite`` as well.

@@ -69,7 +69,7 @@ def test_another_branch_goes_on() -> None:
 
 
 def test_several_are_preempted_at_once() -> None:
-    """If the front needs two and one is idle, one is called back; with nobody to call back, the job waits and says so."""
+    """If the front needs two and one is idle, one is preempted; without a peer to preempt, the job waits and says so."""
     world = running(
         "read -> write; read begins with 2; write takes at most 1",
         "P1, P2, P3 are born",

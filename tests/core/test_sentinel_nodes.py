@@ -17,7 +17,7 @@ def test_each_job_gets_one_node() -> None:
 
 
 def test_a_jobs_votes_are_deleted_with_its_node() -> None:
-    """In one transaction, votes first: with a node gone nobody can vote."""
+    """In one transaction, votes first: without its node no peer can vote."""
     votes = {"/sentinel/a": ["x.y", "y.z"], "/sentinel/b": []}
     assert nodes.closing(votes) == [
         [Delete("/sentinel/a/x.y"), Delete("/sentinel/a/y.z"), Delete("/sentinel/a"), Delete("/sentinel/b")]

@@ -62,7 +62,7 @@ def test_a_later_copy_makes_moving_needless():
 
 
 def test_a_foreign_sentinel_behind_the_leader_changes_nothing():
-    """The position stays at the leader's sentinel, so that whoever takes the partition over finds it again."""
+    """The position stays at the leader's sentinel, so that the partition's next holder finds it again."""
     view = PartitionView(0)
     view.sentinel(0, LEADER, LEADER)
     view.sentinel(1, OTHER, LEADER)

@@ -99,7 +99,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(
 
 
 def test_every_unknown_key_of_a_place_is_named(folder: Path) -> None:
-    """Two mistakes in one file are told at once."""
+    """One error reports two mistakes in one file."""
     (folder / "sardonyx.toml").write_text("deploymint = 1\n[peer]\nheart_beat = 1\n")
     with pytest.raises(SetupError, match=r"deploymint.*peer\.heart_beat"):
         load_settings()
@@ -121,7 +121,7 @@ def test_every_unknown_key_of_a_place_is_named(folder: Path) -> None:
 def test_a_bad_value_names_key_value_origin_and_reason(
     key: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SX-CONFIG-VALUE says all that is needed to mend it."""
+    """SX-CONFIG-VALUE says all that is needed to correct the value."""
     monkeypatch.setenv(variable(key), value)
     with pytest.raises(SetupError) as caught:
         load_settings()
@@ -235,7 +235,7 @@ def test_another_process_gets_the_same_settings_by_environment(monkeypatch: pyte
 
 
 def test_settings_cannot_be_changed() -> None:
-    """One object, the same for everybody who holds it."""
+    """One object, the same for every holder."""
     with pytest.raises(ValueError, match="frozen"):
         load_settings().zookeeper.hosts = "other:1"  # type: ignore[misc]
 

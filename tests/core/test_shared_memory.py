@@ -44,7 +44,7 @@ def test_large_buffers_lie_in_the_memory_and_small_ones_go_along(memory: shared_
 
 
 def test_results_are_put_where_there_is_room_for_them(memory: shared_memory.Memory) -> None:
-    """The peer makes the room; whoever works only fills it."""
+    """The peer allocates the memory; a worker only fills it."""
     parcel = shared_memory.pack(to_buffer(LARGE), memory.ref)
     assert parcel.sizes
     assert from_buffer(memory.unpack(parcel)) == LARGE
@@ -86,7 +86,7 @@ def test_without_room_all_of_it_goes_along() -> None:
 
 
 def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of file descriptors, or forbidden: it is told apart from whatever else may go wrong, and the first from the second."""
+    """Out of file descriptors, or forbidden: each is recognised, and not confused with any other error."""
     for number, lasting in ((errno.EMFILE, False), (errno.EPERM, True)):
 
         def refused(_name: str, number: int = number) -> int:
@@ -103,7 +103,7 @@ def test_a_memory_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -
     [("local", True), ("local[*]", True), ("local[4,2]", True), ("local-cluster[2,1,512]", False), ("yarn", False)],
 )
 def test_only_workers_of_this_machine_share_memory(master: str, possible: bool) -> None:
-    """Elsewhere the same path would lead nowhere, or to somebody else's."""
+    """On another machine the same path would lead nowhere, or to another process's memory."""
 
     @dataclasses.dataclass
     class Context:
@@ -122,7 +122,7 @@ def test_parcels_are_plain_data(memory: shared_memory.Memory) -> None:
 def test_a_second_attempt_keeps_out_of_the_room_of_the_first(
     memory: shared_memory.Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Spark tries again, the first may still be writing what nobody waits for any more."""
+    """Where Spark tries again, the first attempt may still write, although its result is not awaited any more."""
     sent = worker_pool._Sent(shared_memory.pack([to_buffer(LARGE)]), None, memory.ref)
     for attempt, sizes in ((0, 1), (1, 0)):
         context = types.SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)

@@ -1,10 +1,10 @@
 """Hypothesis drives the deciding core: whatever it lets happen, in whatever order, all rules hold, and bounded jobs end.
 
 :mod:`history_maker` holds every event against the rules: the invariants, effects that are just what differs in the tree,
-complete stays complete, nobody idles beside work, no job is stuck, each says how many peers it waits for; and twice is once.
-Here Hypothesis chooses what happens. A failure comes shrunk, as the shortest series of rules that shows it, with the log
-that it made; it is played again by SARDONYX_SEED from the session's header, or by the ``@reproduce_failure`` that is printed.
-SARDONYX_STATEFUL sets the number of histories.
+complete stays complete, no peer idles beside work, no job is stuck, each says how many peers it waits for, and an event twice
+is one event. Here Hypothesis chooses what happens. A failure comes shrunk, as the shortest series of rules that shows it, with
+the log that it made; it is played again by SARDONYX_SEED from the session's header, or by the ``@reproduce_failure`` that is
+printed. SARDONYX_STATEFUL sets the number of histories.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Coordination(RuleBasedStateMachine):
 
     @rule(job=jobs, kind=st.sampled_from([LinksCreated, LinksFailed, LinksDeleted]))
     def tells(self, job: str, kind: type[Event]) -> None:
-        """News of topics that nobody awaits, or no longer."""
+        """Events about topics that no job awaits, or no longer."""
         if kind is LinksDeleted:
             self.deliver(LinksDeleted(at=self.now, job=job, counts={"b": Counts(rows_in=1)}))
             return
@@ -261,7 +261,7 @@ class Coordination(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([PeerDied, Left, Evicted, GraceEnded, JobKilled, JobPurged, LinksDeleted, JobSubmitted]))
     def about_nobody(self, kind: type[Event]) -> None:
-        """Of whom nobody knows nothing can be said; and what cannot be an id is none."""
+        """An event about an unknown peer changes nothing, nor does one about an impossible id."""
         said: dict[str, Any] = {"job" if "job" in kind.__struct_fields__ else "peer": "no/id"}
         if kind is JobSubmitted:
             said["spec"] = spec_of("one", SHAPES[0])
@@ -299,7 +299,7 @@ class Coordination(RuleBasedStateMachine):
                 assert found.reasons[0].code in {"no-live-peers", "peers-missing"}
 
     def teardown(self) -> None:
-        """If nothing went wrong, the end must be good as well. What goes wrong is told with the log that led to it."""
+        """If nothing went wrong, the end must be good as well. A failure is shown with the log that led to it."""
         error = sys.exception()
         try:
             if error is None:

@@ -68,7 +68,7 @@ def test_a_directory_that_somebody_else_made_stays(temporary: Path) -> None:
 
 
 def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    """The second is told so, and the lock is free again after the block."""
+    """The second owner gets an error, and the lock is free again after the block."""
     with locked(tmp_path) as first, locked(tmp_path) as second:
         assert first
         assert not second

@@ -1,4 +1,4 @@
-"""What went wrong with a job, and how it went on, is told from the log."""
+"""The log shows what went wrong with a job, and how it went on."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_a_peer_died_and_another_resumed_its_task() -> None:
 
 
 def test_nobody_is_there_to_take_over() -> None:
-    """That it still waits is told, and later that the job ended so."""
+    """The timeline says that the place still waits, and later that the job ended so."""
     assert lines(*BEGIN, PeerDied(at=20.0, peer="a")) == ["peer a died, no peer has taken its place on task read yet"]
     killed = [*BEGIN, PeerDied(at=20.0, peer="a"), JobKilled(at=21.0, job="j-1"), PeerBorn(at=22.0, peer="b")]
     assert lines(*killed, ended=True) == ["peer a died, no peer took its place on task read before the job ended"]
 
 
 def test_others_went_on() -> None:
-    """A task that several peers are on is never without anybody; who comes to fill the place is told too."""
+    """A task of several peers is never without one; the timeline also names the peer that fills the place."""
     events: list[AnyEvent] = [*(PeerBorn(at=9.0, peer=peer) for peer in "abcd"), *BEGIN[1:3]]
     events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
     events += [PeerDied(at=15.0, peer="a")]
@@ -111,7 +111,7 @@ def test_how_else_a_peer_comes_off_its_task() -> None:
 
 
 def test_failures_with_their_rest() -> None:
-    """A task that failed rests, longer each time; when it is begun again is told, and what failed the job for good."""
+    """A task that failed rests, longer each time; the timeline says when it began again, and what failed the job."""
     events = [
         *BEGIN,
         TaskFailed(at=14.0, peer="a", assignment=3, error=ERROR),

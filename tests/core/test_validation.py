@@ -152,7 +152,7 @@ def test_inputs_come_first_and_outputs_last():
 
 
 def test_a_job_needs_both_ends():
-    """A job without an input or an output is told so."""
+    """A job without an input or an output gets an error that says so."""
     assert codes(Job("empty")) == ["SX-JOB-ENDS", "SX-JOB-ENDS"]
 
 

@@ -244,7 +244,7 @@ class Twin:
     # Peers and their places
 
     def state(self, peer: str) -> str:
-        return self.peers[peer]["state"] if peer in self.peers else "dead"  # one that nobody knows is as good as dead
+        return self.peers[peer]["state"] if peer in self.peers else "dead"  # an unknown peer counts as dead
 
     def holds(self, event: Json, *states: str) -> bool:
         """Whether the peer is in one of these states with the very assignment that it speaks of."""
@@ -328,7 +328,7 @@ class Twin:
         return job["tasks"][name]["state"] != "complete" and not self.on_task(job, name)
 
     def asks_for(self, job: Json, name: str) -> int:
-        """How many peers a task that nobody works on must get at once."""
+        """How many peers a task without peers must get at once."""
         begun = job["tasks"][name]["state"] != "pending"
         return 1 if begun else min(task_spec(job["spec"], name).get("min_peers", 1), most_peers(job, name))
 

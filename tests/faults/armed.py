@@ -1,4 +1,4 @@
-"""Failpoints that are armed while processes run (:mod:`sardonyx.runtime.failpoints`), as whoever arms them sees it."""
+"""Failpoints that are armed while processes run (:mod:`sardonyx.runtime.failpoints`), seen from the process that arms them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Armed:
         return True
 
     def struck(self, point: str) -> int:
-        """Whom it hit; 0 if nobody yet. Told once."""
+        """The process id that it hit; 0 if none yet. Given once."""
         for taken in self.folder.glob(f"{point}.*"):
             taken.unlink()
             return int(taken.suffix[1:])

@@ -39,7 +39,7 @@ FRUITLESS = 3
 LANES = 3
 """Faults at a time, at most."""
 VOTES = "kill at vote", "kill at voted"
-"""Strike where one task hands on to another: nobody votes in a job of one."""
+"""Strike where one task passes records to another: a job of one task has no votes."""
 GAP = 0.4, 1.6
 """Seconds between the beginnings of two."""
 ESTIMATE = 3.0
@@ -319,7 +319,7 @@ class Run:
             raise Broken(f"{job} has failed: {note.error}")
         return note.status if note else ""
 
-    # What is told
+    # The report
 
     def _result(self, verdict: Counter[str], told: dict[str, Any]) -> dict[str, Any]:
         recovered = [fault.recovered for fault in self.faults if fault.recovered is not None]
@@ -392,7 +392,7 @@ def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
 
 def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
     """Seconds from taking a slot whose holder died to the first batch committed there, of those that came to commit: while all
-    others stayed, and while somebody was leaving in order, for which the group has rounds of its own.
+    others stayed, and while a peer was leaving in order, for which the group has rounds of its own.
     """
     died, left = _decided(cluster, "died"), sorted(_decided(cluster, "leave").values())
     holders: dict[tuple[object, object, object], str] = {}

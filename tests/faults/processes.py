@@ -139,7 +139,7 @@ def _serve(folder: Path, small: Path | None) -> None:
         daemon = PeerDaemon(settings, SparkTaskRunner(settings, Here(), Path(cache)))
         with heard([signal.SIGTERM], lambda _: daemon.stop()):
             daemon.run()
-    os._exit(0)  # as the daemon does: Kafka clients may take for ever to be destroyed
+    os._exit(0)  # as the daemon does: the destruction of a Kafka client may never end
 
 
 def _mount(folder: Path) -> None:

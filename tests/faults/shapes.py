@@ -11,7 +11,7 @@ SOURCE = 100_000_000
 KEYS = 16
 """Keys of each source; no two sources share one."""
 AT_A_TIME = 2
-"""Peers on a task, at most: so that several jobs find room, and there is somebody to take over."""
+"""Peers on a task, at most: so that several jobs find room, and there is a peer to take over."""
 BAD = 101
 """Of so many records one is bad, where there are any."""
 SCHEMA = "id bigint, key string"

@@ -27,11 +27,11 @@ from tests.sessions import end_session
 from tests.waiting import until
 
 PATIENCE = 20.0
-"""Seconds that an armed failpoint waits for somebody to pass it."""
+"""Seconds that an armed failpoint waits for a process to pass it."""
 
 
 class NotNow(Exception):
-    """The fault could not strike: nobody was there to be hit."""
+    """The fault could not strike: there was no process to hit."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Scene:
     services: threading.Lock = field(default_factory=threading.Lock)
     """One service at a time is down."""
     feeding: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever gives records to Kafka."""
+    """Held by the thread that gives records to Kafka."""
     up: float = 0.0
     """When the last service that was down was up again: nothing is got over before."""
     points: dict[str, threading.Lock] = field(default_factory=dict)
@@ -137,17 +137,17 @@ def _at_failpoint(point: str, action: str) -> Verb:
 
 
 def _struck(scene: Scene, point: str, action: str) -> int:
-    """Arm a failpoint and wait until somebody is hit; gives his process id."""
+    """Arm a failpoint and wait until it hits a process; gives the process id."""
     failpoints = scene.cluster.failpoints
     failpoints.arm(point, action)
     deadline = now() + PATIENCE
     while not (pid := failpoints.struck(point)):
         if (
             scene.services.locked() or scene.finishing.is_set()
-        ):  # nobody can come by while a service is down; in the end all do
+        ):  # no process can pass while a service is down; in the end all do
             deadline = now() + PATIENCE
         if (now() > deadline or scene.ended.is_set()) and failpoints.disarm(point):
-            raise NotNow(f"nobody came by {point}")
+            raise NotNow(f"no process came by {point}")
         scene.hold(0.02)
     return pid
 

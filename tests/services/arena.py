@@ -228,7 +228,7 @@ class Arena(contextlib.ExitStack):
         return lambda: leader.actor.send(signal.SIGCONT)
 
     def _expired(self, leader: Candidate) -> Callable[[], None]:
-        """A session is ended by whoever has its id and password."""
+        """A client that has a session's id and password can end it."""
         sessions = [line for line in self._audit.lines() if "session" in line and line["pid"] == leader.actor.pid]
         session = sessions[-1]
         end_session(self._zookeeper, (session["session"], bytes.fromhex(session["password"])))

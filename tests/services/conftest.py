@@ -91,7 +91,7 @@ def proxy(zookeeper: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def leader(settings: Settings) -> Iterator[Leadership]:
-    """A won election, with nobody who drives it."""
+    """A won election, without a leader's loop."""
     with leadership(settings) as won:
         yield won
 

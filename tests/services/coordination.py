@@ -1,4 +1,5 @@
-"""What tests of the coordinator share: links that stand nowhere, peers that only do as they are told, a coordinator process.
+"""What tests of the coordinator share: links that stand nowhere, peers that only do what their state node says, a coordinator
+process.
 
 Run as a script it is a coordinator in a process of its own, with the settings of its environment, that can be killed.
 """
@@ -172,7 +173,7 @@ def coordinator(settings: Settings, side_effects: FakeLinks | None = None) -> It
 
 @contextmanager
 def leadership(settings: Settings) -> Iterator[Leadership]:
-    """A won election, with nobody who drives it."""
+    """A won election, without a leader's loop."""
     zk = ZooKeeperSession.connect(settings)
     candidate = Candidate(zk, threading.Event())
     assert candidate.wait(threading.Event())

@@ -145,7 +145,7 @@ def peer_process(
     holds: Iterable[str] = (),
     virtual_peers: int = 1,
 ) -> Actor:
-    """A daemon of light peers. ``holds``: the steps at which it waits until :func:`go` lets it go on, each for ever after."""
+    """A daemon of light peers. ``holds``: the steps at which it waits until :func:`go` lets it go on, each from then on."""
     assert set(holds) <= set(STEPS)
     own = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": virtual_peers})})
     return Actor(name, folder, partial(_serve, name, frozenset(holds)), own, failpoint=failpoint)

@@ -71,7 +71,7 @@ def test_kafka_that_does_not_answer(
 
 
 def test_a_spec_is_read_before_anybody_is_asked(tmp_path: Path) -> None:
-    """A mistake in the job is told without waiting for a cluster, by ``run`` and ``submit`` alike."""
+    """``run`` and ``submit`` report a mistake in the job without waiting for a cluster."""
     spec = written(tmp_path, "raise RuntimeError('not today')\n")
     for command in (["run"], ["job", "submit"]):
         result = called(*command, spec, env={**NOWHERE, **IMPATIENT})

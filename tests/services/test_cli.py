@@ -110,7 +110,7 @@ def test_a_jobs_life_from_the_outside(call: Call, job: Path) -> None:
 
 
 def test_submit_prints_the_id_alone_and_says_what_it_waits_for(call: Call, job: Path) -> None:
-    """Nothing but the id stands on stdout, for scripts; that nobody leads is said beside it."""
+    """Only the id is on stdout, for scripts; stderr says that no coordinator leads."""
     submitted = call("job", "submit", str(job))
     assert submitted.returncode == 0, submitted.stderr
     assert len(submitted.stdout.split()) == 1

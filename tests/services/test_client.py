@@ -55,7 +55,7 @@ def coordinator(settings: Settings, tmp_path: Path) -> Iterator[None]:
 
 
 def test_a_job_without_a_coordinator_is_submitted_and_says_so(connected: Client) -> None:
-    """It is listed and found by its name; it says that nobody leads; waiting for it times out with that reason."""
+    """It is listed and found by its name; it says that no coordinator leads; waiting for it times out with that reason."""
     handle = connected.submit(tiny())
     assert handle.id.startswith("tiny-")
     assert handle.status().status == "submitted"
@@ -93,7 +93,7 @@ def test_a_job_without_peers_runs_and_waits_until_it_is_killed(connected: Client
 
 @pytest.mark.usefixtures("coordinator")
 def test_waiting_is_woken_by_a_watch(connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a job is told by ZooKeeper, not found by asking again: asking again is an hour away here."""
+    """ZooKeeper's watch reports the end of a job. Asking again does not: here that is an hour away."""
     monkeypatch.setattr("sardonyx.client.waiting.REREAD", 3600.0)
     handle = connected.submit(tiny())
     ends: list[BaseException] = []

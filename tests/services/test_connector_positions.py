@@ -200,7 +200,7 @@ def test_what_is_between_is_read_and_nothing_else(way: Callable[..., Way], setti
 
 
 def test_offsets_must_name_every_partition(way: Callable[..., Way]):
-    """One that is left out would be read from a place that nobody chose."""
+    """One that is left out would be read from a place that the job did not choose."""
     with pytest.raises(InputError) as error:
         way(start={"0": 3})
     assert error.value.code == "SX-KAFKA-OFFSETS"

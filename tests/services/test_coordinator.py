@@ -271,7 +271,7 @@ def test_effects_too_large_for_one_transaction(
 
 
 def test_what_is_behind_refused_effects_is_refused_too(zk: ZooKeeperSession, quick: Settings) -> None:
-    """Effects of several transactions are under way at once. When one is refused, since somebody has edited the tree, the
+    """Effects of several transactions are under way at once. When one is refused, since a user has edited the tree, the
     checkpoint stays in front of it, and the next leader repairs all of it.
     """
     with leadership(quick) as won:

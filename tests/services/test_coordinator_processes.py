@@ -51,7 +51,7 @@ def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
 
 @contextmanager
 def process(settings: Settings, failpoint: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A coordinator that can be killed; it is the leader when this begins, if nobody else is."""
+    """A coordinator that can be killed; it is the leader when this begins, if there is no other."""
     environment = {**os.environ, **settings.environment(), "SARDONYX_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, coordination.__file__]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as started:

@@ -1,4 +1,6 @@
-"""A database at both ends of a job, on a real PostgreSQL and on SQLite: exactly once, whoever dies between the two commits."""
+"""A database at both ends of a job, on a real PostgreSQL and on SQLite: exactly once, whichever process dies between the two
+commits.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
         return [{"id": number, "text": text} for number, text in self.rows("select id, text from conform")]
 
     def _raises(self, state: str, trigger: str) -> None:
-        """From now on whoever writes a row is told that."""
+        """From now on every write of a row gets that error."""
         self.rows(
             "create or replace function raises() returns trigger language plpgsql as "
             f"$$ begin raise exception 'so it is' using errcode = '{state}'; end $$"
@@ -259,7 +261,7 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
 
     @pytest.mark.parametrize(("state", "code"), [("23514", "SX-OUTPUT-DATABASE"), ("53100", "SX-DATABASE-REFUSED")])
     def test_what_only_a_commit_is_told_is_told_as_what_it_is(self, state: str, code: str):
-        """A constraint that is deferred, a disk that is full: not that nobody answers."""
+        """A deferred constraint, a full disk: the error does not say that the database is unreachable."""
         self._commit(ROWS[:1], None, 1)
         self._raises(state, "constraint trigger")
         output = self.make()

@@ -61,7 +61,7 @@ def alive(pid: int) -> bool:
 
 
 def refuses(address: str) -> bool:
-    """Whether nobody takes connections there; a dying process may do so a moment longer than it lives."""
+    """Whether connections are refused there; a dying process may do so a moment longer than it lives."""
     host, port = address.split(":")
     with socket.socket() as link:
         return link.connect_ex((host, int(port))) != 0
@@ -262,14 +262,14 @@ def test_unreachable_services_name_address_and_wait() -> None:
 
 
 def test_a_kafka_setting_that_librdkafka_does_not_take_is_named(kafka: str) -> None:
-    """A mistyped key below kafka. is told as a bad setting, not as an unreachable Kafka."""
+    """A mistyped key below kafka. is an error of the setting, not of an unreachable Kafka."""
     with pytest.raises(SetupError, match=r"socket\.keepalife") as caught:
         reach_kafka(load_settings(**{"kafka.bootstrap_servers": kafka, "kafka.socket.keepalife.enable": "true"}))
     assert caught.value.code == "SX-CONFIG-VALUE"
 
 
 def test_credentials_make_what_we_create_ours_alone(zookeeper: str, settings: Settings) -> None:
-    """With zookeeper.auth.digest a node can be read by its creator, and by nobody without the password."""
+    """With zookeeper.auth.digest a node can be read with the password only."""
     path = f"/{settings.deployment}"
     ours = KazooClient(
         **client_arguments(load_settings(zookeeper={"hosts": zookeeper, "auth": {"digest": "me:pw"}}).zookeeper)
@@ -290,7 +290,7 @@ def test_credentials_make_what_we_create_ours_alone(zookeeper: str, settings: Se
 
 
 def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> None:
-    """All well with running services; without an address nothing is asked; an address where nobody is fails with a fix."""
+    """All well with running services; without an address nothing is asked; an address without a server fails with a fix."""
     findings = {finding.name: finding for finding in doctor.examine(settings)}
     assert all(finding.ok for finding in findings.values()), findings
     assert settings.zookeeper.hosts

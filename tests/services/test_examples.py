@@ -110,7 +110,7 @@ def test_reference_has_every_flight_once():
 
 
 def test_reference_sees_every_kind_of_difference():
-    """A row lost, doubled or changed is told apart from an equal result in another order."""
+    """A lost, doubled or changed row differs from an equal result in another order."""
     expected = reference.late().head(1000)
     reference.compare(expected.sample(frac=1, random_state=5), expected)
     changed = expected.copy()

@@ -75,7 +75,7 @@ def test_what_did_not_strike_comes_first_or_the_run_is_red(tmp_path: Path) -> No
 
 
 def test_what_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistyped family of faults is told before anything is started."""
+    """A mistyped kind of fault is an error before anything is started."""
     monkeypatch.setattr("sys.argv", ["harness", "--kinds", "sigkill,sigstpo"])
     with pytest.raises(SystemExit):
         main()
@@ -83,6 +83,6 @@ def test_what_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(zk: ZooKeeperSession) -> None:
-    """So any process's session can be ended by whoever knows its id."""
+    """So a test that knows a process's session id can end that session."""
     session, password = zk.client.client_id
     assert password_of(session) == password

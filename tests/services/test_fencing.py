@@ -1,4 +1,6 @@
-"""What a lost peer left open on Kafka holds nobody up, though nobody takes its slot and the transaction may live for long."""
+"""A transaction that a lost peer left open on Kafka delays no reader, even if no peer takes its slot and the transaction may live
+long.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flights example on real ZooKeeper, Kafka and Spark: its result equals pandas, whoever works on it and whoever dies.
+"""The flights example on real ZooKeeper, Kafka and Spark: its result equals that of pandas, whichever peers work on it and die.
 
 ``examples/flights`` reads 336,776 departures from CSV, goes through a DataFrame, an Arrow and a per-record function, and
 ends in Parquet files and a topic of JSON records. Every row of both is compared. Tests that need no more read the first 80,000.

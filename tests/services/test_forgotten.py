@@ -1,4 +1,4 @@
-"""Jobs that were purged, or never taken in: what is told to those who forget them, ask for them, and wait for them."""
+"""Jobs that were purged, or never accepted: what commands that purge them, show them and wait for them say."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_purge_goes_on_past_jobs_that_others_purged(
 def test_waiting_for_a_job_that_was_forgotten_ends(
     settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a handle is asked: the job is gone, which is told at once, also to those who wait for ever."""
+    """Every method of a handle says at once that the job is gone, also one that waits without a time limit."""
     with coordinator(settings), peers(settings, "peer-a"), Client(settings=settings) as client:
         submit(zk, "one-aaaaaa")
         completed(zk, "one-aaaaaa")
@@ -147,7 +147,7 @@ def test_waiting_for_a_job_that_was_forgotten_ends(
 def test_waiting_for_a_submission_that_cannot_be_read_ends(
     settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nobody leads it may still come to something; a leader leaves it out, and then there is nothing to wait for."""
+    """While no coordinator leads, the job may still begin; a leader leaves it out, and then there is nothing to wait for."""
     monkeypatch.setattr("sardonyx.client.waiting.REREAD", 0.2)
     with Client(settings=settings) as client:
         waiting = JobHandle(client, "bad-aaaaaa", SPEC)

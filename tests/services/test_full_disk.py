@@ -30,7 +30,7 @@ MAY_MOUNT = (
 )
 
 
-@pytest.mark.skipif(not MAY_MOUNT, reason="nobody may mount a small disk here")
+@pytest.mark.skipif(not MAY_MOUNT, reason="a small disk cannot be mounted here")
 def test_a_job_outlives_a_full_disk(settings: Settings, tmp_path: Path) -> None:
     """The task fails and rests while there is no room; nothing of its batch is committed, and nothing is lost or doubled."""
     settings = settings.model_copy(

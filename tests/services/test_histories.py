@@ -33,7 +33,7 @@ from tests.waiting import until
 
 AT_A_TIME = 4
 DOOMED, SAFE = 3, 30
-"""Session timeouts, in seconds: of whoever is to die, and of whoever must not."""
+"""Session timeouts, in seconds: of a process that is to die, and of one that must not."""
 FAILPOINTS = (
     "before-append",
     "after-append",
@@ -197,7 +197,7 @@ def never_acks(play: Play) -> None:
 
 
 def dies_while_acking(play: Play) -> None:
-    """3. Dies while acking: dead, off the task. The timer of its ack fires for nobody."""
+    """3. Dies while acking: dead, off the task. The timer of its ack fires and changes nothing."""
     play.begin()
     dead_at_its_failpoint(play.peer("P1", failpoint="offered:1:kill"))
     play.tells("P1 died")
@@ -291,7 +291,9 @@ def dies_when_it_has_completed(play: Play) -> None:
 
 
 def completes_while_nobody_leads(play: Play) -> None:
-    """6c. Says "complete!" and dies while nobody leads: what it said is handled before its death, the task is complete."""
+    """6c. A peer says "complete!" and dies while no coordinator leads: its request is handled before its death, and the task is
+    complete.
+    """
     play.begin("read -> middle -> write; read is a topic")
     p1 = play.peer("P1", "sealed", failpoint="completed:1:kill")
     until(lambda: play.sentinels() == ["P1 middle"], what="P1's sentinel")

@@ -313,7 +313,9 @@ def test_a_peer_tells_its_life(sardonyx: Sardonyx) -> None:
 def test_a_peer_is_evicted_and_its_task_accounted_for(
     settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx
 ) -> None:
-    """One at work is revoked, and it is told who has its task now; an idle one goes; since when each is what it is is shown."""
+    """One at work is revoked, and the output names the peer that has its task now; an idle one goes. Each has the time since
+    when.
+    """
     with coordinator(settings), peers(settings, "mute-a", "mute-b", answers=False):
         until(lambda: len(zk.children(node_paths.PEER_STATE)) == 2, what="two peers")
         submit(zk, "one-aaaaaa")
@@ -438,7 +440,7 @@ def test_two_deployments_share_an_ensemble(settings: Settings, sardonyx: Sardony
 
 
 def test_a_leader_that_dies_between_log_and_tree_is_no_false_alarm(settings: Settings, leader: Leadership) -> None:
-    """Entries whose effects nobody has applied yet are not held against the tree, whichever of them are there."""
+    """Entries whose effects are not applied yet do not count as damage of the tree, whichever of them are there."""
     zk = leader.zk
     leading = Leader(leader, settings, FakeLinks(), wake=threading.Event())
     leading.take_over()

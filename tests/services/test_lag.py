@@ -125,7 +125,7 @@ def test_a_split_that_is_not_due_does_not_wait(house: House, tmp_path: Path) -> 
 
 
 def test_positions_are_told_while_a_transaction_is_open(house: House) -> None:
-    """What was committed before it, at once: a peer that died within its transaction keeps nobody from seeing how far behind
+    """What was committed before it, at once: a peer that died within its transaction does not hide how far behind
     the others are.
     """
     topic = house.make_topic("open")
@@ -155,7 +155,7 @@ HELD = {
 
 def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
     """Records of a user's topic, without those that were aborted or stand behind the end; rows, not messages, between tasks.
-    The oldest gets older while nobody reads it. ``job show`` tells the same by task. In the end nothing is unread.
+    The oldest gets older while no peer reads it. ``job show`` tells the same by task. In the end nothing is unread.
     """
     until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait", timeout=90)
     before = late.links()
@@ -195,7 +195,7 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
 
 
 def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be looked at whole is at most, or about, so much, and it is said which; what counts tell stays exact.
+    """What cannot be looked at whole is given as at most, or about, so much; what counts tell stays exact.
     Kafka that does not answer is an error to ``link lag``, and leaves ``job show`` without these figures.
     """
     until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait", timeout=90)

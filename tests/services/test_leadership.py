@@ -111,7 +111,7 @@ def test_a_lost_reply_to_taking_the_epoch_is_cleared_up(settings: Settings, prox
 
 
 def test_a_leader_that_is_cut_off_stops_before_another_can_lead(settings: Settings, proxy: Proxy) -> None:
-    """Without an answer for two thirds of the session timeout a leader stops by itself, though nobody told it."""
+    """Without an answer for two thirds of the session timeout a leader stops by itself, without a message from outside."""
     far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
     with leadership(far) as won:
         won.check()

@@ -76,7 +76,7 @@ def failing(topic: str, folder: Path) -> Job:
 def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     """Jobs that completed under SIGKILL, that failed and that were killed; then they are purged and the daemons stopped. What
     they wrote is exact and in place; of all else nothing is there any more: topics, groups, open transactions, nodes,
-    processes, temporary files, files written aside. The death and who took over is told.
+    processes, temporary files, files written aside. The timeline names the death and the peer that took over.
     """
     topic = cluster.topic("in", ({"n": n} for n in range(ROWS)))
     sent = cluster.topic("sent")

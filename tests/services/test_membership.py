@@ -20,7 +20,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def task(settings: Settings) -> Iterator[Task]:
-    """In a group that gives nobody up by itself for as long as a test may take."""
+    """In a group that gives up no member by itself for as long as a test may take."""
     patient = settings.peer.model_copy(update={"session_timeout": 600.0})
     made = Task(settings.model_copy(update={"peer": patient}))
     made.create()
@@ -44,7 +44,7 @@ def all_of(reader: Reader) -> bool:
 
 
 def test_a_slot_goes_over_with_its_partitions_and_the_others_notice_nothing(task: Task) -> None:
-    """Its next holder gets them while nobody else says a word; a batch that another one has in hand stays its own."""
+    """Its next holder gets them while no other member polls; a batch that another one has in hand stays its own."""
     task.feed(90, sentinel="s")
     dead, other = both(task)
     share, batch = set(dead.held), next_batch(other)
@@ -124,7 +124,7 @@ def test_who_leaves_before_it_was_let_in_is_not_waited_for(task: Task) -> None:
 
 
 def test_the_place_of_a_lost_peer_is_given_up_for_it(task: Task) -> None:
-    """The others share its partitions then. Where it is not, or nobody is, there is nothing to do."""
+    """The others share its partitions then. In a group without it, or without members, there is nothing to do."""
     group = task.stage.group(task.settings.deployment, JOB)
     _lost, other = both(task)
     assert remove_static_member(task.settings, group, task.stage.member(0), task.stage.ingress)
@@ -134,7 +134,9 @@ def test_the_place_of_a_lost_peer_is_given_up_for_it(task: Task) -> None:
 
 
 def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:
-    """Who has let go of some dies before the group can give them to another: his successor sees that nobody has them."""
+    """A member dies after it has released partitions and before the group assigns them: its successor sees that they have no
+    holder.
+    """
     one = task.reader()
     until(lambda: all_of(one), what="all partitions")
     two = task.reader()
@@ -159,7 +161,7 @@ def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:
                 found.append(reader)
         return found
 
-    (lost, *others) = until(found_out, what="somebody to notice")
+    (lost, *others) = until(found_out, what="a member to notice")
     lost.close()
     stays = others[0] if others else two if lost is successor else successor
     with contextlib.suppress(ReaderLost):  # it may have seen the same

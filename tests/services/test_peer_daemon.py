@@ -105,7 +105,7 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
         proxy.accept_again()
         until(lambda: daemon.trees[0].connected, what="the connection to be back")
         assert pulses(look) == before
-        for peer in before:  # they act on what they are told: revoked, each comes back under a new id
+        for peer in before:  # they act on their state nodes: revoked, each comes back under a new id
             look.create(node_paths.peer_state(peer), encode_note(PeerNote("revoked", 1)))
         until(lambda: set(pulses(look)).isdisjoint(before) and len(pulses(look)) == PEERS, what="their next lives")
         assert len(daemon.trees) == 1
@@ -113,7 +113,7 @@ def test_an_absence_that_the_session_outlives_changes_nothing(
 
 
 def test_a_peer_whose_pulse_was_taken_before_it_was_known_comes_back(settings: Settings, look: ZooKeeperSession):
-    """A peer that never had a state node and has no pulse any more is reborn instead of waiting for ever."""
+    """A peer that never had a state node and has no pulse any more is reborn instead of waiting without end."""
     daemon = Daemon(settings)
     before = registered(look)
     look.delete(node_paths.pulse(before[0]))

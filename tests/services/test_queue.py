@@ -315,7 +315,7 @@ def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task
 
 def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch: pytest.MonkeyPatch):
     """Making what stands and removing what is gone are no errors. The last counts come with the removal, also if it breaks off
-    when the positions are gone; whoever comes only then says nothing rather than zero.
+    when the positions are gone; a coordinator that comes only then reports nothing rather than zero.
     """
     task.feed(4, sentinel="s")
     reader = task.reader()
@@ -388,7 +388,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
 
 
 def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
-    """The reason is the broker's own for the record, not what the client made of it, and says that time will not mend it."""
+    """The reason is the broker's own for the record, not what the client made of it, and says that waiting does not help."""
     topic = f"{task.settings.deployment}-compact"
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()

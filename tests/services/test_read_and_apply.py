@@ -231,7 +231,7 @@ def test_rows_leave_a_worker_once(spark: SparkSession, code: CodeBundle, monkeyp
 
 
 def test_an_error_that_read_raises_is_its_own(spark: SparkSession, code: CodeBundle) -> None:
-    """It is told as when there was no function, and no record is left out because of it."""
+    """The error is the same as without a function, and no record is left out because of it."""
     made = function(spark, code, "row_same", on_error=OnError(then="skip"))
     with pytest.raises(SardonyxError) as raised:
         made.read_and_apply(numbers(), [Split({"no": 1}, 1)])

@@ -178,7 +178,7 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
         thread.join()
     (again,) = [handle for handle in handles if handle is not None]
     view = house.completed(again)
-    assert (view.task("parse").rows_in, view.task("parse").dead) == (4, 4), "it was not mended"
+    assert (view.task("parse").rows_in, view.task("parse").dead) == (4, 4), "it was not corrected"
     second = {str(each.record): each for each in DeadLetters(house.client).letters(again.id)}
     assert set(second) == {"not json", "{'n': 23}", "{'n': 3}", "{'n': 33}"}
     assert second["{'n': 3}"].letter.origin.topic == ran.topic

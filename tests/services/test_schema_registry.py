@@ -1,4 +1,4 @@
-"""Topics in Avro and Protobuf by a real schema registry: what is written comes back, whoever wrote it."""
+"""Topics in Avro and Protobuf by a real schema registry: what is written comes back, whichever program wrote it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_records_of_several_schemas_are_one_table(form: str, options: dict):
 
 @pytest.mark.parametrize("form", ["avro", "protobuf"])
 def test_what_cannot_be_read_is_a_bad_record_and_takes_no_other_along(form: str, options: dict):
-    """No value, no head, a schema that nobody has, data that ends too soon, the other format: each by its index."""
+    """No value, no head, an unknown schema, data that ends too soon, the other format: each by its index."""
     good = records(form, options, pa.table({"id": [7], "text": ["seven"]}))[0]
     other = records("protobuf" if form == "avro" else "avro", {**options, "topic": "o"}, pa.table({"id": [7]}))[0]
     values = [good, None, b"", b'{"id": 7}', b"\x00\x00\x0f\xff\xff\x02", good[:-3], other, good]

@@ -163,7 +163,7 @@ def fill(leader: Leadership) -> None:
 
 
 def every_moment_can_be_shown(zk: ZooKeeperSession) -> None:
-    """From the base of each moment that is kept the log leads to it; of others it is said that they are not kept."""
+    """The log leads from a base to each moment that is kept; for others the error says that they are not kept."""
     first = event_log.begins(zk)
     for n in range(1, 91):
         if n < first - 1:

@@ -1,4 +1,4 @@
-"""What goes wrong in a task's function, on a real Spark session: how it is told, and which records it costs."""
+"""What goes wrong in a task's function, on a real Spark session: how it is reported, and which records it costs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_a_function_raises_is_told_as_python_would(run: Runner, fn: str, ki
     ],
 )
 def test_a_result_of_another_kind_is_an_error(run: Runner, fn: str, cause: str) -> None:
-    """What cannot be passed on is said with what it is and what it should be."""
+    """The error for a result of a wrong type says what it is and what it should be."""
     error = run.fails(fn, ids(10).append_column("n", pa.array(range(10))))
     assert error.code == "SX-FN-RESULT"
     assert cause in error.cause

@@ -94,7 +94,7 @@ def test_a_batch_that_does_not_raise_waits_for_nothing(fn: str, spark: SparkSess
 
 @pytest.mark.parametrize("fn", ["row_same", "arrow_same", "pandas_same"])
 def test_how_long_a_function_ran_on_the_workers_is_told(run: Runner, fn: str) -> None:
-    """Apart from the way there and back. Of a DataFrame function nobody knows: Spark runs it with all that is its own."""
+    """Apart from the way there and back. For a DataFrame function that is unknown: Spark runs it together with its own work."""
     began = time.perf_counter()
     worked = run(fn, ids(10_001)).worked
     assert 0 < worked < time.perf_counter() - began

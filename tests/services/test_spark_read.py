@@ -50,7 +50,7 @@ def test_an_error_comes_back_as_it_was_raised(spark: SparkSession) -> None:
 
 
 def test_an_error_that_is_not_ours_has_its_traceback(spark: SparkSession) -> None:
-    """A bug on a worker is told as one, with the worker's traceback."""
+    """A bug on a worker is reported as one, with the worker's traceback."""
     with pytest.raises(InternalError) as raised:
         read_splits(spark, numbers(), [{"bug": 1}])
     assert raised.value.code == "SX-UNEXPECTED"

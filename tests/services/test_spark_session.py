@@ -79,7 +79,7 @@ input()
         ):  # as the next session does whose own folder has too long a name
             return not sockets.exists()
 
-    until(swept, what="its sockets to go, unless somebody else was sweeping just then")
+    until(swept, what="its sockets to go, unless another thread was sweeping just then")
 
 
 def test_a_session_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ print(sorted(p.name for p in directory.iterdir()))
 
 
 def test_without_java_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java is said before Spark says it in its own way."""
+    """The error for a missing Java comes before Spark's own."""
     from spark_tasks.session import start_session
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
@@ -192,7 +192,7 @@ def test_large_buffers_go_past_spark_and_leave_nothing_open(spark: SparkSession)
 def test_where_memory_cannot_be_shared_batches_go_through_spark(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that forbids it loses speed, and nothing else; it is said once."""
+    """A machine that forbids it loses speed, and nothing else; one log line says so."""
     monkeypatch.setattr(worker_pool, "_unshared", weakref.WeakSet())
     init = shared_memory.Memory.__init__
 

@@ -57,7 +57,7 @@ def test_jobs_go_on_whatever_ends_a_leadership(
 def test_fifty_depositions(
     zookeeper: str, tmp_path: Path, rng: random.Random, pytestconfig: pytest.Config, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Fifty, over all kinds, among two and among three coordinators. How long each took is told."""
+    """Fifty, over all kinds, among two and among three coordinators. The output says how long each took."""
     kinds = rng.sample(KINDS * (IN_ALL // len(KINDS) + 1), IN_ALL)
     figures: Counter[str] = Counter()
     depositions: list[Deposition] = []

@@ -413,7 +413,7 @@ def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: 
 
 
 def test_what_is_no_exception_out_of_a_tasks_code_is_an_error_of_the_task() -> None:
-    """Else it would end the thread, and with it the daemon's session, of whoever is given the task, again and again."""
+    """Else it would end the thread, and with it the daemon's session, of every peer that gets the task, again and again."""
     future: Future[None] = Future()
     future.set_exception(SystemExit(3))
     with pytest.raises(RuntimeError, match="SystemExit out of the task's own code: 3"):

@@ -127,11 +127,11 @@ def test_types_and_nulls_are_those_of_real_links() -> None:
     assert result.rows("kept") == [rows[0], {"n": None, "at": None, "price": None, "tags": None}]
     assert result.table("kept").schema.field("at").type == pa.timestamp("us", tz="UTC")
     assert result.messages("sent")[0][0] == b"1"
-    assert result.rows("sent")[0]["at"] == "2026-02-03T04:05:06.000007Z"  # as whoever reads the topic finds it
+    assert result.rows("sent")[0]["at"] == "2026-02-03T04:05:06.000007Z"  # as a reader of the topic finds it
 
 
 def test_a_topic_is_given_as_records() -> None:
-    """Rows are encoded as the topic's format has them; bytes lie on it as they are, also those that nobody can read."""
+    """Rows are encoded as the topic's format has them; bytes lie on it as they are, also those that cannot be decoded."""
     job = Job("topic")
     read = job.input("read", kafka("orders", schema="n int, word string", start="earliest", end="latest"))
     job.output("kept", files("out", format="json"), picky, after=read, on_error="skip")
@@ -144,7 +144,7 @@ def test_a_topic_is_given_as_records() -> None:
 
 
 def test_a_job_fails_as_on_a_cluster() -> None:
-    """With the code, the record and the user's own traceback; and what does not fit the job is told before anything runs."""
+    """With the code, the record and the user's own traceback; and what does not fit the job is an error before anything runs."""
     job = Job("bad")
     read = job.input("read", kafka("orders", start="earliest", end="latest"))
     job.output("kept", files("out", format="json"), picky, after=read)

@@ -12,7 +12,7 @@ from tests.services.conftest import Sardonyx
 
 
 def test_topics_are_created_listed_and_looked_into(sardonyx: Sardonyx, settings: Settings) -> None:
-    """A topic is created once, shows how much it holds and what; a mistyped one is told with the nearest name."""
+    """A topic is created once, shows how much it holds and what; the error for a mistyped one names the nearest."""
     name = f"{settings.deployment}-orders"
     assert f"created topic {name} with 2 partitions" in sardonyx("topic", "create", name, "--partitions", "2").stdout
     assert "SX-KAFKA-TOPIC-EXISTS" in sardonyx("topic", "create", name, code=1).stderr

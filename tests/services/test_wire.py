@@ -35,7 +35,7 @@ def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
 def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
     """Each of 500 is put in and its reply cut off, under one leader and then the next: each is logged once.
 
-    In half of the rounds somebody leads, and has taken the requests before their writers can look for them, so that these
+    In half of the rounds a coordinator leads, and has taken the requests before their writers can look for them, so that these
     send them again; in the others they are still there.
     """
     far = ZooKeeperSession.connect(through(settings, proxy, 30))
@@ -134,7 +134,7 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(
 
 
 def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Settings, zk: ZooKeeperSession) -> None:
-    """It lets go of its task and says goodbye; nobody counts that as a failure of the task."""
+    """It lets go of its task and says goodbye; that does not count as a failure of the task."""
     light.set_stage(zk)
     with coordinator(settings):
         daemon = Daemon(settings, "exhausted")

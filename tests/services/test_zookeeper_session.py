@@ -162,7 +162,7 @@ def test_a_request_that_never_arrived_is_sent_again(
 def test_create_knows_its_own_node_after_a_lost_reply(
     zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy, ephemeral: bool
 ) -> None:
-    """Whose create was done and only the reply lost is told True, not that somebody else was first."""
+    """A create that was done, and only its reply lost, returns True, not that another client was first."""
     made = lose_reply(
         far_tree,
         proxy,
@@ -175,7 +175,7 @@ def test_create_knows_its_own_node_after_a_lost_reply(
 def test_a_commit_whose_reply_is_lost_is_of_unknown_outcome(
     zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
 ) -> None:
-    """A transaction is never sent a second time: its writer is told that it may have been done."""
+    """A transaction is never sent a second time: its writer gets the error that it may have been done."""
     with pytest.raises(OutcomeUnknown) as caught:
         lose_reply(
             far_tree, proxy, lambda: zk.read("/job/x") is not None, lambda: far_tree.commit([Create("/job/x", b"1")])

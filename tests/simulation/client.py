@@ -408,5 +408,5 @@ class SimClient:
 
 
 def hash_of(name: str) -> str:
-    """An order of children that is nobody's expectation, but the same in every run."""
+    """An order of children on which no caller relies, the same in every run."""
     return name[::-1]

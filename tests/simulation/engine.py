@@ -22,7 +22,7 @@ JITTER = 0.002
 
 
 class Stuck(AssertionError):
-    """Nothing can happen any more, or the same things happen for ever."""
+    """Nothing can happen any more, or the same things happen without end."""
 
 
 class Waiter:
@@ -71,7 +71,7 @@ class Simulation:
         self._tickets = 0
         self.processes: list[Process] = []
         self.broken: BaseException | None = None
-        """What a thread raised that nobody caught."""
+        """An exception that a thread did not catch."""
 
     def at(self, delay: float, what: Callable[[], None]) -> None:
         """Let something happen in so many seconds."""
@@ -83,7 +83,7 @@ class Simulation:
         heapq.heappush(self._heap, (when, self._tickets, what))
 
     def timer(self, delay: float, waiter: Waiter) -> None:
-        """Wake a waiter then, if nobody has before."""
+        """Wake a waiter then, unless it was woken before."""
         self._tickets += 1
         heapq.heappush(self._heap, (self.now + delay, self._tickets, waiter))
 

@@ -136,7 +136,7 @@ class SimKafka:
             self.topics.pop(job, None)
 
     def fence(self, runtime: SimRuntime, slot: Slot) -> None:
-        """From the outside; whoever holds the slot by now is fenced like whoever held it."""
+        """From the outside; the slot's present holder is fenced like the one before it."""
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
         self.epochs[slot] = self.epochs.get(slot, 0) + 1
@@ -183,7 +183,7 @@ class SimKafka:
                     group.held[link.name, number] = member, times + 1
 
     def init(self, job: str, task: str, slot: int) -> int:
-        """A slot is taken: its epoch rises, and whoever held it before is fenced."""
+        """A slot is taken: its epoch rises, and its holder before is fenced."""
         self.epochs[job, task, slot] = self.epochs.get((job, task, slot), 0) + 1
         return self.epochs[job, task, slot]
 
@@ -377,7 +377,7 @@ class Loop:
         self.runtime.sleep(self.rng.random() * 0.3)
         self._wait_until_usable()
         self._transaction({where: times})
-        assert partition.position == position, "a batch was committed behind the back of whoever holds the partition"
+        assert partition.position == position, "a batch was committed although another member holds the partition"
         partition.position += size
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)

@@ -41,7 +41,7 @@ def nonsense(world: World) -> Request | bytes:
     rng, state = world.sim.rng, world.oracle.state
     peer = rng.choice(["nobody", *state.peers])
     job = rng.choice(["nothing", *state.jobs, *state.purged])
-    old = rng.randint(-1, max(state.n - 40, 0))  # nobody's assignment now, or hardly
+    old = rng.randint(-1, max(state.n - 40, 0))  # hardly ever an assignment of now
     submission = rng.choice(world.plan.jobs)
     spec = submission.spec
     wrong = replace(spec, workflow=[*spec.workflow, rng.choice([("t0", "nowhere"), ("t1", "t0"), spec.workflow[0]])])

@@ -1,6 +1,6 @@
-"""What must be true in a simulated cluster, whoever crashes when: looked at with each commit, and once more in the end.
+"""What must be true in a simulated cluster, whichever process crashes when: looked at with each commit, and once more in the end.
 
-The oracle sees what nobody in the cluster sees: the truth in ZooKeeper's leader, who took the epoch last, what was asked
+The oracle sees what no process of the cluster sees: the truth in ZooKeeper's leader, who took the epoch last, what was asked
 and what the log made of it, and what stands in Kafka.
 """
 

@@ -28,7 +28,7 @@ from tests.simulation.shrink import shrunk  # noqa: E402
 SHARE = 50
 """Histories that a process takes at a time."""
 SHOWN = 5
-"""Failures that are shrunk; of further ones the seed is told."""
+"""Failures that are shrunk; further ones only show their seed."""
 
 
 def played(plan: Plan) -> tuple[Tally, str]:
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--plan", type=Path, help="play this one plan and tell everything")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # a failure is told at once, also into a file
+    sys.stdout.reconfigure(line_buffering=True)  # a failure is shown at once, also in a file
     return replay(chosen.plan) if chosen.plan else simulate(chosen.first, chosen.seeds, chosen.processes)
 
 

@@ -32,7 +32,7 @@ JOB = JobSpec(
 class History(NamedTuple):
     plan: Plan
     holds: Callable[[list[str]], bool]
-    """What must be true of the kinds of events in the log, in their order, if nobody disturbs it."""
+    """What must be true of the kinds of events in the log, in their order, if nothing disturbs it."""
 
 
 def _history(*cues: Cue, peers: tuple[int, ...] = (1,), slow: float = 0.2) -> Plan:
@@ -63,7 +63,7 @@ HISTORIES = {
         _history(Cue("d0", "seal", kill=True)), _order("exhausted", "died", *ALONE[2:])
     ),
     "05 dies while sealing, behind its sentinel": History(
-        # Whoever comes next may finish the task behind it first: its end is told, though not yet known to be.
+        # The next peer may finish the task behind it first: its end is logged, although it is not yet known to be.
         _history(Cue("d0", "sealed", kill=True)),
         _order("exhausted", "died", "ack", "exhausted", "completed"),
     ),
@@ -97,7 +97,7 @@ def log_of(world: World) -> list[str]:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_as_it_is(name: str) -> None:
-    """Each history goes the way it is told, and the job completes."""
+    """Each history goes as described, and the job completes."""
     plan, holds = HISTORIES[name]
     world = World(plan)
     world.play()

@@ -46,7 +46,7 @@ SESSION = 10.0
 SETTLE = 600.0
 """Simulated seconds after the last fault within which everything bounded must have ended."""
 STEPS = 400_000
-"""Steps of a history, at most: more means that the same things happen for ever."""
+"""Steps of a history, at most: more means that the same things happen without end."""
 
 
 class SimTree(ZooKeeperSession):
@@ -189,7 +189,7 @@ class World:
         def run() -> None:
             try:
                 made.run()
-            except SetupError as error:  # whoever runs it starts it again
+            except SetupError as error:  # its supervisor starts it again
                 if error.code not in ("SX-ZOOKEEPER-AWAY", "SX-ZOOKEEPER-UNREACHABLE"):
                     raise
             self.sim.at(0.0, process.kill)
@@ -413,7 +413,7 @@ class instrumented:  # noqa: N801 - reads as a word
         check(state)
         for job in state.plans:
             if state.jobs[job].status == "running":
-                assert not state.free or scheduling.choose(state, job, state.free) is None, "somebody idles beside work"
+                assert not state.free or scheduling.choose(state, job, state.free) is None, "a peer idles beside work"
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
         self._world.oracle.decisions += 1
         return effects
