@@ -113,6 +113,8 @@ class Client:
     def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
         """Submit a job: check it, upload its code, and put the request into the coordinator's inbox.
 
+        What is probably not meant, though the job can run, is logged as a warning (``job_warning``).
+
         Args:
             job: a :class:`~sardonyx.job.builder.Job`, a loaded one, or what ``sardonyx run`` takes
                 (``job.py:job``, ``job.yaml``).
@@ -312,7 +314,10 @@ class Client:
 
         if isinstance(job, LoadedJob):
             return job
-        return load(os.fspath(job) if isinstance(job, os.PathLike) else job)
+        loaded = load(os.fspath(job) if isinstance(job, os.PathLike) else job)
+        for warning in loaded.warnings:
+            log.warning("job_warning", code=warning.code, warning=warning.message, fix=warning.fix, **warning.where)
+        return loaded
 
     def _check_name(self, name: str) -> None:
         submitted = self.submitted()

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import near
+
 TaskType = Literal["input", "function", "output"]
 Consumption = Literal["concurrent", "sequential"]
 
@@ -26,7 +29,29 @@ DEFAULT_PARTITIONS = 8
 """Partitions of every internal link, and so the most peers that can share one task."""
 
 
-class OnError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class _Declared(msgspec.StructMeta):
+    """Of structs that users make by hand: mistyped keywords get an error with the nearest known ones, all at once."""
+
+    def __call__(cls, *arguments: Any, **values: Any) -> Any:  # noqa: N805 - of a metaclass
+        known = cls.__struct_fields__
+        unknown = [name for name in values if name not in known]
+        if unknown:
+            raise SardonyxError(
+                "SX-JOB-FIELD",
+                "; ".join(f"{cls.__name__}() has no parameter {name!r}{near(name, known)}" for name in unknown),
+                fix=f"choose from {', '.join(known)}",
+            )
+        return super().__call__(*arguments, **values)
+
+
+class OnError(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+    metaclass=_Declared,
+):
     """What happens to a record for which the task's function raises.
 
     The peer runs a batch that raises again ``retries`` times unchanged. Then it halves the batch until it has isolated

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx import Job, SardonyxError, blackhole, console, files, generator, kafka, sql
+from sardonyx import Job, OnError, SardonyxError, blackhole, console, files, generator, kafka, sql
 from sardonyx.core.errors import JobInvalid
 from sardonyx.job.load import load
 
@@ -128,3 +128,13 @@ def test_a_mistyped_option_in_yaml_is_one_problem(tmp_path: Path):
     assert [each.message for each in problems_of(str(path))] == [
         "task 'read': kafka has no option 'strat'; did you mean 'start'?"
     ]
+
+
+def test_mistyped_keywords_of_on_error_are_reported_all_at_once() -> None:
+    """A struct that users make by hand names each unknown keyword with the nearest known one."""
+    with pytest.raises(SardonyxError) as caught:
+        OnError(retrys=2, bakoff="1 s")  # type: ignore[call-arg]
+    assert caught.value.code == "SX-JOB-FIELD"
+    assert "no parameter 'retrys'; did you mean 'retries'?" in caught.value.message
+    assert "no parameter 'bakoff'; did you mean 'backoff'?" in caught.value.message
+    assert OnError(retries=2).retries == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from sardonyx import Job, blackhole, generator, kafka
 from sardonyx.client import client
@@ -52,6 +53,17 @@ def coordinator(settings: Settings, tmp_path: Path) -> Iterator[None]:
             until(looking.led, what="a coordinator that stands for election")
         yield
         assert child.poll() is None, child.log_tail(50)
+
+
+def test_submitting_from_python_logs_what_is_probably_not_meant(connected: Client) -> None:
+    """The command prints warnings about a job; from Python they are log lines."""
+    job = Job("large")
+    job.output("drop", blackhole(), after=job.input("read", generator(3), batch_size=20_000_000))
+    with capture_logs() as lines:
+        connected.submit(job)
+    (warning,) = [line for line in lines if line["event"] == "job_warning"]
+    assert warning["task"] == "read"
+    assert "batch_size" in warning["warning"]
 
 
 def test_a_job_without_a_coordinator_is_submitted_and_says_so(connected: Client) -> None:
