@@ -7,8 +7,10 @@ import random
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 
-def random_spec(rng: random.Random, name: str) -> JobSpec:
-    """A job of two to five tasks in any shape, sometimes with topics in place, sometimes without end."""
+def random_spec(rng: random.Random, name: str, endless: float = 0.3) -> JobSpec:
+    """A job of two to five tasks in any shape, sometimes with topics in place, sometimes without end. ``endless``: how often an
+    input topic has no end.
+    """
     size = rng.randint(2, 5)
     edges: set[tuple[str, str]] = set()
     for task in range(1, size):
@@ -20,9 +22,9 @@ def random_spec(rng: random.Random, name: str) -> JobSpec:
         kind = "input" if not has_in else "function" if has_out else "output"
         options: dict[str, object] = {}
         connector = {"input": "generator", "output": "blackhole", "function": None}[kind]
-        if kind != "function" and rng.random() < 0.3:
+        if kind != "function" and rng.random() < max(endless, 0.3):
             connector = "kafka"
-            options = {"topic": task, "end": None if kind == "input" and rng.random() < 0.3 else "latest"}
+            options = {"topic": task, "end": None if kind == "input" and rng.random() < endless else "latest"}
         catalog.append(
             TaskSpec(
                 name=task,

@@ -329,20 +329,21 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
 
 
 def _offer_work(changes: ChangeSet) -> None:
-    """Idle peers get work. Jobs that could not end otherwise preempt peers of their later tasks."""
+    """Idle peers get work. Jobs that could not go on otherwise preempt peers: the oldest such job first."""
     while True:
         while (offer := scheduling.next_offer(changes.state)) is not None:
             changes.offer(offer)
         jobs = _in_question(changes)
         if not jobs:
             return
-        backs = (scheduling.preemption(changes.state, job) for job in scheduling.in_turn(changes.state, jobs))
-        back = next(filter(None, backs), None)
+        oldest = sorted(jobs, key=lambda job: changes.state.jobs[job].number)
+        back = next(filter(None, (scheduling.preemption(changes.state, job) for job in oldest)), None)
         if back is None:
             return
         for peer in back.peers:
             changes.leave(peer, "release")
-        changes.offer(back.offer)
+        for offer in back.offers:
+            changes.offer(offer)
 
 
 def _count_missing(changes: ChangeSet) -> None:
@@ -352,10 +353,10 @@ def _count_missing(changes: ChangeSet) -> None:
 
 def _in_question(changes: ChangeSet) -> list[str]:
     """The running jobs that may get other peers after this event: those that it changed and, if the number of idle peers changed,
-    all that have capacity.
+    all that have capacity. All as well if it changed an unbounded job, which may have peers for others now.
     """
     known, touched = changes.state.jobs, changes.jobs
-    if changes.free_changed:
+    if changes.free_changed or any(scheduling.gives_peers(changes.state, job) for job in touched):
         touched = dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)])
     return [job for job in touched if known[job].status == "running"] if touched else []
 

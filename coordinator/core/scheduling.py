@@ -1,16 +1,20 @@
 """Which task an idle peer gets next, when peers are preempted, and how many peers are missing. Pure; it changes only the set of
 jobs that may have capacity.
 
-Jobs take turns. In a job, tasks without peers come first, in topological order. Then come tasks that more peers can share; the
-one with the fewest peers comes first. A task is not offered while a task directly upstream has no peers and is not complete: its
-peers could only wait, and may be just those that are missing upstream. A task that backs off after a failure is not offered.
+Tasks without peers come first, of whatever job; jobs take turns in this. In a job they come in topological order. An unbounded
+job without peers begins only if there are enough for all its tasks, since it gives no results before that. Then come tasks that
+more peers can share: jobs take turns again, and in a job the task with the fewest peers comes first.
+
+A task is not offered while a task directly upstream has no peers and is not complete: its peers could only wait, and may be just
+those that are missing upstream. A task that backs off after a failure is not offered.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from coordinator.core.peer_states import WORKING
@@ -26,26 +30,37 @@ class Offer(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """Peers to take off their tasks, so that with the idle ones there are enough for ``offer``."""
+    """Peers to take off their tasks, so that with the idle ones there are enough for all of ``offers``."""
 
     peers: list[str]
-    offer: Offer
+    offers: list[Offer]
 
 
 def next_offer(state: State) -> Offer | None:
-    """The next offer to the idle peers; None if no job has work for so few."""
+    """The next offer to the idle peers; None if no job has work for so few.
+
+    A task without peers comes first, of whatever job; then an unbounded job without peers, if there are enough for all its tasks;
+    then a further peer for a task that has some.
+    """
     free = state.free
     if not free or not state.jobs_with_capacity:
         return None
+    begins: Offer | None = None
+    shares: Offer | None = None
     for name in in_turn(state, state.jobs_with_capacity):
         offer = choose(state, name, free)
-        if offer is not None:
+        if offer is None:
+            if choose(state, name, math.inf) is None and not any(
+                task.backing_off for task in state.jobs[name].tasks.values()
+            ):
+                state.jobs_with_capacity.discard(name)
+        elif state.jobs[name].tasks[offer.task].peers:
+            shares = shares or offer
+        elif state.plans[name].graph.bounded or holds_peers(state, name):
             return offer
-        if choose(state, name, math.inf) is None and not any(
-            task.backing_off for task in state.jobs[name].tasks.values()
-        ):
-            state.jobs_with_capacity.discard(name)
-    return None
+        else:
+            begins = begins or offer
+    return begins or shares
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:
@@ -62,6 +77,7 @@ def in_turn(state: State, names: Collection[str]) -> list[str]:
 def choose(state: State, name: str, free: float) -> Offer | None:
     """The next task of a running job if ``free`` peers are idle, and how many of them start it."""
     job, plan = state.jobs[name], state.plans[name]
+    gang: int | None = None
     shared: tuple[int, str] | None = None
     for stage in plan.stages:
         task = job.tasks[stage]
@@ -70,12 +86,34 @@ def choose(state: State, name: str, free: float) -> Offer | None:
         if full or task.state == "complete" or task.backing_off or _blocked(job, plan, stage):
             continue
         if not staffed:
+            if gang is None:  # only for jobs with such a task
+                gang = 0 if plan.graph.bounded or holds_peers(state, name) else floor(job, plan)
             needed = needs(job, plan, stage)
-            if needed <= free:
+            if max(needed, gang) <= free:
                 return Offer(name, stage, needed)
         elif free > 0 and (shared is None or staffed < shared[0]):
             shared = (staffed, stage)
     return Offer(name, shared[1], 1) if shared else None
+
+
+def holds_peers(state: State, name: str) -> bool:
+    """Whether any task of the job has peers."""
+    return any(task.peers for task in state.jobs[name].tasks.values())
+
+
+def gives_peers(state: State, name: str) -> bool:
+    """Whether other jobs may take peers from this one: it runs and is unbounded."""
+    return state.jobs[name].status == "running" and not state.plans[name].graph.bounded
+
+
+def lacks_peers(state: State, name: str) -> bool:
+    """Whether a task of this running job has no peers. An unbounded job gives no results then."""
+    return any(deserted(state.jobs[name].tasks[stage]) for stage in state.plans[name].stages)
+
+
+def floor(job: Job, plan: Plan) -> int:
+    """How many peers an unbounded job without peers needs before it can give results: enough for all its tasks at once."""
+    return sum(needs(job, plan, stage) for stage in plan.stages if job.tasks[stage].state != "complete")
 
 
 def needs(job: Job, plan: Plan, stage: str) -> int:
@@ -114,8 +152,6 @@ def stalled(job: Job, plan: Plan) -> list[str]:
     While a task of the front has peers, it will complete, and the job makes progress. If none has, no peer downstream can ever
     finish. Tasks that back off are left out, since they get peers later.
     """
-    if not plan.graph.bounded:
-        return []
     front = [
         stage
         for stage in plan.stages
@@ -128,21 +164,97 @@ def stalled(job: Job, plan: Plan) -> list[str]:
 
 
 def preemption(state: State, name: str) -> Preemption | None:
-    """The peers that a bounded job must take off its downstream tasks, because it could not end otherwise.
+    """The peers that must leave their tasks so that this job can go on, because not enough peers are idle.
 
-    This happens when the peers of its front died and no peer is idle. Peers of the last tasks in topological order are taken
-    first, and of these the ones that came last: they lose the least work.
+    A bounded job whose front has no peers takes them from its own later tasks. Peers of the last tasks in topological order are
+    taken first, and of these the ones that came last: they lose the least work. Otherwise, see :func:`_spare`.
     """
     job, plan = state.jobs[name], state.plans[name]
-    front = stalled(job, plan)
-    if not front:
-        return None
-    for stage in front:
-        needed = needs(job, plan, stage)
-        peers = _preempted(state, job, plan, needed - state.free)
+    if plan.graph.bounded:
+        front = stalled(job, plan)
+        for stage in front:
+            needed = needs(job, plan, stage)
+            peers = _preempted(state, job, plan, needed - state.free)
+            if peers:
+                return Preemption(peers, [Offer(name, stage, needed)])
+        choices = [[Offer(name, stage, needs(job, plan, stage))] for stage in front]
+    else:
+        choices = [_missing(job, plan, name)]
+    for offers in choices:
+        needed = sum(offer.peers for offer in offers)
+        peers = _spare(state, job, needed - state.free) if needed > state.free else []
         if peers:
-            return Preemption(peers, Offer(name, stage, needed))
+            return Preemption(peers, offers)
     return None
+
+
+def _missing(job: Job, plan: Plan, name: str) -> list[Offer]:
+    """Offers for all tasks without peers, except those that back off and those that would have to wait for such a task."""
+    found: list[str] = []
+    for stage in plan.stages:
+        if asks(job.tasks[stage]) and all(before in found for before in blocking(job, plan, stage)):
+            found.append(stage)
+    return [Offer(name, stage, needs(job, plan, stage)) for stage in found]
+
+
+def _spare(state: State, job: Job, missing: int) -> list[str]:
+    """``missing`` peers that unbounded jobs can give to this one; an empty list if they cannot.
+
+    First the peers beyond the first ones of a task: those of the task with the most of them, the latest first. Then all peers of
+    later unbounded jobs that lack peers for one of their tasks, since such a job gives no results: those of the latest job first,
+    and of its last tasks. A bounded job gives none to others, because its peers become idle by themselves.
+    """
+    found: list[str] = []
+    extra = _extra_peers(state)
+    while extra:
+        largest = max(extra, key=lambda each: (len(each.peers) - each.least, each.number, each.place))
+        peer = largest.peers.pop()
+        if state.peers[peer].state in WORKING:
+            found.append(peer)
+        if len(found) == missing:
+            return found
+        if len(largest.peers) == largest.least:
+            extra.remove(largest)
+    for peer in _peers_of_stuck_jobs(state, job):
+        if peer not in found:
+            found.append(peer)
+        if len(found) == missing:
+            return found
+    return []
+
+
+class _Extra(NamedTuple):
+    """A task of an unbounded job with more peers than it needs; ``peers``: all of them, the latest last."""
+
+    number: int
+    place: int
+    least: int
+    peers: list[str]
+
+
+def _extra_peers(state: State) -> list[_Extra]:
+    found = []
+    for name in filter(partial(gives_peers, state), state.plans):
+        job, plan = state.jobs[name], state.plans[name]
+        for place, stage in enumerate(plan.stages):
+            least = max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
+            if len(job.tasks[stage].peers) > least:
+                found.append(_Extra(job.number, place, least, state.on_task(job.tasks[stage])))
+    return found
+
+
+def _peers_of_stuck_jobs(state: State, job: Job) -> Iterator[str]:
+    """Peers at work for unbounded jobs that are later than this one and lack peers: in the order in which they are taken."""
+    later = [
+        name
+        for name in filter(partial(gives_peers, state), state.plans)
+        if state.jobs[name].number > job.number and lacks_peers(state, name)
+    ]
+    for name in sorted(later, key=lambda name: state.jobs[name].number, reverse=True):
+        for stage in reversed(state.plans[name].stages):
+            for peer in reversed(state.on_task(state.jobs[name].tasks[stage])):
+                if state.peers[peer].state in WORKING:
+                    yield peer
 
 
 def _preempted(state: State, job: Job, plan: Plan, missing: int) -> list[str]:

@@ -74,6 +74,10 @@ class History:
     submitted: int = 0
     doubled: float = 0.3
 
+    def __post_init__(self) -> None:
+        self._endless = self.rng.choice([0.3, 0.3, 0.9])
+        self._most_peers = self.rng.choice([6, 6, 12])
+
     # One event
 
     def deliver(self, event: AnyEvent) -> list[Effect]:
@@ -195,7 +199,7 @@ class History:
 
     def birth(self) -> AnyEvent | None:
         """A new peer, if there are not too many."""
-        if len(self.pulses) >= 6:
+        if len(self.pulses) >= self._most_peers:
             return None
         self.born += 1
         self.pulses.add(f"P{self.born}")
@@ -214,7 +218,7 @@ class History:
         if sum(not job.ended for job in self.world.state.jobs.values()) >= 3:
             return None
         self.submitted += 1
-        spec = random_spec(self.rng, name=self.rng.choice(["one", "two", "three"]))
+        spec = random_spec(self.rng, name=self.rng.choice(["one", "two", "three"]), endless=self._endless)
         if self.rng.random() < 0.1:
             spec = spoilt(self.rng, spec)
         name = f"{spec.name}-{self.submitted}" if self.rng.random() < 0.98 else "no/id"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from scenario_runner import World
@@ -113,3 +114,39 @@ def test_jobs_take_turns_from_the_last_one_served() -> None:
         assert place is not None
         served.append(place.job)
     assert served == ["one", "two", "three"] * 2
+
+
+def test_some_unbounded_job_always_works(seed: int) -> None:
+    """Peers come, go and are shared out among unbounded jobs. Whenever there are enough peers for the oldest of these, a job
+    has peers on all its tasks. (An older job that lacks peers keeps those that it has, until they are enough again.)
+    """
+    for number in range(60):
+        rng = random.Random(f"{seed}/unbounded/{number}")
+        world = World()
+        chains: dict[str, list[str]] = {}
+        for step in range(60):
+            kind = rng.random()
+            alive = [name for name, peer in world.state.peers.items() if peer.state != "dead"]
+            if kind < 0.15 and len(chains) < 5:
+                name = f"job{step}"
+                tasks = [f"t{n}" for n in range(rng.randint(1, 5))]
+                chains[name] = tasks
+                world.say(f"{name} is submitted: {' -> '.join(['topic', *tasks])}; topic never ends")
+                world.say(f"the links of {name} are made")
+            elif kind < 0.35 and alive:
+                world.say(f"{rng.choice(alive)} dies")
+            elif kind < 0.4 and chains:
+                name = rng.choice(list(chains))
+                world.say(f"{name} is killed")
+                del chains[name]
+            else:
+                world.say(f"P{step} is born")
+            alive = [name for name, peer in world.state.peers.items() if peer.state != "dead"]
+            whole = [
+                name
+                for name, tasks in chains.items()
+                if all(world.state.jobs[name].tasks[task].peers for task in tasks)
+            ]
+            oldest = next(iter(chains.values()), None)
+            fits = oldest is not None and len(oldest) <= len(alive)
+            assert whole or not fits, f"{seed}/unbounded/{number}: no job works: {world.picture()}"

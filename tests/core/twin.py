@@ -303,18 +303,32 @@ class Twin:
         return behind + [job for job in running if job not in behind]
 
     def offer_something(self) -> bool:
+        """Tasks without peers first, then unbounded jobs that begin, then further peers for a task."""
+        found: dict[str, tuple[Json, str]] = {}
         for job in self.jobs_in_turn():
-            name = self.next_task(job)
-            if name is not None and self.free:
-                count = 1 if self.on_task(job, name) else self.asks_for(job, name)
-                self.offer(job, name, self.free[:count])
+            name = self.next_task(job) if self.free else None
+            if name is not None:
+                begins = not bounded(job["spec"]) and not self.at_work_for(job)
+                kind = "share" if self.on_task(job, name) else "begin" if begins else "desert"
+                found.setdefault(kind, (job, name))
+        for kind in ("desert", "begin", "share"):
+            if kind in found:
+                job, name = found[kind]
+                self.offer(job, name, self.free[: 1 if kind == "share" else self.asks_for(job, name)])
                 return True
         return False
 
+    def at_work_for(self, job: Json) -> list[str]:
+        return [peer for peer in self.at_work if self.place(peer)[0] is job]
+
     def next_task(self, job: Json) -> str | None:
         names = [name for name in job["stages"] if self.may_be_offered(job, name)]
+        all_at_once = 0
+        if not bounded(job["spec"]) and not self.at_work_for(job):
+            open_tasks = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+            all_at_once = sum(self.asks_for(job, name) for name in open_tasks)
         for name in names:
-            if not self.on_task(job, name) and self.asks_for(job, name) <= len(self.free):
+            if not self.on_task(job, name) and max(self.asks_for(job, name), all_at_once) <= len(self.free):
                 return name
         shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name)]
         return min(shared, key=lambda name: len(self.on_task(job, name))) if shared else None
@@ -341,12 +355,63 @@ class Twin:
         return not any(self.on_task(job, name) for name in self.front(job))
 
     def preempt_somebody(self) -> bool:
-        for job in self.jobs_in_turn():
+        """For the oldest job that cannot go on, if there are enough peers to take."""
+        for job in sorted(self.jobs.values(), key=lambda job: job["number"]):
+            if job["status"] != "running":
+                continue
             awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
-            stalled = bounded(job["spec"]) and self.nobody_at_the_front(job)
-            if stalled and any(self.preempt_for(job, name) for name in awake):
+            if not bounded(job["spec"]):
+                if self.take_from_others(job, self.all_missing(job)):
+                    return True
+            elif self.nobody_at_the_front(job) and (
+                any(self.preempt_for(job, name) for name in awake)
+                or any(self.take_from_others(job, [name]) for name in awake)
+            ):
                 return True
         return False
+
+    def all_missing(self, job: Json) -> list[str]:
+        """Tasks without peers that do not back off, and behind no such task that does."""
+        out: list[str] = []
+        for name in job["stages"]:
+            behind = [before for before in in_front_of(job, name) if self.deserted(job, before)]
+            if self.deserted(job, name) and not job["tasks"][name]["backing_off"] and set(behind) <= set(out):
+                out.append(name)
+        return out
+
+    def take_from_others(self, job: Json, names: list[str]) -> bool:
+        """Peers of unbounded jobs: first those beyond the first of a task, then all of later jobs that lack some themselves."""
+        missing = sum(self.asks_for(job, name) for name in names) - len(self.free)
+        if missing <= 0:
+            return False
+        endless = [j for j in self.jobs.values() if j["status"] == "running" and not bounded(j["spec"])]
+        taken: list[str] = []
+        left = {(j["number"], place): self.on_task(j, name) for j in endless for place, name in enumerate(j["stages"])}
+        least = {
+            (j["number"], place): max(1, min(task_spec(j["spec"], name).get("min_peers", 1), most_peers(j, name)))
+            for j in endless
+            for place, name in enumerate(j["stages"])
+        }
+        while len(taken) < missing:
+            more = [where for where in left if len(left[where]) > least[where]]
+            if not more:
+                break
+            where = max(more, key=lambda where: (len(left[where]) - least[where], *where))
+            peer = left[where].pop()
+            taken += [peer] if self.state(peer) in ("acking", "active") else []
+        for other in sorted(endless, key=lambda j: -j["number"]):
+            if other["number"] > job["number"] and any(self.deserted(other, name) for name in other["stages"]):
+                for name in reversed(other["stages"]):
+                    for peer in reversed(self.on_task(other, name)):
+                        if len(taken) < missing and peer not in taken and self.state(peer) in ("acking", "active"):
+                            taken.append(peer)
+        if len(taken) < missing:
+            return False
+        for peer in taken:
+            self.leave(peer, "idle")
+        for name in names:
+            self.offer(job, name, self.free[: self.asks_for(job, name)])
+        return True
 
     def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
