@@ -26,6 +26,20 @@ _BUSY = 20
 """Times in a row that a database may refuse a batch before the task fails: some refusals never pass."""
 
 
+_PASSING = frozenset(
+    {
+        "SX-OUTPUT-FULL",
+        "SX-KAFKA-LOST",
+        "SX-KAFKA-REFUSED",
+        "SX-KAFKA-UNREACHABLE",
+        "SX-REGISTRY-UNREACHABLE",
+        "SX-DATABASE-REFUSED",
+        "SX-DATABASE-UNREACHABLE",
+    }
+)
+"""Codes of failures whose cause lies outside the job and may pass without a change of the job, however long that takes."""
+
+
 class Reaction(enum.Enum):
     """What a task loop does about an error that ended its batches."""
 
@@ -60,6 +74,11 @@ def policy(
     if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not runner_alive():
         return Reaction.LOSE_RUNNER
     return Reaction.FAIL_TASK
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the cause of a failure lies outside and may pass, so that no number of such failures fails the job."""
+    return isinstance(error, SardonyxError) and error.code in _PASSING
 
 
 def should_reconnect(error: Exception, store_reached: bool | None) -> bool:

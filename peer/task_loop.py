@@ -31,7 +31,7 @@ from peer.assignment import AssignmentHandle, RunnerLost
 from peer.batch_commit import BatchCommit
 from peer.input_split import InputSplitter
 from peer.prepared_task import PreparedTask
-from peer.retry_policy import Reaction, policy
+from peer.retry_policy import Reaction, may_pass, policy
 from peer.sealing import Sealing
 from peer.slot_clients import open_clients
 from peer.task_session import TICK, BatchDropped, OpenClients, TaskSession, result_of
@@ -202,7 +202,8 @@ class TaskLoop:
         where = {"job": assignment.job, "task": assignment.task, "peer": self._work.peer}
         failure = failure_of(error, where=where)
         log.error("task_failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
-        report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal)
+        passing = not fatal and may_pass(error)
+        report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal, passing=passing)
         while not self._handle.revoked:
             try:
                 self._zk.request(report)

@@ -267,14 +267,18 @@ class ChangeSet:
                 complete = all(tasks[stage].state == "complete" for stage in stages)
                 self._task(job, bound).state = "complete" if complete else "running"
 
-    def task_failed(self, job: str, name: str, error: Failure) -> Task:
-        """Count a failure and keep the first error. If the last failure was long ago, the count starts again."""
+    def task_failed(self, job: str, name: str, error: Failure, *, passing: bool) -> Task:
+        """Count a failure, and keep the first error that counts for the limit, or else the last one. If the last failure was long
+        ago, the count starts again.
+        """
         self.set_backing_off(job, name, backing_off=False)
         task = self._task(job, name)
         if task.failed_at is not None and self.at - task.failed_at > FORGIVEN:
-            task.failures, task.error = 0, None
+            task.failures, task.passing, task.error = 0, 0, None
+        if task.failures == task.passing:  # none counts so far
+            task.error = error
         task.failures += 1
-        task.error = task.error or error
+        task.passing += passing
         task.failed_at = self.at
         return task
 

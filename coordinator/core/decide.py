@@ -171,24 +171,30 @@ def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
 def _declined(changes: ChangeSet, event: Declined) -> None:
     peer = _held(changes, event)
     if peer is not None and peer.assignment is not None and peer.state == "acking":
-        _give_up(changes, peer.assignment, event.peer, event.error, fatal=False)
+        _give_up(changes, peer.assignment, event.peer, event.error)
 
 
 def _task_failed(changes: ChangeSet, event: TaskFailed) -> None:
     peer = _held(changes, event)
     if peer is not None and peer.assignment is not None:
-        _give_up(changes, peer.assignment, event.peer, event.error, fatal=event.fatal)
+        _give_up(changes, peer.assignment, event.peer, event.error, fatal=event.fatal, passing=event.passing)
 
 
-def _give_up(changes: ChangeSet, place: Assignment, name: str, error: Failure, *, fatal: bool) -> None:
+def _give_up(
+    changes: ChangeSet, place: Assignment, name: str, error: Failure, *, fatal: bool = False, passing: bool = False
+) -> None:
     """The peer becomes idle. A fatal error fails the job, and so does one failure too many (with the first error that counted).
-    Otherwise the task backs off.
+    Otherwise the task backs off. What further peers report while it does is the same failure, which all of them saw.
     """
-    task = changes.task_failed(place.job, place.task, error)
+    known = changes.state.jobs[place.job].tasks[place.task]
+    if known.backing_off and not fatal:
+        changes.leave(name, "release")
+        return
+    task = changes.task_failed(place.job, place.task, error, passing=passing)
     changes.leave(name, "release")
     if fatal:
         changes.end(place.job, "failed", error)
-    elif task.failures > changes.state.jobs[place.job].spec.failure_limit:
+    elif task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
         changes.end(place.job, "failed", task.error)
     else:
         changes.set_backing_off(place.job, place.task, backing_off=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.scheduling import asks, blocking, needs, stalled
-from coordinator.core.state import Job, Plan, State
+from coordinator.core.state import Job, Plan, State, Task
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import JobStatus, PeerState
 from sardonyx.core.text import counted, plural
@@ -200,7 +200,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
             )
             yield Reason(
                 code="task-backing-off",
-                text=f"task {stage} backs off after failure {task.failures} (the job survives {limit}), "
+                text=f"task {stage} backs off after failure {task.failures} ({_counted(task, limit)}), "
                 f"first {_one_line(task.error)}{others}",
                 since=task.failed_at,
                 task=stage,
@@ -209,6 +209,13 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
                 error=task.error,
                 peers=_holders(state, state.on_task(task)),
             )
+
+
+def _counted(task: Task, limit: int) -> str:
+    """How many failures of a task the job survives."""
+    if task.passing == task.failures:
+        return "the cause may pass, so the job survives any number"
+    return f"the job survives {limit}" + (f", and {task.passing} may pass and do not count" if task.passing else "")
 
 
 def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:

@@ -72,6 +72,8 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     peers: dict[str, int] = {}
     """Peers on the task -> slot."""
     failures: int = 0
+    passing: int = 0
+    """How many of these do not count for the job's ``failure_limit``, because their cause may pass."""
     counts: Counts | None = None
     error: Failure | None = None
     """The first failure that counts; it becomes the job's error if there are too many."""

@@ -166,6 +166,9 @@ class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
     assignment: int
     error: Failure
     fatal: bool = False
+    passing: bool = False
+    """The cause lies outside and may pass (a full disk, a broker that refuses). The task backs off, and the failure does not
+    count for the job's ``failure_limit``."""
 
 
 class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):

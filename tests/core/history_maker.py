@@ -176,8 +176,11 @@ class History:
             return None
         name = self.rng.choice(peers)
         self.world.now += self.rng.choice([0.0, 0.0, 700.0])
-        kind = Declined if self.world.state.peers[name].state == "acking" else TaskFailed
-        return kind(at=self.world.now, peer=name, assignment=self.world.state.assignment(name).id, error=FAILURE)
+        assignment = self.world.state.assignment(name).id
+        if self.world.state.peers[name].state == "acking":
+            return Declined(at=self.world.now, peer=name, assignment=assignment, error=FAILURE)
+        passing = self.rng.random() < 0.3
+        return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, passing=passing)
 
     def _late(self) -> AnyEvent | None:
         """Something that was said before, or about anything."""

@@ -252,6 +252,10 @@ _SENTENCES: list[tuple[str, Any]] = [
     (rf"{_P} declines: (.*)", lambda w, p, e: [Declined(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
     (rf"{_P} fails: (.*)", lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
     (
+        rf"{_P} fails, which may pass: (.*)",
+        lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e), passing=True)],
+    ),
+    (
         rf"{_P} fails for good: (.*)",
         lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e), fatal=True)],
     ),

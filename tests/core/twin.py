@@ -25,6 +25,7 @@ JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
 NEW_TASK: Json = {
     "state": "pending",
     "failures": 0,
+    "harmless": 0,
     "failed_at": None,
     "error": None,
     "backing_off": False,
@@ -225,13 +226,19 @@ class Twin:
 
     def count_failure(self, event: Json) -> None:
         job, task = self.place(event["peer"])
+        if task["backing_off"] and not event.get("fatal", False):  # what another one has reported already
+            self.leave(event["peer"], "idle")
+            return
         if task["failed_at"] is not None and self.at - task["failed_at"] > FORGIVEN:
-            task.update(failures=0, error=None)
-        task.update(failures=task["failures"] + 1, error=task["error"] or event["error"], failed_at=self.at)
+            task.update(failures=0, harmless=0, error=None)
+        if task["failures"] - task["harmless"] == 0:
+            task["error"] = event["error"]
+        task.update(failures=task["failures"] + 1, failed_at=self.at)
+        task["harmless"] += event.get("passing", False)
         self.leave(event["peer"], "idle")
         if event.get("fatal", False):
             self.end(job, "failed", event["error"])
-        elif task["failures"] > job["spec"].get("failure_limit", 3):
+        elif task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
             self.end(job, "failed", task["error"])
         else:
             task["backing_off"] = True

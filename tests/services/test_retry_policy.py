@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.assignment import AssignmentRevoked
-from peer.retry_policy import Reaction, RetryPolicy, policy, should_reconnect
+from peer.retry_policy import Reaction, RetryPolicy, may_pass, policy, should_reconnect
 from queues.committed import NotLetIn, ReaderLost
 from queues.transaction_errors import ProducerLost
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
@@ -118,3 +118,11 @@ def test_every_error_has_one_reaction(
 def test_a_lost_spark_is_the_daemons_matter(alive: bool, expected: Reaction, may_restart: bool) -> None:
     """If it has ended this daemon can run no task; if it lives, the task has failed."""
     assert policy(SPARK, may_restart=may_restart, store_reached=None, runner_alive=lambda: alive) is expected
+
+
+def test_what_lies_outside_and_may_pass_does_not_count() -> None:
+    """A full disk, and a service that is away or refuses, fail no job. A peer that lacks something, or a bug, does."""
+    passing = ["SX-OUTPUT-FULL", "SX-KAFKA-LOST", "SX-REGISTRY-UNREACHABLE", "SX-DATABASE-UNREACHABLE"]
+    assert all(may_pass(SetupError(code, "no")) for code in passing)
+    assert not may_pass(SetupError("SX-SPARK-LOST", "no"))
+    assert not may_pass(RuntimeError("a bug"))
