@@ -49,7 +49,7 @@ _MEMBERS = frozenset(
     }
 )
 """States of a consumer group that has members."""
-_LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+_LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
 """Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
 
 OUTPUT_PARTITIONS = 4

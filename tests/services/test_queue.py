@@ -295,7 +295,10 @@ def test_a_mistyped_input_topic_gets_the_nearest_one(make: Callable[..., Task]):
     assert caught.value.message == f"the input topic {task.topic!r} does not exist; did you mean {meant!r}?"
 
 
-def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH])
+def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(
+    task: Task, monkeypatch: pytest.MonkeyPatch, code: int
+):
     """A broker may refuse to say a new topic's end just after it was made: that is no failure of the task."""
     ask = AdminClient.list_offsets
     asked: list[int] = []
@@ -305,7 +308,7 @@ def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(task: Task
         if len(asked) > 2:
             return ask(self, *given, **named)
         refused: Future[Any] = Future()
-        refused.set_exception(KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)))
+        refused.set_exception(KafkaException(KafkaError(code)))
         return dict.fromkeys(given[0], refused)
 
     monkeypatch.setattr(AdminClient, "list_offsets", refuse_twice)
