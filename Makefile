@@ -25,12 +25,14 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-# Types are checked beside the core's tests, which need no services. The run of faults is alone: it starts a dozen processes, which
-# would slow down the other tests.
-test: $(READY) java ## everything: check, core, simulated, then the tests on embedded ZooKeeper and Kafka
+# Types are checked beside the core's tests, which need no services. The tests on services wait for nearly half of their time: the
+# simulation computes meanwhile, at the lowest priority, and its output follows theirs. The run of faults is alone: it starts a dozen
+# processes, which would slow down the other tests.
+test: $(READY) java ## everything: check, core, then simulated beside the tests on embedded ZooKeeper and Kafka
 	@$(AGAIN) check & checked=$$!; $(AGAIN) core; wait $$checked
-	@$(AGAIN) simulated
-	@$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services
+	@printed=$$(mktemp); nice -n 19 $(AGAIN) simulated >$$printed 2>&1 & simulated=$$!; passed=yes; \
+	$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services || passed=no; \
+	wait $$simulated || passed=no; cat $$printed; rm $$printed; [ $$passed = yes ]
 	@$(BIN)/pytest -m "not faults" tests/services/test_faults.py
 
 check: $(READY) ## lint, format, types, layers
