@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -170,13 +170,24 @@ def stepped(row: dict[str, Any]) -> bool:
 
 # How long a record takes
 
-RATE = 1000
-"""Records a second."""
-WARM, MEASURED = 8.0, 12.0
-"""Seconds from the first record to come through until it is measured, and how long it is."""
+
+class Flow(NamedTuple):
+    """What is fed to a job whose delays are measured."""
+
+    rate: float
+    """Records a second."""
+    measured: float
+    """Seconds."""
+    warm: float = 8.0
+    """Seconds from the first record to come through until the measurement begins."""
 
 
-def delays(track: Track, topic: str) -> list[float]:
+STREAM = Flow(rate=1000, measured=12)
+TRICKLE = Flow(rate=0.93, measured=60)
+"""Each record is alone. They come at all moments of the intervals by which tasks and clients wait."""
+
+
+def delays(track: Track, topic: str, flow: Flow) -> list[float]:
     """Milliseconds from a record's making to its being read by one who reads what is committed."""
     consumer = Consumer(
         {
@@ -191,12 +202,12 @@ def delays(track: Track, topic: str) -> list[float]:
     first = None
     try:
         deadline = time.time() + 120
-        while first is None or time.time() < first + WARM + MEASURED:
+        while first is None or time.time() < first + flow.warm + flow.measured:
             assert first is not None or time.time() < deadline, "no record came through within two minutes"
             for message in consumer.consume(1000, 0.01):
                 now = time.time()
                 first = first or now
-                if now > first + WARM:
+                if now > first + flow.warm:
                     found.append((now - orjson.loads(message.value())["value"]) * 1000)
         return found
     finally:
@@ -210,37 +221,59 @@ def latency(track: Track, runs: int) -> list[Row]:
         ("filter", filter_job, "one task", 1),
         ("chain", chain_job, f"a chain of {STEPS}", STEPS),
     ):
-        kinds = [Row(f"latency, {title}, {kind}", "Structured Streaming", 2, unit="ms") for kind in ("p50", "p99")]
-        for _ in range(runs):
-            mine, others = our_delays(track, make, peers), their_delays(track, work)
-            for row, hundredths in zip(kinds, (0.5, 0.99), strict=True):
-                row.ours.append(float(np.quantile(mine, hundredths)))
-                row.theirs.append(float(np.quantile(others, hundredths)))
-                row.ratios.append(row.theirs[-1] / row.ours[-1])
-                print(f"  {row.bench}: {row.ours[-1]:,.0f} beside {row.theirs[-1]:,.0f} ms", flush=True)
-        rows += kinds
+        rows += delayed(
+            f"latency, {title}",
+            runs,
+            functools.partial(our_delays, track, make, peers, STREAM, batch_timeout="1 ms"),
+            functools.partial(their_delays, track, work, STREAM),
+        )
     return rows
 
 
-def our_delays(track: Track, make: Callable[..., Job], peers: int) -> list[float]:
-    """Through a job of ours, one peer for each task, whose batches do not wait to be filled."""
+def trickle(track: Track, runs: int) -> list[Row]:
+    """Records that come alone, through one task with the default settings."""
+    return delayed(
+        "a record alone",
+        runs,
+        functools.partial(our_delays, track, filter_job, 1, TRICKLE),
+        functools.partial(their_delays, track, "filter", TRICKLE),
+    )
+
+
+def delayed(
+    title: str, runs: int, ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]]
+) -> list[Row]:
+    """Two figures of each run: half of the records, and all but one in a hundred, took no longer."""
+    kinds = [Row(f"{title}, {kind}", "Structured Streaming", 2, unit="ms") for kind in ("p50", "p99")]
+    for _ in range(runs):
+        mine, others = ours(), theirs()
+        for row, hundredths in zip(kinds, (0.5, 0.99), strict=True):
+            row.ours.append(float(np.quantile(mine, hundredths)))
+            row.theirs.append(float(np.quantile(others, hundredths)))
+            row.ratios.append(row.theirs[-1] / row.ours[-1])
+            print(f"  {row.bench}: {row.ours[-1]:,.0f} beside {row.theirs[-1]:,.0f} ms", flush=True)
+    return kinds
+
+
+def our_delays(track: Track, make: Callable[..., Job], peers: int, flow: Flow, **options: Any) -> list[float]:
+    """Through a job of ours, one peer for each task."""
     live = dataclasses.replace(track, source=track.target())
     target = track.target()
-    with live.cluster(peers=peers) as client, Feed(live, RATE):
-        handle = client.submit(load_job(make(live.source, target, end=None, batch_timeout="1 ms")))
-        found = delays(live, target)
+    with live.cluster(peers=peers) as client, Feed(live, flow.rate):
+        handle = client.submit(load_job(make(live.source, target, end=None, **options)))
+        found = delays(live, target, flow)
         handle.kill()
         with contextlib.suppress(SardonyxError):
             handle.await_completion(60)
     return found
 
 
-def their_delays(track: Track, work: str) -> list[float]:
+def their_delays(track: Track, work: str, flow: Flow) -> list[float]:
     """Through as many queries."""
     live = dataclasses.replace(track, source=track.target())
     given = live.given(work, bounded=False, linger=0)
-    with opponent("structured_streaming", given), Feed(live, RATE):
-        return delays(live, given["topics"][-1])
+    with opponent("structured_streaming", given), Feed(live, flow.rate):
+        return delays(live, given["topics"][-1], flow)
 
 
 PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
@@ -250,6 +283,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "start": start,
     "chain": chain,
     "latency": latency,
+    "trickle": trickle,
     "session": session,
     "link": link,
     "cost": cost,
@@ -259,7 +293,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
 }
 LONG = {"backpressure"}
 """Parts that run only when they are named."""
-BESIDE = {"topic", "quix", "start", "chain", "latency"}
+BESIDE = {"topic", "quix", "start", "chain", "latency", "trickle"}
 """Parts with opponents that need environments of their own."""
 
 

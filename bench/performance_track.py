@@ -264,7 +264,7 @@ class Feed:
         rate: records a second.
     """
 
-    def __init__(self, track: Track, rate: int) -> None:
+    def __init__(self, track: Track, rate: float) -> None:
         self.fed = 0
         """Records so far."""
         self._producer = Producer({**track.settings.kafka.client(), "linger.ms": 0, "acks": "all"})

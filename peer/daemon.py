@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +39,9 @@ log = structlog.get_logger()
 _SAY_AGAIN = 10.0
 """Seconds between log lines that say what the daemon waits for."""
 
+_WORKERS_LAST = 40.0
+"""Seconds between small jobs for Spark's Python workers. Spark ends workers after a minute without any."""
+
 _BROKEN_PAUSE = 1.0
 """Seconds to wait before a new session if a virtual peer could not continue in the last one."""
 
@@ -58,6 +62,8 @@ class SparkTaskRunner:
         self._settings = settings
         self.spark = spark
         self._code_cache = code_cache
+        self._at_work: set[str] = set()
+        """The virtual peers that work on a task."""
 
     def restore(self, folder: Path) -> None:
         """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
@@ -77,11 +83,19 @@ class SparkTaskRunner:
         except SetupError as error:
             raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
 
-    def warm_up(self) -> None:
-        """Make Spark start its Python workers before the first task arrives.
+    def keep_workers(self) -> None:
+        """Make Spark start its Python workers before the first task arrives, and keep them while there are tasks. Never returns.
 
-        Their start takes seconds. Meanwhile the daemon registers, a job is planned and a consumer joins its group.
+        Their start takes seconds. Meanwhile the daemon registers, a job is planned and a consumer joins its group. Spark ends
+        workers that had nothing to do for a minute, and the first record after that would wait for new ones.
         """
+        while True:
+            self._warm_up()
+            time.sleep(_WORKERS_LAST)
+            while not self._at_work:
+                time.sleep(_WORKERS_LAST)
+
+    def _warm_up(self) -> None:
         from spark_tasks.worker import ready
         from spark_tasks.worker_pool import on_workers
 
@@ -101,7 +115,11 @@ class SparkTaskRunner:
     def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop
 
-        TaskLoop(prepared, handle, zk).run()
+        self._at_work.add(prepared.peer)
+        try:
+            TaskLoop(prepared, handle, zk).run()
+        finally:
+            self._at_work.discard(prepared.peer)
 
 
 class Connect(Protocol):
@@ -235,7 +253,7 @@ def main(settings: Settings) -> NoReturn:
     with temp_dir("sardonyx-peer-") as folder, metrics.written_to(settings.metrics.file):
         # Start Spark before the first pulse of every session: a peer that gets an offer must be able to answer at once.
         runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
-        threading.Thread(target=runner.warm_up, name="warm-up", daemon=True).start()
+        threading.Thread(target=runner.keep_workers, name="workers", daemon=True).start()
         # pyarrow imports pandas when it first converts Python values. Without this thread, the first batch would wait.
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
         import peer.task_loop  # noqa: F401 - import what tasks need while Spark starts its workers

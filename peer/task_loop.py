@@ -2,7 +2,8 @@
 
 A batch goes through eight steps, numbered as in :meth:`TaskLoop.step`:
 
-1. Read rows up to ``batch_size``, or what came within ``batch_timeout``, with positions per partition.
+1. Read what is there, up to ``batch_size`` rows, with positions per partition. If there are fewer, a batch begins no sooner
+   than ``batch_timeout`` after the one before it.
 2. Take out the sentinels; vote on each, then drop or keep it.
 3. Check that ZooKeeper is connected, that the state node still grants this assignment, and that the group still gives us the
    partitions. If not, drop the batch.
@@ -115,8 +116,9 @@ class TaskLoop:
         try:
             self._splitter.split_if_due()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
-            if not reader.ready(self._batch_size, self._batch_timeout):
-                reader.poll(TICK)
+            due_in = reader.batch_due_in(self._batch_size, self._batch_timeout)
+            if due_in > 0:
+                reader.poll(min(due_in, TICK))
                 self._sealing.look()
                 return
             failpoint("read")  # 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
@@ -20,8 +19,6 @@ class ReadBuffer:
         self._chunks: deque[Chunk] = deque()
         self.rows = 0
         """Rows in all chunks."""
-        self.first_row_at: float | None = None
-        """When rows began to wait, by ``time.monotonic``. None means that no rows wait."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -29,8 +26,6 @@ class ReadBuffer:
     def add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self.rows += chunk.rows
-        if chunk.rows and self.first_row_at is None:
-            self.first_row_at = time.monotonic()
 
     def take(self, size: int) -> list[Chunk]:
         """Remove chunks of about ``size`` rows from the front."""
@@ -44,20 +39,16 @@ class ReadBuffer:
             rows += chunk.rows
             taken.append(chunk)
         self.rows -= rows
-        self.first_row_at = time.monotonic() if self.rows > 0 else None
         return taken
 
     def drop(self, gone: Collection[Partition]) -> None:
         """Remove the chunks of partitions that now belong to another reader."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk.partition not in gone)
         self.rows = sum(chunk.rows for chunk in self._chunks)
-        if not self.rows:
-            self.first_row_at = None
 
     def clear(self) -> None:
         self._chunks.clear()
         self.rows = 0
-        self.first_row_at = None
 
 
 def runs(messages: list[Message]) -> Iterator[list[Message]]:

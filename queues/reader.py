@@ -11,6 +11,7 @@ The reader is not thread-safe. All its code, rebalance callbacks included, runs 
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
@@ -78,6 +79,8 @@ class Reader:
         self._recover = recover
         self._held: dict[Partition, HeldPartition] = {}
         self._buffer = ReadBuffer()
+        self._cut_at = time.monotonic()
+        """When the last batch with rows began; before the first, when reading began."""
         self._paused = False
         self._closing = False
         self._incarnation = 0
@@ -109,13 +112,16 @@ class Reader:
         if not self._full:
             self._take(self._consumer.consume(_AT_ONCE, timeout=0))
 
-    def ready(self, size: int, patience: float) -> bool:
-        """Whether to cut a batch: enough rows, or rows that waited ``patience`` seconds, or only ends of partitions."""
-        if self._buffer.rows >= size:
-            return True
-        if self._buffer.first_row_at is not None:
-            return time.monotonic() - self._buffer.first_row_at >= patience
-        return bool(self._buffer) or any(held.to_commit for held in self._held.values())
+    def batch_due_in(self, size: int, interval: float) -> float:
+        """Seconds until a batch is to be cut. 0: now; infinity: there is nothing to commit.
+
+        A batch of ``size`` rows is due at once, and so is one of only ends of partitions. One of fewer rows is due
+        ``interval`` seconds after the last batch with rows began. So the first row after a pause does not wait.
+        """
+        if 0 < self._buffer.rows < size:
+            return max(0.0, self._cut_at + interval - time.monotonic())
+        due = bool(self._buffer) or any(held.to_commit for held in self._held.values())
+        return 0.0 if due else math.inf
 
     def cut(self, size: int) -> Batch:
         """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
@@ -123,6 +129,8 @@ class Reader:
         Raises whatever the vote raises. No row is lost then, because :meth:`rewind` makes the reader read it again.
         """
         batch = Batch()
+        if self._buffer.rows:
+            self._cut_at = time.monotonic()
         for chunk in self._buffer.take(size):
             self._sift(chunk, batch)
         for partition, held in self._held.items():

@@ -200,7 +200,8 @@ class Job:
             min_peers: the task begins only when this many virtual peers are free for it.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
             batch_size: how many rows (not bytes) a batch aims at.
-            batch_timeout: how long a batch waits to fill, such as ``"100 ms"``.
+            batch_timeout: how soon a batch that is not full begins after the one before it began, such as ``"100 ms"``. A row
+                that comes alone waits for no other.
             on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"skip"`` or ``"dead_letter"``, or an
                 ``OnError(retries=..., backoff=..., then=...)``.
             group_by: the column or columns, or the function, by which rows belong together: all with equal keys go to

@@ -9,6 +9,7 @@ Processes are forked off one that has imported everything: tests kill many. Each
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -328,8 +329,8 @@ class LightReader:
     idle = member = True
     group_metadata = None
 
-    def ready(self, _size: int, _patience: float) -> bool:
-        return False
+    def batch_due_in(self, _size: int, _interval: float) -> float:
+        return math.inf
 
     def poll(self, timeout: float) -> None:
         self.work.runner.polls += 1

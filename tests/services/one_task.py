@@ -116,7 +116,7 @@ def counted(batch: Batch) -> dict[Partition, Position]:
 
 def batch_of(reader: Reader, rows: int) -> Batch:
     """A batch of that many rows. The first of a reader's own choice may lack what comes with the broker's next answer."""
-    until(lambda: reader.poll(0.05) or reader.ready(rows, 60), what="all rows")
+    until(lambda: reader.poll(0.05) or reader.batch_due_in(rows, 60) == 0, what="all rows")
     return reader.cut(rows)
 
 
@@ -125,7 +125,7 @@ def next_batch(reader: Reader, size: int = 1000) -> Batch:
 
     def cut() -> Batch | None:
         reader.poll(0.05)
-        if not reader.ready(size, 0.05):
+        if reader.batch_due_in(size, 0.05) > 0:
             return None
         batch = reader.cut(size)
         return batch if batch.positions else None

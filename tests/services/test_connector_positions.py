@@ -115,7 +115,7 @@ class Peer:
     def _next(self) -> Batch:
         def come() -> Batch | None:
             self.reader.poll(0.05)
-            if self.reader.ready(4, 0.2):
+            if self.reader.batch_due_in(4, 0.2) == 0:
                 batch = self.reader.cut(4)
                 return batch if batch.positions else None
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -55,6 +56,23 @@ def test_every_record_once_and_counted(task: Task):
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
     assert admin.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
     assert admin.read_all(task.settings, task.stage.egress[0].topic) == values
+
+
+def test_a_row_that_comes_alone_waits_for_no_other(task: Task):
+    """A batch that is not full is due an interval after the last one began: at once, if that was longer ago. A full one is due at
+    once in any case.
+    """
+    task.feed(5)
+    reader = task.reader()
+    assert reader.batch_due_in(100, 0) == math.inf
+    until(lambda: reader.poll(0.05) or reader.batch_due_in(5, 3600) == 0, what="all rows")
+    assert reader.batch_due_in(100, 0) == 0
+    assert 0 < reader.batch_due_in(100, 3600) < 3600
+    reader.cut(3)
+    assert 3500 < reader.batch_due_in(100, 3600) <= 3600
+    assert reader.batch_due_in(100, 0) == reader.batch_due_in(2, 3600) == 0
+    reader.cut(100)
+    assert reader.batch_due_in(100, 0) == math.inf
 
 
 def test_a_successor_goes_on_where_the_commits_ended(task: Task):
@@ -155,7 +173,7 @@ def test_a_reader_held_back_by_a_full_buffer_goes_on_after_a_rebalance(task: Tas
     """What is kept over a rebalance is read to its end, also if reading was suspended when the other reader came."""
     task.feed(90, sentinel="s")
     reader = task.reader(5)
-    until(lambda: reader.poll(0.05) or reader.ready(10, 60), what="a full buffer")
+    until(lambda: reader.poll(0.05) or reader.batch_due_in(10, 60) == 0, what="a full buffer")
     reader.poll(0)  # suspends
     other = task.reader(5)
     until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
@@ -168,7 +186,7 @@ def test_a_partition_that_went_while_held_back_is_read_when_it_comes_back(task: 
     """The client keeps a partition suspended beyond its loss; one that comes back is read all the same, to its end."""
     task.feed(90, sentinel="s")
     reader = task.reader(5)
-    until(lambda: reader.poll(0.05) or reader.ready(10, 60), what="a full buffer")
+    until(lambda: reader.poll(0.05) or reader.batch_due_in(10, 60) == 0, what="a full buffer")
     reader.poll(0)  # suspends
     other = task.reader(5)
     until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
@@ -191,7 +209,7 @@ def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(m
     task.create()
     task.feed(30)
     reader = task.reader()
-    until(lambda: reader.poll(0.05) or reader.ready(30, 60), what="everything up to the ends")
+    until(lambda: reader.poll(0.05) or reader.batch_due_in(30, 60) == 0, what="everything up to the ends")
     other = task.reader()
     until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
     other.close()

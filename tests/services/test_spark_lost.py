@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import psutil
 import pytest
 
 from peer.assignment import AssignmentHandle, RunnerLost
-from peer.daemon import PeerDaemon
+from peer.daemon import PeerDaemon, SparkTaskRunner
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.events import TaskNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
+from spark_tasks.session import start_session, stop_session
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow
@@ -60,6 +63,36 @@ def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk:
         thread.join(30)
     assert len(sessions) == 2
     assert [msgspec.json.decode(note or b"", type=TaskNote).failures for note in notes] == [0] * len(notes)
+
+
+@pytest.mark.faults
+def test_spark_keeps_its_workers_while_there_are_tasks(settings: Settings, tmp_path: Path) -> None:
+    """A record that comes after minutes without any is not held up by the start of new workers, which takes seconds.
+
+    Spark looks every ten seconds for workers that had nothing to do for a minute.
+    """
+    assert not workers_of()
+    runner = SparkTaskRunner(settings, start_session(settings.spark, tmp_path), tmp_path / "code")
+    try:
+        runner._at_work.add("a peer")
+        threading.Thread(target=runner.keep_workers, daemon=True).start()
+        cores = runner.spark.sparkContext.defaultParallelism
+        until(lambda: len(workers_of()) == cores, what="Spark's workers")
+        began, found = time.monotonic(), workers_of()
+        until(lambda: time.monotonic() > began + 80, what="the time in which Spark ends idle workers", timeout=100)
+        assert workers_of() == found
+    finally:
+        stop_session(runner.spark)
+
+
+def workers_of() -> list[int]:
+    """The process ids of Spark's Python workers: they are forks of its Python daemon."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in process.parent().cmdline():
+                found.append(process.pid)
+    return sorted(found)
 
 
 @pytest.mark.faults
