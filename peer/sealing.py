@@ -6,11 +6,13 @@ import time
 import uuid
 
 import structlog
+from msgspec.structs import replace
 
 from peer.task_session import TaskSession
-from sardonyx.core.events import Completed, Exhausted
-from sardonyx.core.positions import Partition, Position, total
+from sardonyx.core.events import Completed, Exhausted, encode_event
+from sardonyx.core.positions import Partition, Position, of_inputs, total
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.zookeeper.transactions import ENTRY_LIMIT
 from sentinel import rules
 
 log = structlog.get_logger()
@@ -79,8 +81,14 @@ class Sealing:
         failpoint("sealed")
         session.meanwhile(self._seal_sinks)
         counts = total(drained.values())
+        done = Completed(
+            peer=work.peer, assignment=work.assignment.id, counts=counts, positions=of_inputs(work.stage, committed)
+        )
+        if len(encode_event(done)) > ENTRY_LIMIT:  # some ten thousand partitions
+            log.warning("positions_not_kept", limit=ENTRY_LIMIT)
+            done = replace(done, positions={})
         failpoint("complete")
-        session.zk.request(Completed(peer=work.peer, assignment=work.assignment.id, counts=counts))
+        session.zk.request(done)
         failpoint("completed")
         self._sealed = True
         log.info(

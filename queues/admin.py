@@ -6,7 +6,6 @@ Every function is idempotent, because the coordinator runs it again after every 
 from __future__ import annotations
 
 import functools
-import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from queues.connectivity import kafka_unreachable
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
-from sardonyx.core.positions import Partition, Position, next_offsets, total
+from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs, total
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.text import near
 from sardonyx.runtime.failpoints import failpoint
@@ -101,7 +100,7 @@ def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
     standing = _without_members(settings, set(by_group))
     stages = [stage for group, stage in by_group.items() if group in standing]
     held = held_positions(settings, stages, job)
-    positions = {stage.name: _of_inputs(stage, held[stage.name]) for stage in stages}
+    positions = {stage.name: of_inputs(stage, held[stage.name]) for stage in stages}
     return LastCommits(
         {name: total(found.values()) for name, found in held.items()},
         {name: found for name, found in positions.items() if found},
@@ -128,17 +127,7 @@ def input_positions(
     """
     stages = [stage for stage in graph.stages if any(link.kind == "input" for link in stage.ingress)]
     held = held_positions(settings, stages, job, stable=False)
-    return {stage.name: next_offsets(stage, facts, _of_inputs(stage, held[stage.name])) for stage in stages}
-
-
-def _of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
-    """Return the committed offset in each partition, by topic; only for the user's topics."""
-    topics = {link.topic for link in stage.ingress if link.kind == "input"}
-    found: dict[str, list[int | None]] = {}
-    for (topic, _), position in sorted(held.items(), key=operator.itemgetter(0)):
-        if topic in topics:
-            found.setdefault(topic, []).append(None if position is None else position.offset)
-    return found
+    return {stage.name: next_offsets(stage, facts, of_inputs(stage, held[stage.name])) for stage in stages}
 
 
 def _without_members(settings: Settings, wanted: set[str]) -> set[str]:

@@ -37,6 +37,7 @@ from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
+from sentinel.rules import BOUND_END
 
 log = structlog.get_logger()
 
@@ -89,7 +90,9 @@ class Reader:
         self._copartitioned = requires_copartitioning(ways)
         self._consumer = _consumer(settings, group, member, ways)
         self._everything = [
-            Partition(link.topic, number) for link, facts in links.values() for number in range(facts.partitions)
+            Partition(link.topic, number)
+            for link, facts in links.values()
+            for number in range(max(facts.partitions, self._partitions_now(link.topic) if facts.stops else 0))
         ]
         self._group = GroupWatch(partial(AssignmentAudit, settings, group, self._everything))
         came, went = self._answer(self._assigned), self._answer(self._revoked)
@@ -222,6 +225,13 @@ class Reader:
         self._held.clear()
         self._buffer.clear()  # the client keeps its callbacks alive, and these keep the reader alive
         leave(self._consumer)
+
+    def _partitions_now(self, topic: str) -> int:
+        """How many partitions a topic has by now. A job that stops has read those that were added since it was planned, too."""
+        try:
+            return len(self._consumer.list_topics(topic, timeout=self._transaction_timeout).topics[topic].partitions)
+        except KafkaException as error:
+            raise ReaderLost(str(error)) from error
 
     @property
     def _full(self) -> bool:
@@ -385,10 +395,15 @@ def _held(partition: Partition, start: StartingPoint, facts: LinkFacts, incarnat
     """Build the state of a newly assigned partition.
 
     A user may add a partition to a topic after the job was planned. The reader reads all of it, or none of it if the
-    input is bounded.
+    input is bounded. If the job is being stopped, the partition ends where it is committed. A partition that was committed as
+    ended stays so, whatever this peer knows of the job: it may have been offered its task before the job was stopped.
     """
     planned = partition.number < facts.partitions
     first = facts.start[partition.number] if facts.start and planned else 0
     reached = start.position.offset if start.position else first
-    end = None if facts.end is None else facts.end[partition.number] if planned else reached
+    ended = start.position is not None and start.position.drained == BOUND_END
+    if facts.end is not None and planned:
+        end: int | None = facts.end[partition.number]
+    else:
+        end = reached if ended or facts.stops or facts.end is not None else None
     return HeldPartition(start, incarnation, first, end)

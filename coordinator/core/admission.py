@@ -1,4 +1,4 @@
-"""Whether a submitted job can be planned: the coordinator's own short check of its structure. Pure.
+"""Whether a submitted job can be planned, and whether it can resume another one. Pure.
 
 The client has validated the job in full (:mod:`sardonyx.job.validate`). Here only that is asked again without which the
 coordinator itself could not go on, since a request in the inbox may come from anybody.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coordinator.core.state import Job
 from sardonyx.core import structure
 from sardonyx.core.errors import Failure
+from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.names import is_name
 from sardonyx.core.spec import JobSpec, TaskSpec
 
@@ -35,6 +37,86 @@ def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
         fix="run `sardonyx check` on the job; it names every problem and what to do about it",
         where={"job": job, "name": spec.name},
     )
+
+
+def resume_refusal(job: str, spec: JobSpec, resumes: str, before: Job | None, deployment: str) -> Failure | None:
+    """Why a job cannot go on from the positions of another one; None if it can.
+
+    Args:
+        job: the id of the new job.
+        spec: of the new job.
+        resumes: the id of the other job.
+        before: the other job; None if it is not known.
+        deployment: of both.
+    """
+    found = next(_resume_problems(resumes, before, graph_of(spec, deployment, job), deployment), None)
+    if found is None:
+        return None
+    problem, cause, fix = found
+    where = {"job": job, "resumes": resumes}
+    return Failure("SX-JOB-RESUME", f"job {resumes} cannot be resumed: {problem}", cause=cause, fix=fix, where=where)
+
+
+_WITHOUT = "submit the job without `--resume`, with the `start=` that you want"
+
+
+def _resume_problems(resumes: str, before: Job | None, new: Graph, deployment: str) -> Iterator[tuple[str, str, str]]:
+    """What is wrong, its cause, and what to do."""
+    if before is None:
+        yield "it is not known", "a user purged it, or it was forgotten: see coordinator.keep_jobs", _WITHOUT
+        return
+    if before.refused:
+        yield "it was refused", "it has read nothing, so it has no positions", _WITHOUT
+        return
+    old = graph_of(before.spec, deployment, resumes)
+    if before.links != "gone":
+        yield (
+            f"it is {before.status}",
+            "its positions are known when it has ended and its topics are deleted",
+            f"run `sardonyx job stop {resumes}`, and `sardonyx job await {resumes}`",
+        )
+    if before.resumed_by:
+        yield (
+            f"{before.resumed_by} has resumed it",
+            "two jobs that go on from the same positions would process the same records twice",
+            f"resume {before.resumed_by}, after you have stopped it",
+        )
+    if before.status not in ("stopped", "completed") and (left := _left_behind(before.spec, old)):
+        yield (
+            "it was killed" if before.status == "killed" else f"it has {before.status}",
+            f"{left}, so its positions do not say what was done",
+            f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
+        )
+    reads = _topics(new)
+    for task, topics in _topics(old).items():
+        for topic in sorted(topics):
+            if topic not in before.tasks[task].positions:
+                yield (
+                    f"it has no positions in topic {topic}",
+                    f"its task {task} has committed nothing there, or Kafka had forgotten it when the job ended",
+                    _WITHOUT,
+                )
+            if topic not in reads.get(task, ()):
+                yield (
+                    f"no task {task} of the new job reads topic {topic}",
+                    "positions are handed over by the names of task and topic, and none may be lost",
+                    f"keep these names; or {_WITHOUT}",
+                )
+
+
+def _topics(graph: Graph) -> dict[str, set[str]]:
+    """The user's topics that each task reads."""
+    found = {stage.name: {link.topic for link in stage.ingress if link.kind == "input"} for stage in graph.stages}
+    return {task: topics for task, topics in found.items() if topics}
+
+
+def _left_behind(spec: JobSpec, graph: Graph) -> str:
+    """What a job that did not come to its end may have left behind its inputs; an empty text if nothing."""
+    if any(link.kind not in ("input", "output", "dead") for link in graph.links):
+        return "what its inputs had read may have been left on the links between its tasks"
+    if any(task.type == "output" and task.connector != "kafka" for task in spec.catalog):
+        return "its output keeps positions of its own"
+    return ""
 
 
 def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:

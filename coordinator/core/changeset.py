@@ -6,7 +6,9 @@ returns as effects exactly what differs. The cost depends on what was changed, n
 
 from __future__ import annotations
 
-from msgspec.structs import force_setattr
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import force_setattr, replace
 
 from coordinator.core import peer_states
 from coordinator.core.peer_states import Trigger
@@ -47,7 +49,7 @@ from sardonyx.core.events import (
     TaskState,
     TreeEffect,
 )
-from sardonyx.core.graph import graph_of
+from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
 
@@ -155,9 +157,12 @@ class ChangeSet:
 
     # Jobs
 
-    def admit(self, name: str, spec: JobSpec) -> None:
-        """Accept a job: it is being planned, and its topics must be created."""
-        job = Job(self.n, self.n, spec, self.at)
+    def admit(self, name: str, spec: JobSpec, resumes: str = "") -> None:
+        """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
+        job = Job(self.n, self.n, spec, self.at, resumes=resumes)
+        if resumes:
+            before = self._resumed(resumes, by=name)
+            job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
         self._record(name, job)
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
         self.state.names[spec.name] = name
@@ -173,16 +178,36 @@ class ChangeSet:
 
     def start(self, name: str, facts: dict[str, LinkFacts]) -> None:
         """The job's links exist, so it runs."""
-        job = self.job(name)
+        job, graph = self.job(name), self.state.plans[name].graph
+        if job.stopping:
+            facts = _stopped(graph, facts)
         job.status, job.links, job.facts = "running", "made", facts
-        self.state.plans[name] = Plan(self.state.plans[name].graph, facts)
+        self.state.plans[name] = Plan(graph, facts)
         self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
         self.state.jobs_with_capacity.add(name)
+
+    def stop(self, name: str) -> None:
+        """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
+        job, graph = self.job(name), self.state.plans[name].graph
+        job.stopping = True
+        if job.facts is None:
+            return
+        facts, job.facts = job.facts, _stopped(graph, job.facts)
+        self.state.plans[name] = Plan(graph, job.facts)
+        self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+        for stage in graph.stages:
+            if any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
+                task = self._task(name, stage.name)
+                for peer in self.state.on_task(task):
+                    if peer in task.peers:  # it may have become idle when another peer left
+                        self.leave(peer, "release")
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
         """End a job: its peers become idle, no task backs off any more, and its topics must be deleted."""
         self.waits_for(name, 0)
         job = self.job(name)
+        if job.facts is None and job.resumes in self.state.jobs:  # it has read nothing, so another job can go on there
+            self._resumed(job.resumes, by="")
         job.status, job.ended_at, job.error = status, self.at, error
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
@@ -208,12 +233,7 @@ class ChangeSet:
             if job.tasks[task_name].counts is None and task_name in last.counts:
                 self._task(name, task_name).counts = last.counts[task_name]
             job.tasks[task_name].letters = last.letters.get(task_name, job.tasks[task_name].letters)
-        if last.positions and job.facts is not None:
-            graph = graph_of(job.spec, self.state.deployment, name)
-            for stage in graph.stages:
-                if stage.name in last.positions and not job.tasks[stage.name].positions:
-                    positions = next_offsets(stage, job.facts, last.positions[stage.name])
-                    self._task(name, stage.name).positions = positions
+        self.keep_positions(name, graph_of(job.spec, self.state.deployment, name), last.positions)
         job.letters = job.unclaimed_letters()
         if job.purge and (job.purge_letters or not job.letters):
             self.delete_job(name)
@@ -221,6 +241,20 @@ class ChangeSet:
         job.purge = False  # the job keeps its letters until a user gives them up
         if not job.letters:
             self.state.expirable[name] = None
+
+    def keep_positions(
+        self, name: str, graph: Graph, committed: Mapping[str, Mapping[str, Sequence[int | None]]]
+    ) -> None:
+        """Keep where tasks have come to in the user's topics, unless it is known. The first answer is the right one: a task that
+        is complete commits nothing more.
+        """
+        job = self.state.jobs[name]
+        if job.facts is None:
+            return
+        for stage in graph.stages:
+            found = next_offsets(stage, job.facts, committed.get(stage.name, {}))
+            if found and not job.tasks[stage.name].positions:
+                self._task(name, stage.name).positions = found
 
     def claim_letters(self, name: str, task_name: str, letters: int) -> None:
         """So many dead letters of the task, all claims together, were redone or dropped.
@@ -297,6 +331,14 @@ class ChangeSet:
             job.waits_for = peers
             job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
 
+    def _resumed(self, name: str, by: str) -> Job:
+        """Set which job goes on from the positions of this one. It goes to the end of the row of those that may expire."""
+        job = self.job(name)
+        job.resumed_by = by
+        if name in self.state.expirable:
+            self.state.expirable.move_to_end(name)
+        return job
+
     # The notes from before the first change
 
     def job(self, name: str) -> Job:
@@ -340,3 +382,9 @@ class ChangeSet:
         rank = self.state.order
         self.state.order += 1
         return rank
+
+
+def _stopped(graph: Graph, facts: dict[str, LinkFacts]) -> dict[str, LinkFacts]:
+    """The facts of a job's links from when it was stopped: its inputs without an end stop."""
+    endless = {link.name for link in graph.links if is_endless(link)}
+    return {name: replace(known, stops=True) if name in endless else known for name, known in facts.items()}

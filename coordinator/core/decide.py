@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from coordinator.core import scheduling
-from coordinator.core.admission import refusal
+from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
-from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
     Acked,
     AckTimedOut,
@@ -40,6 +40,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobStopped,
     JobSubmitted,
     LastCommits,
     Left,
@@ -53,6 +54,7 @@ from sardonyx.core.events import (
     TaskFailed,
 )
 from sardonyx.core.names import is_job_id
+from sardonyx.core.positions import continued
 
 
 def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
@@ -232,9 +234,10 @@ def _completed(changes: ChangeSet, event: Completed) -> None:
         changes.move(event.peer, "wait")
         return
     changes.task_is(place.job, place.task, "complete", event.counts)
+    changes.keep_positions(place.job, changes.state.plans[place.job].graph, {place.task: event.positions})
     changes.leave(event.peer, "release")
     if all(job.tasks[stage].state == "complete" for stage in changes.state.plans[place.job].stages):
-        changes.end(place.job, "completed")
+        changes.end(place.job, "stopped" if job.stopping else "completed")
 
 
 # Jobs
@@ -244,11 +247,14 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     """A known id is a repetition, even if its job was deleted. An invalid id is ignored: it cannot be the name of a node."""
     if event.job in changes.state.jobs or event.job in changes.state.purged or not is_job_id(event.job):
         return
-    error = refusal(event.job, event.spec, changes.state.names.get(event.spec.name))
+    state = changes.state
+    error = refusal(event.job, event.spec, state.names.get(event.spec.name))
+    if error is None and event.resumes:
+        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs.get(event.resumes), state.deployment)
     if error is not None:
         changes.refuse(event.job, event.spec, error)
     else:
-        changes.admit(event.job, event.spec)
+        changes.admit(event.job, event.spec, event.resumes)
 
 
 def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
@@ -257,7 +263,13 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
     if job is None or job.refused:
         return
     if job.status == "planning":
-        changes.start(event.job, event.links)
+        try:
+            facts = continued(changes.state.plans[event.job].graph, event.links, job.begins)
+        except InputError as error:
+            changes.end(event.job, "failed", failure_of(error, where={"job": event.job}))
+            job.links = "made"
+        else:
+            changes.start(event.job, facts)
     elif job.ended and job.links != "made":
         changes.links_came_late(event.job)
 
@@ -278,6 +290,13 @@ def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
     job = changes.state.jobs.get(event.job)
     if job is not None and job.ended and not job.refused and job.links != "gone":
         changes.links_gone(event.job, LastCommits(event.counts, event.positions, event.letters))
+
+
+def _stopped(changes: ChangeSet, event: JobStopped) -> None:
+    """A bounded job is left alone: it ends by itself."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and not job.ended and not job.stopping and not changes.state.plans[event.job].bounded:
+        changes.stop(event.job)
 
 
 def _killed(changes: ChangeSet, event: JobKilled) -> None:
@@ -325,6 +344,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     LinksCreated: _links_created,
     LinksFailed: _links_failed,
     LinksDeleted: _links_deleted,
+    JobStopped: _stopped,
     JobKilled: _killed,
     JobPurged: _purged,
     LettersClaimed: _letters_claimed,

@@ -25,9 +25,11 @@ Code = Literal[
     "refused",
     "failed",
     "killed",
+    "stopped",
     "completed",
     "topics-deleting",
     "topics-creating",
+    "stopping",
     "no-live-peers",
     "peers-missing",
     "starved-by-unbounded-jobs",
@@ -118,6 +120,9 @@ def _ended(job: Job) -> Iterator[Reason]:
         yield Reason(code=what[0], text=text, since=job.ended_at, error=job.error)
     elif job.status == "killed":
         yield Reason(code="killed", text="a user ended it", since=job.ended_at)
+    elif job.status == "stopped":
+        text = "a user stopped it, and all that its inputs had read went through it"
+        yield Reason(code="stopped", text=text, since=job.ended_at)
     else:
         yield Reason(code="completed", text="all its tasks are complete", since=job.ended_at)
     if not job.purgeable:
@@ -131,6 +136,9 @@ def _ended(job: Job) -> Iterator[Reason]:
 def _running(state: State, name: str, job: Job) -> list[Reason]:
     plan = state.plans[name]
     reasons = [*_missing(state, name, job, plan), *_backing_off(state, job, plan)]
+    if job.stopping:
+        text = "a user stopped it: it ends when all that its inputs have read has gone through it"
+        reasons.append(Reason(code="stopping", text=text))
     reasons += [
         *_short(state, job, plan),
         *_blocked(job, plan),
@@ -164,7 +172,7 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         return
     if not job.waits_for:
         return
-    asking = [stalled(job, plan)[0]] if plan.graph.bounded else _asking(job, plan)
+    asking = [stalled(job, plan)[0]] if plan.bounded else _asking(job, plan)
     needed = sum(needs(job, plan, stage) for stage in asking)
     who = f"task {asking[0]} asks" if len(asking) == 1 else f"tasks {', '.join(asking)} ask"
     yield Reason(
@@ -177,7 +185,7 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
     )
     others = [peer for peer in busy if state.assignment(peer).job != name]
     held = Counter(state.assignment(peer).job for peer in others)
-    if held and all(not state.plans[other].graph.bounded for other in held):
+    if held and all(not state.plans[other].bounded for other in held):
         holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
         yield Reason(
             code="starved-by-unbounded-jobs",

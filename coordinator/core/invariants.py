@@ -49,9 +49,13 @@ def _check_job(state: State, name: str, job: Job) -> None:
     letters = job.unclaimed_letters() if job.links == "gone" else 0
     _rule(job.letters == letters, "a job's dead letters are those of its tasks that no user claimed", job=name)
     _rule(job.links != "made" or job.status != "planning", "a job whose links exist is not being planned", job=name)
-    if job.status == "completed":
+    if job.status in ("completed", "stopped"):
         complete = all(task.state == "complete" for task in job.tasks.values())
-        _rule(complete, "a completed job has all its tasks complete", job=name)
+        _rule(complete, "a completed or stopped job has all its tasks complete", job=name)
+        _rule(job.stopping == (job.status == "stopped"), "exactly a job that was stopped ends as stopped", job=name)
+    _rule(job.ended or not job.resumed_by, "only an ended job is resumed", job=name)
+    if not job.ended and job.resumes in state.jobs:
+        _rule(state.jobs[job.resumes].resumed_by == name, "a job is resumed by at most one job", job=name)
     if job.status == "running":
         _rule(job.facts is not None and job.links == "made", "a running job has its links", job=name)
         for bound, stages in state.plans[name].graph.bound.items():

@@ -56,7 +56,7 @@ def next_offer(state: State) -> Offer | None:
                 state.jobs_with_capacity.discard(name)
         elif state.jobs[name].tasks[offer.task].peers:
             shares = shares or offer
-        elif state.plans[name].graph.bounded or holds_peers(state, name):
+        elif state.plans[name].bounded or holds_peers(state, name):
             return offer
         else:
             begins = begins or offer
@@ -87,7 +87,7 @@ def choose(state: State, name: str, free: float) -> Offer | None:
             continue
         if not staffed:
             if gang is None:  # only for jobs with such a task
-                gang = 0 if plan.graph.bounded or holds_peers(state, name) else floor(job, plan)
+                gang = 0 if plan.bounded or holds_peers(state, name) else floor(job, plan)
             needed = needs(job, plan, stage)
             if max(needed, gang) <= free:
                 return Offer(name, stage, needed)
@@ -103,7 +103,7 @@ def holds_peers(state: State, name: str) -> bool:
 
 def gives_peers(state: State, name: str) -> bool:
     """Whether other jobs may take peers from this one: it runs and is unbounded."""
-    return state.jobs[name].status == "running" and not state.plans[name].graph.bounded
+    return state.jobs[name].status == "running" and not state.plans[name].bounded
 
 
 def lacks_peers(state: State, name: str) -> bool:
@@ -170,7 +170,7 @@ def preemption(state: State, name: str) -> Preemption | None:
     taken first, and of these the ones that came last: they lose the least work. Otherwise, see :func:`_spare`.
     """
     job, plan = state.jobs[name], state.plans[name]
-    if plan.graph.bounded:
+    if plan.bounded:
         front = stalled(job, plan)
         for stage in front:
             needed = needs(job, plan, stage)
@@ -283,7 +283,7 @@ def waits_for(state: State, name: str) -> int:
     needs only the peers of the first task of its front, less the peers of its downstream tasks. A task that backs off needs none.
     """
     job, plan = state.jobs[name], state.plans[name]
-    if not plan.graph.bounded:
+    if not plan.bounded:
         missing = sum(needs(job, plan, stage) for stage in plan.stages if asks(job.tasks[stage]))
         return max(0, missing - state.free)
     front = stalled(job, plan)

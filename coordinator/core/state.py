@@ -119,6 +119,14 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Whether it must be deleted then even if dead letters were neither redone nor dropped."""
     letters: int = 0
     """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
+    stopping: bool = False
+    """Whether a user has stopped it."""
+    resumes: str = ""
+    """The job from whose positions it goes on."""
+    begins: dict[str, dict[str, list[int]]] = {}
+    """These positions, by task and topic. Never changed in place."""
+    resumed_by: str = ""
+    """The job that goes on from the positions of this one."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -132,6 +140,9 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             waits_since=self.waits_since,
             links=self.links,
             letters=self.letters,
+            stopping=self.stopping,
+            resumes=self.resumes,
+            resumed_by=self.resumed_by,
         )
 
     @property
@@ -163,13 +174,15 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Plan:
     """What follows from a job's spec and the facts of its links. Kept until the job ends, never stored.
 
-    ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take.
+    ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take;
+    ``bounded``: whether the job ends by itself, by its spec or because it was stopped.
     """
 
-    __slots__ = ("graph", "limit", "stages", "upstream")
+    __slots__ = ("bounded", "graph", "limit", "stages", "upstream")
 
     def __init__(self, graph: Graph, facts: dict[str, LinkFacts]) -> None:
         self.graph = graph
+        self.bounded = graph.bounded or any(known.stops for known in facts.values())
         self.stages = {stage.name: stage.task for stage in graph.stages}
         self.upstream = {
             stage.name: [

@@ -19,6 +19,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobStopped,
     JobSubmitted,
     Left,
     LettersClaimed,
@@ -56,9 +57,10 @@ def summary(event: AnyEvent, held: Assignment | None = None) -> str:
 def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case JobSubmitted():
-            return f"job {event.job} is submitted: {counted(len(event.spec.catalog), 'task')}"
-        case JobKilled():
-            return f"a user kills job {event.job}"
+            resumes = f", and resumes {event.resumes}" if event.resumes else ""
+            return f"job {event.job} is submitted: {counted(len(event.spec.catalog), 'task')}{resumes}"
+        case JobStopped() | JobKilled():
+            return f"a user {'stops' if isinstance(event, JobStopped) else 'kills'} job {event.job}"
         case JobPurged():
             return f"job {event.job} is purged" + (" with its dead letters" if event.dead_letters else "")
         case LettersClaimed():

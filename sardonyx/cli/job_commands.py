@@ -1,4 +1,4 @@
-"""``sardonyx job submit|list|show|explain|await|kill|purge``, and ``check``, which needs no cluster."""
+"""``sardonyx job submit|list|show|explain|await|stop|kill|purge``, and ``check``, which needs no cluster."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
     connected(job_app, "show", kafka=True)(show)
     connected(job_app, "explain", kafka=True)(explain)
     connected(job_app, "await", kafka=True)(await_job)
+    connected(job_app, "stop", kafka=True)(stop)
     connected(job_app, "kill")(kill)
     connected(job_app, "purge")(purge)
-    anything: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True}
-    job_app.command("stop", hidden=True, context_settings=anything)(stop)
 
 
 def check(call: Call, spec: Spec) -> None:
@@ -83,22 +82,33 @@ def check(call: Call, spec: Spec) -> None:
     call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
 
 
-def submit(call: Call, spec: Spec) -> None:
+def submit(
+    call: Call,
+    spec: Spec,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="JOB",
+            help="Read each topic from where the task of that name ended in this stopped job.",
+        ),
+    ] = None,
+) -> None:
     """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment."""
     from sardonyx.job.load import load
 
     loaded = load(spec)  # reports mistakes in the job without waiting for a cluster
     call.warn(loaded.warnings)
     with call.client() as client:
-        before = client.read_before(loaded.spec)
-        handle = client.submit(loaded)
+        before = None if resume else client.read_before(loaded.spec)
+        handle = client.submit(loaded, resume)
         data: dict[str, Any] = {"id": handle.id}
         if not call.json:
             call.put(handle.id)
         if before is not None:
             ended, topics = before
             data["reads_again"] = {"job": ended.id, "topics": topics}
-            call.say(_reads_again(ended.id, topics))
+            call.say(_reads_again(ended.status(live=False), topics))
         waits = handle.waits_for()
         if waits:
             data["waits_for"] = waits
@@ -108,12 +118,15 @@ def submit(call: Call, spec: Spec) -> None:
             call.say(waits)
 
 
-def _reads_again(job: str, topics: Mapping[str, Any]) -> str:
+def _reads_again(job: JobView, topics: Mapping[str, Any]) -> str:
     each = listed(f"{topic} from start={start!r}" for topic, start in topics.items())
+    if job.status in ("stopped", "completed") and not job.resumed_by:
+        how = f"submit with `--resume {job.id}`"
+    else:
+        how = f"give the offsets that `sardonyx job show {job.id}` shows"
     return (
-        f"job {job} of the same name has read {plural(len(topics), 'this topic', 'these topics')} before, and this job reads "
-        f"{plural(len(topics), 'it', 'them')} again: {each}. To go on where that job ended, give the offsets that "
-        f"`sardonyx job show {job}` shows"
+        f"job {job.id} of the same name has read {plural(len(topics), 'this topic', 'these topics')} before, and this job reads "
+        f"{plural(len(topics), 'it', 'them')} again: {each}. To go on where that job ended, {how}"
     )
 
 
@@ -247,7 +260,7 @@ def _why(client: Client, job: str) -> Why:
 
 
 def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
-    """Wait until a job has ended. Exit code 0: completed, 1: failed, 3: killed, 4: timed out."""
+    """Wait until a job has ended. Exit code 0: completed or stopped, 1: failed, 3: killed, 4: timed out."""
     wait = duration_of(timeout)
     with call.client() as client:
         handle = client.job(job)
@@ -257,6 +270,29 @@ def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
             call.say(f"stopped waiting; job {handle.id} goes on")
             raise
         return tell_end(call, view)
+
+
+def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
+    """Stop an unbounded job and wait until it has ended: all that its inputs have read goes through it, and nothing more.
+
+    `job submit --resume` goes on from there. With --timeout, or after Ctrl-C, the job goes on to stop.
+    """
+    wait = duration_of(timeout)
+    with call.client() as client:
+        handle = client.job(job)
+        before = handle.status(live=False)
+        if before.ended:
+            return _told(call, before, f"job {before.id} has ended already: {before.status}")
+        handle.stop()
+        try:
+            view = watch_to_end(call, handle, timeout=wait)
+        except KeyboardInterrupt:
+            call.say(f"job {handle.id} goes on to stop")
+            raise
+        code = tell_end(call, view)
+        if view.status == "stopped":
+            call.say(f"to go on from here: sardonyx job submit SPEC --resume {handle.id}")
+        return code
 
 
 def kill(call: Call, job: JobId) -> int:
@@ -280,18 +316,6 @@ def kill(call: Call, job: JobId) -> int:
                 ) from error
             view = handle.status(live=False)
         return _told(call, view, f"job {view.id} is {view.status}")
-
-
-def stop(job: Annotated[str, typer.Argument(metavar="ID")] = "ID") -> None:
-    """Say which command ends a job: people look for this name."""
-    error = SardonyxError(
-        "SX-USAGE",
-        "there is no command `job stop`",
-        cause="a job that reads an unbounded input runs until a user kills it",
-        fix=f"end the job with `sardonyx job kill {job}`; everything that it has committed stays",
-    )
-    typer.echo(report.error_text(error), err=True)
-    raise typer.Exit(report.USAGE)
 
 
 def purge(

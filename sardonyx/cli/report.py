@@ -15,7 +15,7 @@ KILLED = 3
 TIMED_OUT = 4
 
 _CODES = {"SX-JOB-KILLED": KILLED, "SX-JOB-TIMEOUT": TIMED_OUT}
-_BY_STATUS = {"completed": COMPLETED, "failed": FAILED, "killed": KILLED}
+_BY_STATUS = {"completed": COMPLETED, "stopped": COMPLETED, "failed": FAILED, "killed": KILLED}
 
 
 def exit_code(error: SardonyxError) -> int:

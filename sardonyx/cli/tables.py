@@ -30,6 +30,7 @@ STYLES = {
     "dead": "dim",
     "pending": "dim",
     "stopped": "yellow",
+    "stopping": "yellow",
 }
 
 
@@ -46,7 +47,7 @@ def jobs_table(views: Iterable[JobView]) -> Table:
         table.add_row(
             view.id,
             view.name,
-            styled(view.status),
+            styled("stopping" if view.stopping and not view.ended else view.status),
             f"{done}/{len(view.tasks)} complete",
             clock(view.submitted_at)[:-4] if view.submitted_at else "-",
             took(view),
@@ -133,11 +134,15 @@ def deployments_table(views: Iterable[DeploymentView]) -> Table:
 
 def job_headline(view: JobView) -> str:
     """The job in one line, in rich's markup."""
-    words = [f"[bold]{view.id}[/bold]", styled(view.status)]
+    words = [f"[bold]{view.id}[/bold]", styled("stopping" if view.stopping and not view.ended else view.status)]
     if view.submitted_at:
         words.append(f"submitted {clock(view.submitted_at)[:-4]}")
     if view.ended:
         words.append(f"took {took(view)}")
+    if view.resumes:
+        words.append(f"resumes {view.resumes}")
+    if view.resumed_by:
+        words.append(f"resumed by {view.resumed_by}")
     return "  ".join(words)
 
 

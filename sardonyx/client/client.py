@@ -110,7 +110,7 @@ class Client:
         """End the connection. Jobs continue."""
         self.zk.close()
 
-    def submit(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobHandle:
+    def submit(self, job: Job | LoadedJob | str | os.PathLike[str], resume: str | None = None) -> JobHandle:
         """Submit a job: check it, upload its code, and put the request into the coordinator's inbox.
 
         What is probably not meant, though the job can run, is logged as a warning (``job_warning``).
@@ -118,21 +118,31 @@ class Client:
         Args:
             job: a :class:`~sardonyx.job.builder.Job`, a loaded one, or what ``sardonyx run`` takes
                 (``job.py:job``, ``job.yaml``).
+            resume: a job that was stopped or has completed, as :meth:`job` takes it. The new job reads each Kafka input
+                from where the task of the same name ended, whatever its ``start``. Only one job can resume another.
 
         Raises:
             SpecUnreadable: the file is missing, raises, or holds no job.
             JobInvalid: the job is not valid. The error lists everything that is wrong with it.
-            SardonyxError: ``SX-JOB-NAME-TAKEN``: a job of this name has not ended yet.
+            SardonyxError: ``SX-JOB-NAME-TAKEN``: a job of this name has not ended yet. ``SX-JOB-UNKNOWN``,
+                ``SX-JOB-AMBIGUOUS``: of ``resume``.
+            JobFailed: ``SX-JOB-RESUME``: the job cannot go on from where the other one ended; says why.
         """
         loaded = self._loaded(job)
+        before = None if resume is None else self.job(resume)
         self._check_name(loaded.spec.name)
+        if before is not None:
+            before.await_resumable()
         spec = loaded.spec
         if loaded.code is not None and spec.code is not None:
             self.put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
-        self.zk.request(JobSubmitted(job=job_id, spec=spec))
+        self.zk.request(JobSubmitted(job=job_id, spec=spec, resumes="" if before is None else before.id))
         log.info("job_submitted", job=job_id, tasks=len(spec.catalog))
-        return JobHandle(self, job_id, spec)
+        handle = JobHandle(self, job_id, spec)
+        if before is not None:
+            handle.await_admitted()
+        return handle
 
     def job(self, job: str) -> JobHandle:
         """Return a handle on a job. The argument is its id, the beginning of its id, or its name.

@@ -1,4 +1,4 @@
-"""A handle shows one job, waits for it, kills it or purges it. :class:`sardonyx.client.client.Client` makes it."""
+"""A handle shows one job, waits for it, stops it, kills it or purges it. :class:`sardonyx.client.client.Client` makes it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from sardonyx.client import waiting
 from sardonyx.client.ids import job_gone, job_has_letters
-from sardonyx.client.views import JobView, LinkLag, Why, waiting_for
+from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged
+from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobStopped
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.units import seconds
 
@@ -95,7 +95,7 @@ class JobHandle:
         return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
 
     def await_completion(self, timeout: float | str | None = None) -> JobView:
-        """Wait until the job has completed, and return its final view.
+        """Wait until the job has completed, or has stopped as a user wanted, and return its final view.
 
         Args:
             timeout: seconds, or a duration such as "5 min"; None: without limit.
@@ -121,6 +121,46 @@ class JobHandle:
         """
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
+
+    def stop(self) -> None:
+        """Stop an unbounded job: its inputs end where they are committed, and it ends when all that has gone through it.
+
+        Another job can go on from there: :meth:`Client.submit` with ``resume``. A job that has ended stays as it is. This method
+        does not wait; :meth:`await_completion` waits for the end.
+
+        Raises:
+            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-GONE``: it was purged, or never taken in.
+        """
+        if laid_out(self.spec(), self._client.settings.deployment, self.id).bounded:
+            raise SardonyxError(
+                "SX-JOB-BOUNDED",
+                f"job {self.id} ends by itself, so it cannot be stopped",
+                cause="all its inputs have an end, and a job that stops before it would leave rows out",
+                fix=f"wait for it (`sardonyx job await {self.id}`), or end it at once (`sardonyx job kill {self.id}`)",
+                where={"job": self.id},
+            )
+        self._zk.request(JobStopped(job=self.id))
+
+    def await_resumable(self, timeout: float = CARRY_OUT) -> None:
+        """Wait until the positions of a job that has ended are known. Returns after ``timeout`` seconds in any case."""
+        waiting.await_node(
+            self._zk,
+            node_paths.job_status(self.id),
+            lambda data: data is None or not _is_ending(msgspec.json.decode(data, type=JobNote)),
+            timeout,
+            None,
+        )
+
+    def await_admitted(self, timeout: float = CARRY_OUT) -> None:
+        """Wait until a coordinator has accepted or refused the job. Returns after ``timeout`` seconds in any case.
+
+        Raises:
+            JobFailed: it was refused.
+        """
+        waiting.await_node(self._zk, node_paths.job_status(self.id), lambda data: data is not None, timeout, None)
+        note = self._note()
+        if note is not None and note.status == "failed" and note.links == "none":
+            self._ended(note)
 
     def kill(self) -> None:
         """Kill the job. Its peers commit nothing of an open batch; everything that they have committed stays.
@@ -321,6 +361,11 @@ class JobHandle:
             fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
             where={"job": self.id},
         )
+
+
+def _is_ending(note: JobNote) -> bool:
+    """Whether a job has ended, and its topics are still to be deleted."""
+    return note.status in ENDED and note.links == "made"
 
 
 def _link_state(note: JobNote | None) -> tuple[str, str] | None:

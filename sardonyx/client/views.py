@@ -101,6 +101,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     letters: int = 0
     """Dead letters that no user has redone or dropped. Known after the job has ended and its topics are gone."""
+    stopping: bool = False
+    """A user has stopped it. It ends when all that its inputs have read has gone through it."""
+    resumes: str = ""
+    """The job from whose positions it went on."""
+    resumed_by: str = ""
+    """The job that goes on from its positions."""
 
     @property
     def ended(self) -> bool:
@@ -236,6 +242,9 @@ def job_view(
         submitted_at=note.submitted_at,
         ended_at=note.ended_at,
         letters=note.letters,
+        stopping=note.stopping,
+        resumes=note.resumes,
+        resumed_by=note.resumed_by,
     )
 
 

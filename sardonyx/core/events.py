@@ -14,25 +14,29 @@ import msgspec
 from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
 
-FORMAT = 5
+FORMAT = 6
 """Version of the wire form. A log or snapshot of another version is refused, never misread."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
-JobStatus = Literal["planning", "running", "completed", "killed", "failed"]
+JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
 TaskState = Literal["pending", "running", "complete"]
 
-ENDED: frozenset[str] = frozenset({"completed", "killed", "failed"})
-"""Job statuses that are final."""
+ENDED: frozenset[str] = frozenset({"completed", "stopped", "killed", "failed"})
+"""Job statuses that are final. ``stopped``: a user stopped an unbounded job, and all that its inputs had read went through it."""
 
 
 class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The facts about a link from when its job was planned. They never change, so all readers agree."""
+    """The facts about a link from when its job was planned. They change only when the job is stopped. All readers agree on them,
+    because they are offered their task after the change.
+    """
 
     partitions: int
     start: list[int] | None = None
     """Per partition the first offset to read; None: from the beginning."""
     end: list[int] | None = None
     """Per partition the offset after the last one to read; None: sentinels mark the end, or the link never ends."""
+    stops: bool = False
+    """The job is being stopped: each partition ends where the task's group had committed it."""
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -85,10 +89,11 @@ class Left(Event, frozen=True, kw_only=True, tag="leave"):
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag="submit"):
-    """A client submits a job, under an id that the client made."""
+    """A client submits a job, under an id that the client made. ``resumes``: the ended job from whose positions it goes on."""
 
     job: str
     spec: JobSpec
+    resumes: str = ""
 
 
 class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
@@ -152,11 +157,14 @@ class Exhausted(Event, frozen=True, kw_only=True, tag="exhausted"):
 
 
 class Completed(Event, frozen=True, kw_only=True, tag="completed"):
-    """The answer "complete!": the sealing peer has committed the sentinels. ``counts``: of the whole task."""
+    """The answer "complete!": the sealing peer has committed the sentinels. ``counts`` and ``positions``: of the whole task."""
 
     peer: str
     assignment: int
     counts: Counts = Counts()
+    positions: dict[str, list[int | None]] = {}
+    """By topic of the user's that the task reads, the next offset to read in each partition; None: nothing was committed. Empty
+    if the coordinator's log could not hold it."""
 
 
 class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
@@ -177,6 +185,12 @@ class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
     job: str
     task: str
     failures: int
+
+
+class JobStopped(Event, frozen=True, kw_only=True, tag="stop"):
+    """A user stops an unbounded job: its inputs end at what is committed, and it ends when that has gone through all tasks."""
+
+    job: str
 
 
 class JobKilled(Event, frozen=True, kw_only=True, tag="kill"):
@@ -217,6 +231,7 @@ Request = (
     | Completed
     | TaskFailed
     | JobSubmitted
+    | JobStopped
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -240,6 +255,7 @@ AnyEvent = (
     | TaskFailed
     | BackoffEnded
     | JobSubmitted
+    | JobStopped
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -324,6 +340,12 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether its topics stand."""
     letters: int = 0
     """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
+    stopping: bool = False
+    """A user has stopped it. It ends when all that its inputs have read has gone through it."""
+    resumes: str = ""
+    """The job from whose positions this one goes on."""
+    resumed_by: str = ""
+    """The job that goes on from the positions of this one. No other can."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -339,8 +361,9 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: Counts | None = None
     """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
     positions: dict[str, list[int]] = {}
-    """Of an ended job: by Kafka topic that the task read as an input, the next offset to read in each partition. Empty if it
-    reads no such topic, if the links are not gone yet, or if the positions were gone before anybody could read them."""
+    """Of a task that is complete, or whose job has ended: by Kafka topic that it read as an input, the next offset to read in
+    each partition. Empty if it reads no such topic, if it is not complete and the links are not gone yet, or if no coordinator
+    could read the positions in time."""
 
 
 class LinksNote(msgspec.Struct, frozen=True):

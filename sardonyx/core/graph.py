@@ -248,6 +248,11 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
     return inputs, outputs
 
 
+def is_endless(link: Link) -> bool:
+    """Whether this is a user's topic that the job reads without end."""
+    return link.kind == "input" and link.options.get("end") is None
+
+
 def is_bounded(task: TaskSpec) -> bool:
     """Whether an input ends by itself: a Kafka topic only with an ``end``, every other connector always."""
     return task.connector != "kafka" or task.options.get("end") is not None

@@ -8,12 +8,15 @@ counts are therefore exact even if peers died in between, and a peer that takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
+from sardonyx.core.errors import InputError
 from sardonyx.core.events import Counts, LinkFacts
-from sardonyx.core.graph import Stage
+from sardonyx.core.graph import Graph, Stage
 
 
 class Partition(NamedTuple):
@@ -63,6 +66,16 @@ def add(one: Counts, other: Counts) -> Counts:
     )
 
 
+def of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
+    """Of a task's positions, the committed offset in each partition, by topic; only for the user's topics."""
+    topics = {link.topic for link in stage.ingress if link.kind == "input"}
+    found: dict[str, list[int | None]] = {}
+    for partition, position in sorted(held.items(), key=itemgetter(0)):
+        if partition.topic in topics:
+            found.setdefault(partition.topic, []).append(None if position is None else position.offset)
+    return found
+
+
 def next_offsets(
     stage: Stage, facts: Mapping[str, LinkFacts], committed: Mapping[str, Sequence[int | None]]
 ) -> dict[str, list[int]]:
@@ -75,17 +88,52 @@ def next_offsets(
 
     Returns:
         By topic, the next offset to read in each partition: the committed one, or else the offset where the job began to read.
-        A topic that ``committed`` does not name is missing.
+        Partitions that were added while the job ran follow; 0 if it has read nothing of one. A topic that ``committed`` does
+        not name is missing.
     """
     found = {}
     for link in stage.ingress:
         if link.kind == "input" and link.topic in committed and link.name in facts:
             known = facts[link.name]
             starts = known.start or [0] * known.partitions
-            offsets = [*committed[link.topic], *[None] * known.partitions]
             found[link.topic] = [
-                start if offset is None else offset for start, offset in zip(starts, offsets, strict=False)
+                (start or 0) if offset is None else offset
+                for start, offset in zip_longest(starts, committed[link.topic])
             ]
+    return found
+
+
+def continued(
+    graph: Graph, facts: Mapping[str, LinkFacts], positions: Mapping[str, Mapping[str, Sequence[int]]]
+) -> dict[str, LinkFacts]:
+    """The facts of a job's links when it goes on from the positions of another job.
+
+    A partition that the other job did not know is read from its beginning: it was added since.
+
+    Args:
+        graph: of the new job.
+        facts: of its links, as the topics are now.
+        positions: by task, by topic, what :func:`next_offsets` gave for the other job.
+
+    Raises:
+        InputError: ``SX-RESUME-TOPIC``: a topic has fewer partitions than the other job has read.
+    """
+    found = dict(facts)
+    for stage in graph.stages:
+        known = positions.get(stage.name, {})
+        for link in stage.ingress:
+            if link.kind == "input" and link.topic in known and link.name in facts:
+                start, partitions = list(known[link.topic]), facts[link.name].partitions
+                if len(start) > partitions:
+                    raise InputError(
+                        "SX-RESUME-TOPIC",
+                        f"Topic {link.topic} has {partitions} partitions, and the job to resume has read {len(start)}.",
+                        cause="The topic was deleted and created again, so the positions say nothing about it.",
+                        fix="Submit the job without `--resume`, with the `start=` that you want.",
+                        where={"task": stage.name, "topic": link.topic},
+                    )
+                start += [0] * (partitions - len(start))
+                found[link.name] = msgspec.structs.replace(facts[link.name], start=start)
     return found
 
 

@@ -34,6 +34,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobStopped,
     JobSubmitted,
     Left,
     LettersClaimed,
@@ -167,6 +168,7 @@ class History:
             peer=name,
             assignment=assignment,
             counts=Counts(rows_in=self.rng.randrange(9), dead=self.rng.choice([0, 0, 0, 1])),
+            positions=self._positions(peer.assignment.job).get(peer.assignment.task, {}) if peer.assignment else {},
         )
 
     def _failure(self) -> AnyEvent | None:
@@ -225,7 +227,12 @@ class History:
         if self.rng.random() < 0.1:
             spec = spoilt(self.rng, spec)
         name = f"{spec.name}-{self.submitted}" if self.rng.random() < 0.98 else "no/id"
-        return JobSubmitted(at=self.world.now, job=name, spec=spec)
+        resumes = ""
+        if self.rng.random() < 0.4:
+            resumes = self.rng.choice([*self.world.state.jobs, "nobody-knows"])
+            if resumes in self.world.state.jobs and self.rng.random() < 0.8:
+                spec = msgspec.structs.replace(self.world.state.jobs[resumes].spec, partitions=self.rng.randint(1, 4))
+        return JobSubmitted(at=self.world.now, job=name, spec=spec, resumes=resumes)
 
     def _effect_done(self) -> AnyEvent | None:
         if not self.to_run:
@@ -303,6 +310,7 @@ class History:
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 JobPurged(
                     at=world.now,
                     job=rng.choice([*world.state.jobs, *world.state.purged, "nobody-knows"]),
@@ -327,8 +335,8 @@ class History:
         self.to_run = unfinished(world.state)
         for name in list(world.state.jobs):
             job = world.state.jobs[name]
-            if not job.ended and not world.state.plans[name].graph.bounded:
-                self.deliver(JobKilled(at=world.now, job=name))
+            if not job.ended and not world.state.plans[name].bounded:
+                self.deliver(self.rng.choice([JobKilled, JobStopped])(at=world.now, job=name))
         few = self.rng.random() < 0.5  # the last fault may take nearly all peers
         for name in sorted(self.pulses):
             peer = world.state.peers.get(name)  # None: dead, and forgotten since

@@ -33,6 +33,7 @@ from sardonyx.core.events import (
     Exhausted,
     JobKilled,
     JobPurged,
+    JobStopped,
     JobSubmitted,
     Left,
     LettersClaimed,
@@ -263,6 +264,19 @@ _SENTENCES: list[tuple[str, Any]] = [
         rf"{_J}(?: named (\w+))? is submitted: (.*)",
         lambda w, j, name, text: [JobSubmitted(at=w.now, job=j, spec=spec_of(name or j, text))],
     ),
+    (
+        rf"{_J} resumes {_J}: (.*)",
+        lambda w, j, before, text: [JobSubmitted(at=w.now, job=j, spec=spec_of(j, text), resumes=before)],
+    ),
+    (
+        rf"{_P} completes at ([\d ]+) in (\w+)",
+        lambda w, p, offsets, topic: [
+            Completed(
+                at=w.now, peer=p, assignment=w.told[p], positions={topic: [int(each) for each in offsets.split()]}
+            )
+        ],
+    ),
+    (rf"{_J} is stopped", lambda w, j: [JobStopped(at=w.now, job=j)]),
     (rf"the links of {_J} are made", _links),
     (rf"the links of {_J} cannot be made: (.*)", lambda w, j, e: [LinksFailed(at=w.now, job=j, error=_error(e))]),
     (rf"the links of {_J} are gone", lambda w, j: [LinksDeleted(at=w.now, job=j)]),

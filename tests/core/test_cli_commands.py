@@ -126,15 +126,6 @@ def test_an_address_that_a_command_does_not_use_is_refused(command: list[str], i
     assert "No such option: --kafka" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["stop"], ["stop", "stream"], ["stop", "stream", "--now"]], ids=" ".join)
-def test_job_stop_names_the_command_that_ends_a_job(arguments: list[str], invoke) -> None:
-    """People look for `job stop`; it is not listed, and says which command to use."""
-    result = invoke("job", *arguments)
-    assert result.exit_code == 2
-    assert f"sardonyx job kill {arguments[1] if len(arguments) > 1 else 'ID'}" in result.stderr
-    assert " stop " not in invoke("job", "--help").stdout
-
-
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["job", "await"], ["run", "job.py", "--peers", "0"], ["peer", "--virtual-peers", "x"]]
 )

@@ -58,6 +58,7 @@ EVENTS = [
         "peer p gives up assignment 5, for good: SX-FN-RAISED: it raised",
     ),
     (events.JobKilled(job="j-1"), "a user kills job j-1"),
+    (events.JobStopped(job="j-1"), "a user stops job j-1"),
     (events.JobPurged(job="j-1"), "job j-1 is purged"),
     (
         events.LettersClaimed(job="j-1", task="t", letters=3),

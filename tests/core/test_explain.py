@@ -17,6 +17,7 @@ from coordinator.core.state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
 COPY = "copy is submitted: read -> write; read is a topic"
+ENDLESS = "copy is submitted: orders -> write; orders never ends"
 MADE = "the links of copy are made"
 
 CASES: list[tuple[str, list[str], list[str]]] = [
@@ -60,6 +61,22 @@ CASES: list[tuple[str, list[str], list[str]]] = [
             "the links of copy are gone",
         ],
         ["completed since 9: all its tasks are complete"],
+    ),
+    (
+        "stopped by a user",
+        [
+            ENDLESS,
+            MADE,
+            "P1 is born",
+            "P1 acks",
+            "copy is stopped",
+            "P1 acks",
+            "P1 is exhausted",
+            "9 s pass",
+            "P1 completes",
+            "the links of copy are gone",
+        ],
+        ["stopped since 9: a user stopped it, and all that its inputs had read went through it"],
     ),
     (
         "planning",
@@ -228,6 +245,14 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "runs since 0: 4 virtual peers are at work "
                 "[P2 acking copy/b 0, P3 acking copy/c 0, P4 acking copy/d 0, P1 active copy/a 0]"
             ),
+        ],
+    ),
+    (
+        "it stops",
+        [ENDLESS, MADE, "P1 is born", "P1 acks", "copy is stopped", "P1 acks"],
+        [
+            "stopping: a user stopped it: it ends when all that its inputs have read has gone through it",
+            "runs since 0: 1 virtual peer is at work [P1 active copy/write 0]",
         ],
     ),
     (

@@ -33,7 +33,9 @@ def test_a_task_counts_the_sum_of_its_partitions():
 
 
 def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
-    """The next offsets are complete: one for each partition that the job knows, also for those that were never read."""
+    """The next offsets are complete: one for each partition that the job knows, also for those that were never read. Those that
+    were added to the topic since follow.
+    """
     spec = JobSpec(
         name="copy",
         workflow=[("orders", "copied")],
@@ -46,6 +48,7 @@ def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
     facts = {"orders.copied": LinkFacts(3, start=[5, 6, 7])}
     assert next_offsets(stage, facts, {"shop.orders": [9, None, 0]}) == {"shop.orders": [9, 6, 0]}
     assert next_offsets(stage, facts, {"shop.orders": [9]}) == {"shop.orders": [9, 6, 7]}
-    assert next_offsets(stage, facts, {"shop.orders": [None, None, None, 4]}) == {"shop.orders": [5, 6, 7]}
+    added = [None, None, None, None, 4]
+    assert next_offsets(stage, facts, {"shop.orders": added}) == {"shop.orders": [5, 6, 7, 0, 4]}
     assert next_offsets(stage, facts, {"of somebody else": [1]}) == {}
     assert next_offsets(stage, {"orders.copied": LinkFacts(2)}, {"shop.orders": [None, 3]}) == {"shop.orders": [0, 3]}

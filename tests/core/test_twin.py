@@ -67,7 +67,7 @@ def disagreement(entries: Entries) -> Disagreement | None:
         before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
         wanted = twin.take(n, json.loads(encode_event(event)))
-        zk = {path: decoded(data) for path, data in project(state).items()}
+        zk = {path: told(decoded(data)) for path, data in project(state).items()}
         if zk == twin.zk and effects == wanted:
             continue
         lines = [] if effects == wanted else [f"  outside the tree\n    decide {effects}\n    twin   {wanted}"]
@@ -91,6 +91,14 @@ def refusal(job: str, spec: dict[str, Any], taken_by: str | None) -> dict[str, A
     """Which jobs are fit is not asked twice: the twin takes the coordinator's word for it."""
     error = admission.refusal(job, msgspec.convert(spec, JobSpec), taken_by)
     return None if error is None else dict(msgspec.to_builtins(error))
+
+
+def told(note: Any) -> Any:
+    """A note as the twin has it: of the errors about resuming it knows only the codes, since their texts are no rules."""
+    error = note.get("error") if isinstance(note, dict) else None
+    if error is None or not error["code"].startswith(("SX-JOB-RESUME", "SX-RESUME")):
+        return note
+    return note | {"error": {"code": error["code"]}}
 
 
 def outer(effect: OuterEffect) -> tuple[str, str]:

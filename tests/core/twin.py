@@ -35,6 +35,7 @@ NEW_TASK: Json = {
     "positions": {},
 }
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
+STATUS += ("stopping", "resumes", "resumed_by")
 UNSAID: Json = {
     "assignment": None,
     "ended_at": None,
@@ -43,6 +44,9 @@ UNSAID: Json = {
     "waits_since": None,
     "links": "none",
     "letters": 0,
+    "stopping": False,
+    "resumes": "",
+    "resumed_by": "",
 }
 UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
@@ -107,19 +111,78 @@ class Twin:
             return
         holders = [j["id"] for j in self.jobs.values() if j["spec"]["name"] == spec["name"] and not ended(j)]
         error = self.refusal(name, spec, holders[0] if holders else None)
+        resumes = event.get("resumes", "")
+        if error is None and resumes and not self.may_resume(spec, self.jobs.get(resumes)):
+            error = {"code": "SX-JOB-RESUME"}
         job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
+        job |= {"stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
+        if error is None and resumes:
+            before = self.jobs[resumes]
+            before["resumed_by"] = name
+            self.jobs[name]["resumes"] = resumes
+            self.jobs[name]["begins"] = {task: before["tasks"][task]["positions"] for task in before["stages"]}
         if error is None:
             tasks = {task["name"]: copy.copy(NEW_TASK) for task in spec["catalog"]}
             self.jobs[name].update(tasks=tasks, stages=stages(spec))
             self.outer.append(("CreateLinks", name))
 
+    def may_resume(self, spec: Json, before: Json | None) -> bool:
+        """Only what has ended and left nothing behind, once, and by a job that reads the same topics in the same tasks."""
+        if before is None or not ended(before) or before["links"] != "gone" or before["resumed_by"]:
+            return False
+        if before["status"] in ("killed", "failed") and not nothing_between(before["spec"]):
+            return False
+        for task in before["stages"]:
+            topics = set(topics_read(before["spec"], task).values())
+            if not topics <= set(before["tasks"][task]["positions"]):
+                return False
+            if topics and (task not in stages(spec) or not topics <= set(topics_read(spec, task).values())):
+                return False
+        return True
+
+    def on_stop(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or ended(job) or ends(job):
+            return
+        job["stopping"] = True
+        if job["facts"] is None:
+            return
+        for name in job["stages"]:
+            if self.mark_stopped(job, name):
+                for peer in self.on_task(job, name):
+                    self.put(peer, "idle")
+
+    def mark_stopped(self, job: Json, name: str) -> bool:
+        """Whether the task reads a topic without an end, which ends now."""
+        found = False
+        for link in topics_read(job["spec"], name):
+            source = link.split(".")[0]
+            if task_spec(job["spec"], source)["options"].get("end") is None and link in job["facts"]:
+                job["facts"] = job["facts"] | {link: job["facts"][link] | {"stops": True}}
+                found = True
+        return found
+
     def on_links_created(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and job["status"] == "planning":
-            job.update(status="running", links="made", facts=event["links"])
+            facts = dict(event["links"])
+            for name in job["stages"]:
+                for link, topic in topics_read(job["spec"], name).items():
+                    known = job["begins"].get(name, {}).get(topic) if link in facts else None
+                    if known is not None and len(known) > facts[link]["partitions"]:
+                        job["links"] = "made"
+                        self.end(job, "failed", {"code": "SX-RESUME-TOPIC"})
+                        return
+                    if known is not None:
+                        more = [0] * (facts[link]["partitions"] - len(known))
+                        facts[link] = facts[link] | {"start": [*known, *more]}
+            job.update(status="running", links="made", facts=facts)
+            for name in job["stages"]:
+                if job["stopping"]:
+                    self.mark_stopped(job, name)
         else:
             self.links_came_late(job)
 
@@ -180,6 +243,8 @@ class Twin:
 
     def end(self, job: Json, status: str, error: Json | None) -> None:
         job.update(status=status, error=error, ended_at=self.at)
+        if job["facts"] is None and job["resumes"] in self.jobs:
+            self.jobs[job["resumes"]]["resumed_by"] = ""
         for name, task in job["tasks"].items():
             for peer in self.on_task(job, name):
                 self.put(peer, "idle")
@@ -210,11 +275,14 @@ class Twin:
         if any(self.state(p) in ("acking", "active") for p in self.others(peer)):
             self.peers[peer]["state"] = "waiting"
             return
+        name = self.peers[peer]["assignment"]["task"]
         task.update(state="complete", backing_off=False, counts=event.get("counts", {}))
+        if not task["positions"]:
+            task["positions"] = positions_in(job, name, event.get("positions", {}))
         for each in [peer, *self.others(peer)]:
             self.put(each, "idle")
         if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
-            self.end(job, "completed", None)
+            self.end(job, "stopped" if job["stopping"] else "completed", None)
 
     def on_decline(self, event: Json) -> None:
         if self.holds(event, "acking"):
@@ -315,7 +383,7 @@ class Twin:
         for job in self.jobs_in_turn():
             name = self.next_task(job) if self.free else None
             if name is not None:
-                begins = not bounded(job["spec"]) and not self.at_work_for(job)
+                begins = not ends(job) and not self.at_work_for(job)
                 kind = "share" if self.on_task(job, name) else "begin" if begins else "desert"
                 found.setdefault(kind, (job, name))
         for kind in ("desert", "begin", "share"):
@@ -331,7 +399,7 @@ class Twin:
     def next_task(self, job: Json) -> str | None:
         names = [name for name in job["stages"] if self.may_be_offered(job, name)]
         all_at_once = 0
-        if not bounded(job["spec"]) and not self.at_work_for(job):
+        if not ends(job) and not self.at_work_for(job):
             open_tasks = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
             all_at_once = sum(self.asks_for(job, name) for name in open_tasks)
         for name in names:
@@ -367,7 +435,7 @@ class Twin:
             if job["status"] != "running":
                 continue
             awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
-            if not bounded(job["spec"]):
+            if not ends(job):
                 if self.take_from_others(job, self.all_missing(job)):
                     return True
             elif self.nobody_at_the_front(job) and (
@@ -391,7 +459,7 @@ class Twin:
         missing = sum(self.asks_for(job, name) for name in names) - len(self.free)
         if missing <= 0:
             return False
-        endless = [j for j in self.jobs.values() if j["status"] == "running" and not bounded(j["spec"])]
+        endless = [j for j in self.jobs.values() if j["status"] == "running" and not ends(j)]
         taken: list[str] = []
         left = {(j["number"], place): self.on_task(j, name) for j in endless for place, name in enumerate(j["stages"])}
         least = {
@@ -438,7 +506,7 @@ class Twin:
         if job["status"] == "running":
             awake = [name for name in job["stages"] if not job["tasks"][name]["backing_off"]]
             available = len(self.free)
-            if not bounded(job["spec"]):
+            if not ends(job):
                 wanting = [name for name in awake if self.deserted(job, name)]
             else:
                 wanting = [name for name in awake if name in self.front(job) and self.nobody_at_the_front(job)][:1]
@@ -491,7 +559,7 @@ class Twin:
 
 
 def ended(job: Json) -> bool:
-    return job["status"] in ("completed", "killed", "failed")
+    return job["status"] in ("completed", "stopped", "killed", "failed")
 
 
 def letters_left(job: Json) -> int:
@@ -544,18 +612,36 @@ def bounded(spec: Json) -> bool:
     return all(t.get("connector") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
 
 
-def positions_in(job: Json, name: str, committed: Json) -> Json:
-    """The next offsets of the topics that a task reads: what was committed, else where the job began."""
-    read = {f"{a}.{b}": a for a, b in job["spec"]["workflow"] if b == name and runs_nowhere(job["spec"], a)}
-    own = task_spec(job["spec"], name)
+def ends(job: Json) -> bool:
+    """Whether the job ends by itself."""
+    return bounded(job["spec"]) or job["stopping"]
+
+
+def topics_read(spec: Json, name: str) -> dict[str, str]:
+    """The users' topics that a task reads, by link."""
+    read = {f"{a}.{b}": a for a, b in spec["workflow"] if b == name and runs_nowhere(spec, a)}
+    own = task_spec(spec, name)
     if own["type"] == "input" and own.get("connector") == "kafka":
         read[f"{name}.topic"] = name
+    return {link: task_spec(spec, source)["options"]["topic"] for link, source in read.items()}
+
+
+def nothing_between(spec: Json) -> bool:
+    """Whether each record goes from a topic through one task to a topic."""
+    for task in spec["catalog"]:
+        if task["type"] != "function" and task.get("connector") != "kafka":
+            return False
+    return all(len([place for place in pair if not runs_nowhere(spec, place)]) < 2 for pair in spec["workflow"])
+
+
+def positions_in(job: Json, name: str, committed: Json) -> Json:
+    """The next offsets of the topics that a task reads: what was committed, else where the job began."""
     found: Json = {}
-    for link, source in read.items():
-        topic = task_spec(job["spec"], source)["options"]["topic"]
+    for link, topic in topics_read(job["spec"], name).items():
         if topic in committed and link in job["facts"]:
             offsets = (job["facts"][link].get("start") or [0] * job["facts"][link]["partitions"]).copy()
-            for number in range(min(len(offsets), len(committed[topic]))):
+            offsets += [0] * (len(committed[topic]) - len(offsets))
+            for number in range(len(committed[topic])):
                 if committed[topic][number] is not None:
                     offsets[number] = committed[topic][number]
             found[topic] = offsets

@@ -84,9 +84,14 @@ class House:
 
     def fill(self, topic: str, *values: bytes) -> None:
         """Records into a topic, in turn over its two partitions."""
+        for partition in (0, 1):
+            self.put(topic, partition, *values[partition::2])
+
+    def put(self, topic: str, partition: int, *values: bytes) -> None:
+        """Records into one partition of a topic."""
         producer = Producer({**self.settings.kafka.client(), "log_level": 0})
-        for number, value in enumerate(values):
-            producer.produce(topic, value, partition=number % 2)
+        for value in values:
+            producer.produce(topic, value, partition=partition)
         assert producer.flush(30) == 0
 
     def records(self, topic: str) -> list[Any]:

@@ -43,6 +43,8 @@ class Partition:
     position: int = 0
     first: int = 0
     """The first record that was not trimmed."""
+    ended: bool = False
+    """Whether it was committed as ended at its position, because the job stops."""
 
 
 @dataclass
@@ -265,6 +267,7 @@ class Loop:
         self.kafka, self.runtime, self.trouble = runner.kafka, runner.runtime, runner.trouble
         self.rng = runner.kafka.sim.rng
         self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
+        self.facts = prepared.facts
         self.handle, self.zk = handle, zk
         self.votes = SentinelElection(zk, self.assignment.job)
         self.told = self.sealed = False
@@ -335,6 +338,11 @@ class Loop:
                 return
         for name, number in held:
             partition = topics[name].partitions[number]
+            if partition.ended:
+                continue
+            if self.facts[name].stops:
+                self._end_partition((name, number), held[name, number], partition)
+                return
             if partition.position < partition.records:
                 self._batch((name, number), held[name, number], partition)
                 return
@@ -378,11 +386,19 @@ class Loop:
         self._wait_until_usable()
         self._transaction({where: times})
         assert partition.position == position, "a batch was committed although another member holds the partition"
+        assert not partition.ended, "a batch was committed behind the end of a partition"
         partition.position += size
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)
             if out is not None:
                 out.partitions[self.rng.randrange(len(out.partitions))].records += size
+        self._reply_lost()
+
+    def _end_partition(self, where: tuple[str, int], times: int, partition: Partition) -> None:
+        """The job stops: the partition ends where it is committed, for whoever gets it later, too."""
+        self._wait_until_usable()
+        self._transaction({where: times})
+        partition.ended = True
         self._reply_lost()
 
     def _reply_lost(self) -> None:
@@ -392,6 +408,8 @@ class Loop:
     def _drained(self, topics: dict[str, Topic], partitions: list[tuple[str, int]]) -> bool:
         for name, number in partitions:
             topic = topics[name]
+            if topic.partitions[number].ended:
+                continue
             if not topic.end and not (
                 topic.sentinels and self.votes.leader(name, self.rng.choice(topic.sentinels)) in topic.sentinels
             ):
@@ -424,9 +442,16 @@ class Loop:
             if out is not None and link.has_sentinels:
                 out.sentinels.append(uuid)
         rows = sum(p.position for topic in topics.values() for p in topic.partitions)
+        positions: dict[str, list[int | None]] = {
+            link.topic: [p.position for p in topics[link.name].partitions]
+            for link in self.stage.ingress
+            if link.kind == "input"
+        }
         self._reply_lost()
         self._pass("sealed")
-        self.zk.request(Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows)))
+        self.zk.request(
+            Completed(peer=self.peer, assignment=self.assignment.id, counts=Counts(rows_in=rows), positions=positions)
+        )
         self.sealed = True
         self._pass("complete!")
 

@@ -102,9 +102,12 @@ class Oracle:
             topic = self.kafka.topic(job, link)
             if topic is None:
                 continue  # the job has ended meanwhile
-            assert topic.end or topic.sentinels, f"{job}/{name} is complete, but {link.name} has not ended"
+            stopped = all(partition.ended for partition in topic.partitions)
+            assert topic.end or topic.sentinels or stopped, f"{job}/{name} is complete, but {link.name} has not ended"
             for partition in topic.partitions:
-                assert partition.position == partition.records, f"{job}/{name} is complete, but {link.name} is not read"
+                assert partition.ended or partition.position == partition.records, (
+                    f"{job}/{name} is complete, but {link.name} is not read"
+                )
         for link in graph.stage(name).egress:
             topic = self.kafka.topic(job, link)
             assert topic is None or not link.has_sentinels or topic.sentinels, f"{link.name} was never sealed"
@@ -189,7 +192,7 @@ class Oracle:
         assert not votes, f"votes of ended jobs stand: {votes}"
         self._snapshots(stands)
         for job, found in self.state.jobs.items():
-            if found.status == "completed":
+            if found.status in ("completed", "stopped"):
                 self._completed(job, self.kafka.graphs[job], self.state)
 
     def _snapshots(self, stands: dict[str, bytes]) -> None:
@@ -228,8 +231,15 @@ class Oracle:
                 for link in stage.ingress
                 if link.kind == "internal"
             )
-            ends = [link for link in stage.ingress if link.kind != "internal"]
-            read += len(ends) * self.kafka.records
+            for link in stage.ingress:
+                topic = self.kafka.topic(job, link) if link.kind == "input" else None
+                if topic is not None and any(partition.ended for partition in topic.partitions):
+                    positions = [partition.position for partition in topic.partitions]
+                    assert all(partition.ended for partition in topic.partitions), f"{link.name} has ended in part"
+                    assert state.jobs[job].tasks[stage.name].positions[link.topic] == positions
+                    read += sum(positions)
+                elif link.kind != "internal":
+                    read += self.kafka.records
             assert found.rows_in == read, f"{job}/{stage.name} has read {found.rows_in} of {read} records"
 
     def picture(self) -> str:

@@ -19,6 +19,7 @@ Kind = Literal[
     "usurp",
     "evict",
     "end",
+    "halt",
     "purge",
     "drain",
     "lag",
@@ -33,8 +34,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
     ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
     usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
-    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end, purge: a user's requests. say: a client
-    puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
+    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end (kill a job), halt (stop a job), purge: a
+    user's requests. say: a client puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
     """
 
     at: float

@@ -18,6 +18,7 @@ WEIGHTS: dict[Kind, int] = {
     "usurp": 3,
     "evict": 2,
     "end": 1,
+    "halt": 2,
     "purge": 2,
     "drain": 2,
     "lag": 1,
@@ -35,7 +36,9 @@ def random_plan(seed: str) -> Plan:
     jobs = []
     for number in range(rng.choice([1, 1, 2])):
         name = f"j{number}"
-        jobs.append(Submission(round(rng.uniform(0.1, until / 2), 3), name, random_spec(rng, name)))
+        jobs.append(
+            Submission(round(rng.uniform(0.1, until / 2), 3), name, random_spec(rng, name, rng.choice([0.3, 0.9])))
+        )
     wanted = [task.min_peers for job in jobs for task in job.spec.catalog]
     daemons[-1] += max(0, max(wanted) - sum(daemons))
     faults = []
@@ -47,6 +50,9 @@ def random_plan(seed: str) -> Plan:
             who = f"d{rng.randrange(len(daemons))}"
         seconds = rng.choice([rng.uniform(0.05, 2.0), rng.uniform(2.0, 9.0), rng.uniform(9.0, 25.0)])
         faults.append(Fault(round(rng.uniform(0.2, until), 3), kind, who, round(seconds, 3), rng.randrange(24)))
+    for number, job in enumerate(jobs):
+        if rng.random() < 0.3:  # while it reads
+            faults.append(Fault(round(job.at + rng.uniform(0.0, 2.0), 3), "halt", count=number))
     troubled = rng.random() < 0.4
     return Plan(
         seed=seed,

@@ -29,7 +29,7 @@ from coordinator.daemon import Coordinator
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import Evicted, JobKilled, JobPurged, JobSubmitted, Request
+from sardonyx.core.events import Evicted, JobKilled, JobPurged, JobStopped, JobSubmitted, Request
 from sardonyx.core.graph import is_bounded
 from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
@@ -147,7 +147,7 @@ class World:
             self._start(f"d{number}")
         for job in self.plan.jobs:
             if not all(map(is_bounded, [t for t in job.spec.catalog if t.type == "input"])):
-                self._ask(JobKilled(job=job.job))
+                self._ask(JobStopped(job=job.job))  # then it must end as well
         limit = self.sim.now + SETTLE
         looked = self.sim.now
         while not (self.sim.now >= looked + 1.0 and self.oracle.quiet(self)):
@@ -300,6 +300,10 @@ class World:
     def _end(self, fault: Fault) -> None:
         if self.plan.jobs:
             self._ask(JobKilled(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+
+    def _halt(self, fault: Fault) -> None:
+        if self.plan.jobs:
+            self._ask(JobStopped(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
 
     def _purge(self, fault: Fault) -> None:
         if self.plan.jobs:

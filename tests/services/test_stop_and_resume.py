@@ -1,0 +1,183 @@
+"""An unbounded job is stopped, and another one goes on where it ended: nothing twice, nothing left out, also under kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from sardonyx import Job, kafka
+from sardonyx.client.job_handle import JobHandle
+from sardonyx.core.errors import JobFailed, SardonyxError
+from sardonyx.testing import Cluster, Fault, kill_at, pause_at
+from tests.services.house import House, written
+from tests.waiting import until
+
+JOB = """
+from sardonyx import Job, kafka
+
+def marked(row: dict) -> dict:
+    return {{**row, "version": {version}}}
+
+def same(row: dict) -> dict:
+    return row
+
+job = Job("deployed", partitions=2)
+read = job.input("read", kafka("{topic}", schema="n long", start="{start}", end={end}))
+marks = job.task("{name}", marked, after=read, batch_size=50)
+job.output("out", kafka("{topic}-out"), after=job.task("passes", same, after=marks, batch_size=50))
+"""
+
+
+def text(topic: str, version: int = 1, start: str = "earliest", end: str | None = None, name: str = "marks") -> str:
+    return JOB.format(topic=topic, version=version, start=start, end=end and repr(end), name=name)
+
+
+def numbers(*span: int) -> list[bytes]:
+    return [b'{"n": %d}' % n for n in range(*span)]
+
+
+def read_by(handle: JobHandle, records: int) -> list[int]:
+    """The numbers that a job has read: in turn from two partitions, up to its positions."""
+    ((reached,),) = (task.values() for task in handle.positions().values())
+    return [n for n in range(records) if n // 2 < reached[n % 2]]
+
+
+def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: Path) -> None:
+    """Stop, change the function, submit with --resume: each record is processed once, by one version or by the other. Only one
+    job goes on from a stopped one. A job that is submitted without --resume is warned.
+    """
+    topic = house.make_topic("deployed")
+    house.fill(topic, *numbers(3_000))
+    first = house.submit(tmp_path / "first", text(topic))
+    until(lambda: len(house.records(f"{topic}-out")) > 100, what="the first results", timeout=60)
+    stopped = house.call("job", "stop", "deployed", "--timeout", "60 s")
+    assert (stopped.exit_code, first.status().status) == (0, "stopped"), stopped.output
+    assert f"--resume {first.id}" in stopped.stderr
+    done = read_by(first, 3_000)
+    assert sorted(record["n"] for record in house.records(f"{topic}-out")) == done
+
+    warned = house.call("job", "submit", written(tmp_path / "warned", text(topic, start="latest")))
+    assert f"submit with `--resume {first.id}`" in " ".join(warned.stderr.split())
+    house.clear()
+    house.fill(topic, *numbers(3_000, 4_000))
+    second = written(tmp_path / "second", text(topic, version=2, start="latest"))
+    submitted = house.call("job", "submit", second, "--resume", first.id)
+    assert submitted.exit_code == 0, submitted.output
+    resumed = house.client.job(submitted.stdout.strip())
+
+    def all_done() -> bool:
+        return len(house.records(f"{topic}-out")) >= 4_000
+
+    until(all_done, what="all records", timeout=60)
+    resumed.stop()
+    assert resumed.await_completion(60).status == "stopped"
+    found = sorted((record["n"], record["version"]) for record in house.records(f"{topic}-out"))
+    assert found == [(n, 1 if n in set(done) else 2) for n in range(4_000)]
+
+    again = house.call("job", "submit", second, "--resume", first.id)
+    assert again.exit_code == 1
+    assert f"{resumed.id} has resumed it" in again.stderr
+    assert f"resumed by {resumed.id}" in house.call("job", "show", first.id).stdout
+
+
+def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:
+    """A job that runs, one that was killed with records between its tasks, and one whose task has another name. A bounded job
+    cannot be stopped; what one that has completed left can be read by the next.
+    """
+    topic = house.make_topic("refused")
+    house.fill(topic, *numbers(100))
+
+    def refusal(handle: JobHandle, spec: str) -> str:
+        with pytest.raises(JobFailed) as caught:
+            house.client.submit(spec, resume=handle.id)
+        assert caught.value.code == "SX-JOB-RESUME"
+        return caught.value.message
+
+    other = written(tmp_path / "other", text(topic, name="renamed").replace('"deployed"', '"other"'))
+    running = house.submit(tmp_path / "running", text(topic))
+    until(lambda: running.status(live=False).status == "running", what="the job to run")
+    assert "it is running" in refusal(running, other)
+    house.clear()
+    running.await_resumable(60)
+    assert "it was killed" in refusal(running, other)
+
+    day = house.submit(tmp_path / "day", text(topic, end="latest"))
+    with pytest.raises(SardonyxError, match="SX-JOB-BOUNDED"):
+        day.stop()
+    house.completed(day)
+    assert "no task marks of the new job reads topic" in refusal(day, other)
+    before = house.records(f"{topic}-out")
+    house.fill(topic, *numbers(100, 140))
+    house.completed(house.client.submit(written(tmp_path / "next", text(topic, end="latest")), resume=day.id))
+    found = sorted(record["n"] for record in house.records(f"{topic}-out"))
+    assert found == sorted([*(record["n"] for record in before), *range(100, 140)])
+
+
+def test_partitions_that_were_added_are_not_read_twice(house: House, tmp_path: Path) -> None:
+    """What an unbounded job has read of a partition that was added while it ran is not read again by the job that resumes it."""
+    topic = house.make_topic("wider")
+    house.fill(topic, *numbers(10))
+    admin = AdminClient({**house.settings.kafka.client(), "log_level": 0})
+    first = house.submit(tmp_path / "first", text(topic))
+    until(lambda: len(house.records(f"{topic}-out")) == 10, what="the first results", timeout=60)
+    for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
+        future.result(30)
+    house.put(topic, 2, *numbers(10, 20))
+    first.stop()
+    first.await_completion(60)
+    second = house.client.submit(written(tmp_path / "second", text(topic)), resume=first.id)
+    until(lambda: len(house.records(f"{topic}-out")) >= 20, what="all results", timeout=60)
+    second.stop()
+    second.await_completion(60)
+    assert sorted(record["n"] for record in house.records(f"{topic}-out")) == list(range(20))
+
+
+def same(row: dict) -> dict:
+    return row
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        pytest.param([[kill_at("seal"), kill_at("sealed"), kill_at("complete")]], id="kills"),
+        pytest.param([[pause_at("begin", 6, 8)], []], id="a pause", marks=pytest.mark.faults),
+        pytest.param([[kill_at("committed", 9), kill_at("exhausted")]], id="other kills", marks=pytest.mark.faults),
+    ],
+)
+def test_a_stop_under_kills_leaves_nothing_out(
+    scripts: list[list[Fault]], sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """Peers die or sleep through the stop, and so does the leader. The job that resumes gives the rest, and every record once."""
+    quick = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
+    with sardonyx_clusters(**quick) as cluster:
+        topic = cluster.topic("in", ({"n": n} for n in range(2_000)))
+        sent = cluster.topic("sent")
+        (leader,) = cluster.daemons
+        cluster.coordinator()
+
+        def deployed() -> Job:
+            job = Job("deployed", partitions=2)
+            read = job.input("read", kafka(topic, start="earliest"))
+            passed = job.task("pass", same, after=read, batch_size=50)
+            job.output("sent", kafka(sent), after=job.task("again", same, after=passed, batch_size=50), batch_size=50)
+            return job
+
+        for script in scripts:
+            cluster.peers(4 // len(scripts), faults=script)
+        first = cluster.submit(deployed())
+        until(lambda: len(cluster.records(sent)) > 200, what="the first results", timeout=90)
+        first.stop()
+        leader.process.kill()
+        assert first.await_completion(120).status == "stopped"
+        reached = first.positions()["pass"][topic]
+        done = sorted(row["n"] for row in cluster.records(sent))
+        assert done == [n for n in range(2_000) if n // 2 < reached[n % 2]]
+        cluster.fill(topic, ({"n": n} for n in range(2_000, 2_500)))
+        second = cluster.client.submit(deployed(), resume=first.id)
+        until(lambda: len(cluster.records(sent)) >= 2_500, what="all records", timeout=120)
+        second.stop()
+        assert second.await_completion(120).status == "stopped"
+        assert sorted(row["n"] for row in cluster.records(sent)) == list(range(2_500))
