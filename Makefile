@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
+export SARDONYX_TEST_CLUSTER := $(CLUSTER)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 UPGRADE := --upgrade
 DOCS := .venv-docs
@@ -57,7 +58,7 @@ simulate: $(READY) ## any number of histories, from any first seed: make simulat
 faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; the last line says how it ended
 	@$(BIN)/python -m tests.faults.harness --faults $(or $(FAULTS),40) --shape $(or $(SHAPE),all) \
 	$(if $(SEED),--seed $(SEED)) $(if $(RECORDS),--records $(RECORDS)) $(if $(PEERS),--peers $(PEERS)) \
-	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES))
+	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
 faults-long: $(READY) java ## the long runs among the tests
 	@$(BIN)/pytest -m faults

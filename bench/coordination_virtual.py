@@ -45,7 +45,7 @@ from sardonyx.core.graph import Link, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.dev.services import four_letters
+from sardonyx.dev.servers import four_letters
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard

@@ -37,7 +37,7 @@ def require(settings: Settings, topic: str) -> None:
         )
 
 
-def create(settings: Settings, topic: str, partitions: int, replication_factor: int = 1) -> None:
+def create(settings: Settings, topic: str, partitions: int, replication_factor: int = -1) -> None:
     """Create a topic.
 
     Raises:

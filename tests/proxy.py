@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Sequence
 
 
 class Proxy:
@@ -42,8 +43,8 @@ class Proxy:
         self._accepting.start()
 
     def lead_to(self, target: str) -> None:
-        """From now on new connections go there."""
-        host, _, port = target.rpartition(":")
+        """From now on new connections go there; of several servers, to the first."""
+        host, _, port = target.split(",", maxsplit=1)[0].rpartition(":")
         self._target = host, int(port)
 
     def lose_requests(self) -> None:
@@ -147,3 +148,51 @@ class Proxy:
                         (client if source is server else server).sendall(data)
         with self._lock:
             self._open -= {client, server}
+
+
+class Proxies:
+    """Proxies of one client, one in front of each server of a cluster. What is done to them is done to all.
+
+    Args:
+        targets: ``host:port`` of each server; empty until :meth:`lead_to` says it.
+    """
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._proxies = [Proxy(target) for target in targets]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [proxy.address for proxy in self._proxies]
+
+    def lead_to(self, targets: Sequence[str]) -> None:
+        for proxy, target in zip(self._proxies, targets, strict=True):
+            proxy.lead_to(target)
+
+    def refuse(self) -> None:
+        for proxy in self._proxies:
+            proxy.refuse()
+
+    def delay(self, seconds: float) -> None:
+        for proxy in self._proxies:
+            proxy.delay = seconds
+
+    def lose_replies(self) -> None:
+        for proxy in self._proxies:
+            proxy.lose_replies()
+
+    def lose_requests(self) -> None:
+        for proxy in self._proxies:
+            proxy.lose_requests()
+
+    def restore(self) -> None:
+        """End all connections; new ones work."""
+        for proxy in self._proxies:
+            proxy.accept_again()
+            proxy.cut()
+
+    def __enter__(self) -> Proxies:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for proxy in self._proxies:
+            proxy.close()

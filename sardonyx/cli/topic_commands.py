@@ -24,15 +24,18 @@ def create(
     topic: Topic,
     partitions: Annotated[int, typer.Option("--partitions", min=1, metavar="N", help="Number of partitions.")] = 4,
     replication: Annotated[
-        int, typer.Option("--replication", min=1, metavar="N", help="Copies of each partition.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--replication", min=1, metavar="N", help="Copies of each partition; default: as the broker is set."
+        ),
+    ] = None,
 ) -> None:
     """Create a topic. The Kafka of `sardonyx dev` does not create topics by itself."""
     call.settings.require("kafka")
     from queues import topics
 
     with call.patience("Kafka"):
-        topics.create(call.settings, topic, partitions, replication)
+        topics.create(call.settings, topic, partitions, replication or -1)
     if call.json:
         call.put_json({"topic": topic, "partitions": partitions})
     else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sardonyx.testing.result import JobResult
 
 ZOOKEEPER, KAFKA = "SARDONYX_TEST_ZOOKEEPER", "SARDONYX_TEST_KAFKA"
+SERVERS = "SARDONYX_TEST_CLUSTER"
 PEERS = 2
 
 
@@ -31,7 +32,8 @@ def sardonyx_job() -> Callable[..., JobResult]:
 def sardonyx_services() -> Iterator[Addresses]:
     """Real ZooKeeper and Kafka for the whole session: embedded ones.
 
-    ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name others to use; both or neither.
+    ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name others to use; both or neither. ``SARDONYX_TEST_CLUSTER=3``
+    starts three servers of each kind.
     """
     from sardonyx.dev.services import embedded_services
     from sardonyx.testing.cluster import Addresses
@@ -42,7 +44,7 @@ def sardonyx_services() -> Iterator[Addresses]:
         return
     if zookeeper or kafka:
         pytest.fail(f"set both {ZOOKEEPER} and {KAFKA}, or none", pytrace=False)
-    with embedded_services() as started:
+    with embedded_services(servers=int(os.environ.get(SERVERS) or 1)) as started:
         yield Addresses(started.zookeeper, started.kafka)
 
 

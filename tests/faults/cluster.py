@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import signal
 import threading
 import time
@@ -17,12 +18,14 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.events import EpochNote
+from sardonyx.dev.servers import four_letters
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
 from tests.faults import processes
 from tests.faults.armed import Armed
+from tests.faults.disk import SmallDisk, can_mount
 from tests.faults.processes import Process
-from tests.proxy import Proxy
+from tests.proxy import Proxies
 from tests.waiting import until
 
 SESSION = 3.0
@@ -31,6 +34,10 @@ GROUP = 5.0
 """Seconds after which a Kafka group gives a member up by itself: more, as it is by default."""
 TRANSACTION = 6.0
 """Seconds after which the broker ends a transaction."""
+DISK = 256 * 2**20
+"""Bytes of the disk that jobs write files to, where it is one of its own."""
+BROKER = 6.0
+"""Seconds after which the other brokers of a cluster go on without one."""
 
 
 @dataclass
@@ -39,8 +46,8 @@ class Seat:
 
     name: str
     spark: bool = False
-    kafka: Proxy | None = None
-    zookeeper: Proxy | None = None
+    kafka: Proxies | None = None
+    zookeeper: Proxies | None = None
     process: Process | None = None
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held by the fault that is at it."""
@@ -54,9 +61,12 @@ class Cluster(contextlib.ExitStack):
         peers: daemons, each with ``virtual`` virtual peers.
         coordinators: how many.
         spark: how many of the daemons run Spark.
+        servers: of ZooKeeper, and of Kafka.
     """
 
-    def __init__(self, folder: Path, *, peers: int, coordinators: int, virtual: int, spark: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, peers: int, coordinators: int, virtual: int, spark: int = 0, servers: int = 1
+    ) -> None:
         super().__init__()
         processes.warm()
         self.folder = folder
@@ -66,18 +76,22 @@ class Cluster(contextlib.ExitStack):
         self._lock = threading.RLock()
         self._seats: dict[int, tuple[Seat, Process]] = {}
         self.started = 0
-        doors = [self.enter_context(Proxy()) for _ in range(peers)]
+        doors = [self.enter_context(Proxies([""] * servers)) for _ in range(peers)]
+        self.servers = servers
         self.services = self.enter_context(
-            embedded_services(folder / "services", advertised=[d.address for d in doors])
+            embedded_services(folder / "services", servers=servers, advertised=[door.addresses for door in doors])
         )
         self.settings = self._settings(self.services.zookeeper, self.services.kafka, 30.0)
         for door, target in zip(doors, self.services.listeners, strict=True):
             door.lead_to(target)
         self.peers = [
-            Seat(f"peer{n}", n < spark, door, self.enter_context(Proxy(self.services.zookeeper)))
+            Seat(f"peer{n}", n < spark, door, self.enter_context(Proxies(self.services.zookeeper.split(","))))
             for n, door in enumerate(doors)
         ]
         self.coordinators = [Seat(f"coordinator{n}") for n in range(coordinators)]
+        disk = folder / "disk"
+        disk.mkdir()
+        self.disk = self.enter_context(SmallDisk(disk, DISK)) if can_mount() else None
         self.callback(self._end)
         self.mend()
         _warm(self.services.kafka)
@@ -113,7 +127,8 @@ class Cluster(contextlib.ExitStack):
             own = self._settings(zookeeper, kafka, SESSION)
             seat.process = processes.coordinator(name, self.folder, own, self.failpoints.folder)
         else:
-            own = self._settings(seat.zookeeper.address, seat.kafka.address, SESSION)
+            zookeeper, kafka = (",".join(proxies.addresses) for proxies in (seat.zookeeper, seat.kafka))
+            own = self._settings(zookeeper, kafka, SESSION)
             seat.process = processes.peers(name, self.folder, own, self.failpoints.folder, spark=seat.spark)
         self._seats[seat.process.pid] = seat, seat.process
         self.started += 1
@@ -132,6 +147,36 @@ class Cluster(contextlib.ExitStack):
             return found[0] if found and found[0].process is found[1] else None
 
         return until(leading, what="a coordinator that leads", timeout=60)
+
+    # Servers
+
+    def server(self, kind: str, rng: random.Random) -> str:
+        """The name of any server of that kind."""
+        return f"{kind}{rng.randint(1, self.servers)}" if self.servers > 1 else kind
+
+    def zookeeper_leader(self) -> str:
+        """The name of the ZooKeeper server that leads the others."""
+        addresses = self.services.zookeeper.split(",")
+
+        def leading() -> str | None:
+            modes = [four_letters(address, "srvr") for address in addresses]
+            return next((f"zookeeper{n}" for n, mode in enumerate(modes, 1) if "Mode: leader" in mode), None)
+
+        return until(leading, what="a ZooKeeper server that leads", timeout=60)
+
+    def kafka_controller(self) -> str:
+        """The name of the broker whose controller leads the others, as they keep it beside their metadata."""
+
+        def leading() -> str | None:
+            votes = []
+            for path in self.folder.glob("services/kafka?/data/__cluster_metadata-0/quorum-state"):
+                with contextlib.suppress(msgspec.DecodeError, FileNotFoundError):  # it is just being written
+                    vote = msgspec.json.decode(path.read_bytes())
+                    votes.append((vote["leaderEpoch"], vote["leaderId"]))
+            _, leader = max(votes, default=(0, -1))
+            return f"kafka{leader}" if leader > 0 else None
+
+        return until(leading, what="a controller that leads", timeout=60)
 
     # Logs
 

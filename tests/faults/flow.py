@@ -153,15 +153,25 @@ class Flow:
         records: how many go in, about.
         folder: for the spec and for files.
         seconds: how long the run is about to take.
+        disk: for the files that come out; None: the same folder.
     """
 
-    def __init__(self, kafka: str, shape: Shape, name: str, records: int, folder: Path, seconds: float) -> None:
+    def __init__(
+        self,
+        kafka: str,
+        shape: Shape,
+        name: str,
+        records: int,
+        folder: Path,
+        seconds: float,
+        disk: Path | None = None,
+    ) -> None:
         self.shape, self.name = shape, name
         self.config: dict[str, Any] = {"bootstrap.servers": kafka, **_QUIET}
         self.folder = folder / name
         self.folder.mkdir()
         topics = [f"{name}-in{number}" for number in range(shape.inputs)]
-        self._out = str(self.folder / "out") if shape.files else f"{name}-out"
+        self._out = str((disk or folder) / name / "out") if shape.files else f"{name}-out"
         self._make([*topics, *([] if shape.files else [self._out])])
         sources = max(1, len(topics) * PARTITIONS)
         end = max(records // sources, 100)
@@ -176,7 +186,7 @@ class Flow:
 
     def _make(self, topics: list[str]) -> None:
         admin = AdminClient(self.config)
-        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in topics]
+        new = [NewTopic(topic, num_partitions=PARTITIONS) for topic in topics]
         for future in admin.create_topics(new).values() if new else ():
             future.result(30)
         until(lambda: set(topics) <= set(admin.list_topics(timeout=10).topics), what="the topics to be known")

@@ -29,6 +29,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.events import JobNote
 from sardonyx.zookeeper.errors import ZooKeeperAway
 from tests.faults.cluster import GROUP, SESSION, Cluster, now
+from tests.faults.disk import can_mount
 from tests.faults.flow import Flow, Verdict
 from tests.faults.shapes import AT_A_TIME, SHAPES
 from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
@@ -59,6 +60,7 @@ class Options:
     spark: int = 0
     families: tuple[str, ...] = FAMILIES
     lanes: int = LANES
+    servers: int = 1
 
 
 class Broken(Exception):
@@ -117,6 +119,7 @@ class Run:
             coordinators=options.coordinators,
             virtual=virtual,
             spark=options.spark,
+            servers=options.servers,
         ) as cluster:
             self._tell("services, coordinators and peers are up")
             number = fruitless = 0
@@ -144,8 +147,9 @@ class Run:
         plan = self._plan(missing)
         seconds = max(10.0, ESTIMATE * missing)
         records = max(options.records // len(options.shapes), 400)
+        disk = cluster.disk and cluster.disk.path
         flows = [
-            Flow(cluster.services.kafka, SHAPES[shape], f"{shape}{number}", records, self._folder, seconds)
+            Flow(cluster.services.kafka, SHAPES[shape], f"{shape}{number}", records, self._folder, seconds, disk)
             for shape in options.shapes
         ]
         scene = Scene(cluster, flows)
@@ -202,11 +206,13 @@ class Run:
             name
             for name, kind in KINDS.items()
             if kind.family in options.families
+            and kind.servers <= options.servers
             and (name != "kill spark" or options.spark)
             and (name != "kill at split" or "made" in options.shapes)
             and (name != "zombie upstream" or any(SHAPES[shape].inputs for shape in options.shapes))
             and (name not in VOTES or any(SHAPES[shape].stages > 1 for shape in options.shapes))
             and (kind.family != "files" or "files" in options.shapes)
+            and (name != "full disk" or (can_mount() and any(SHAPES[shape].files for shape in options.shapes)))
         ]
         if not possible:
             raise Broken(f"no fault of {', '.join(options.families)} can strike shapes {', '.join(options.shapes)}")
@@ -447,6 +453,7 @@ def main() -> int:
     parser.add_argument("--spark", type=int, default=0, help="how many of the peers run Spark")
     parser.add_argument("--kinds", default="all", help=f"all, or some of {','.join(FAMILIES)}")
     parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time; 1 waits for recovery")
+    parser.add_argument("--cluster", type=int, default=1, help="servers of ZooKeeper, and of Kafka")
     given = parser.parse_args()
     for what, words, known in (("--shape", given.shape, SHAPES), ("--kinds", given.kinds, FAMILIES)):
         unknown = set(words.split(",")) - {"all", *known}
@@ -462,6 +469,7 @@ def main() -> int:
         spark=given.spark,
         families=FAMILIES if given.kinds == "all" else tuple(given.kinds.split(",")),
         lanes=given.lanes,
+        servers=given.cluster,
     )
     result = run(options)
     sys.stdout.write(json.dumps(result) + "\n")

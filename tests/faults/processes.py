@@ -7,7 +7,6 @@ Spark takes twenty seconds of a processor, and a fault run kills hundreds of pee
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -31,10 +30,6 @@ from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard
 from tests.services.light import Actor, _processes, follow
-
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-SMALL = 1_048_576
-"""Bytes of a small disk."""
 
 
 class Process(Protocol):
@@ -92,9 +87,7 @@ def coordinator(name: str, folder: Path, settings: Settings, failpoints: Path) -
     return Quick(name, folder, _coordinate, settings, failpoint=str(failpoints))
 
 
-def peers(
-    name: str, folder: Path, settings: Settings, failpoints: Path, *, spark: bool = False, small: Path | None = None
-) -> Process:
+def peers(name: str, folder: Path, settings: Settings, failpoints: Path, *, spark: bool = False) -> Process:
     """A peer daemon with as many virtual peers as the settings say.
 
     Args:
@@ -103,10 +96,9 @@ def peers(
         settings: of the deployment.
         failpoints: the directory of armed failpoints.
         spark: whether it is a real one.
-        small: a folder that this process alone sees as a disk of :data:`SMALL` bytes; others by way of :func:`seen_by`.
     """
     if not spark:
-        return Quick(name, folder, partial(_serve, folder, small), settings, failpoint=str(failpoints))
+        return Quick(name, folder, partial(_serve, folder), settings, failpoint=str(failpoints))
     env = {**settings.environment(), "SARDONYX_FAILPOINT": str(failpoints)}
     command = [sys.executable, "-m", "sardonyx", "peer"]
     return Real(name, start_child(command, name=name, log_path=folder / f"{name}.log", env=env))
@@ -122,15 +114,8 @@ def _coordinate() -> None:
     Coordinator(settings, KafkaLinks(settings)).run()
 
 
-def seen_by(process: Process, path: Path) -> Path:
-    """A path as that process sees it."""
-    return Path(f"/proc/{process.pid}/root{path}")
-
-
-def _serve(folder: Path, small: Path | None) -> None:
-    if small is not None:
-        _mount(small)
-    follow()  # a thread, and who has one gets no namespace
+def _serve(folder: Path) -> None:
+    follow()
     faulthandler.register(signal.SIGUSR1)  # where every thread is, into the log: who does not do as told is asked
     settings = load_settings()
     configure_logging(settings)
@@ -140,18 +125,6 @@ def _serve(folder: Path, small: Path | None) -> None:
         with heard([signal.SIGTERM], lambda _: daemon.stop()):
             daemon.run()
     os._exit(0)  # as the daemon does: the destruction of a Kafka client may never end
-
-
-def _mount(folder: Path) -> None:
-    """A disk in memory, in a namespace of our own, in which we may mount."""
-    libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
-        raise OSError(ctypes.get_errno(), "no namespaces here")
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    if libc.mount(b"small", bytes(folder), b"tmpfs", 0, f"size={SMALL}".encode()):
-        raise OSError(ctypes.get_errno(), "no disk in memory here")
 
 
 class Here:

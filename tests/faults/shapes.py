@@ -41,7 +41,7 @@ def source(topic: str):
     return kafka(topic, start="earliest", end={end}, format="json", schema="{schema}")
 
 out = kafka("{out}", format="json", key="key")
-job = Job("{name}", partitions=4, failure_limit=100)
+job = Job("{name}", partitions=4)
 """
 
 

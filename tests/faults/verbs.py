@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import PulseNote
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests.faults.cluster import SESSION, TRANSACTION, Cluster, Seat, now
+from tests.faults.cluster import BROKER, SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned
 from tests.sessions import end_session
 from tests.waiting import until
@@ -98,6 +99,8 @@ class Kind(NamedTuple):
     phase: str
     """``begin``, ``run`` or ``end``: when in the life of a job it can strike."""
     verb: Verb
+    servers: int = 1
+    """It needs a cluster of so many."""
 
 
 # Processes
@@ -287,17 +290,74 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
 # Services
 
 
-def _again(service: str, *, kill: bool) -> Verb:
+Pick = Callable[[Cluster, random.Random], list[str]]
+"""Which servers are hit: their names."""
+
+
+def _any(kind: str) -> Pick:
+    return lambda cluster, rng: [cluster.server(kind, rng)]
+
+
+def _majority(kind: str) -> Pick:
+    def pick(cluster: Cluster, rng: random.Random) -> list[str]:
+        numbers = rng.sample(range(1, cluster.servers + 1), cluster.servers // 2 + 1)
+        return [f"{kind}{number}" for number in numbers]
+
+    return pick
+
+
+def _again(pick: Pick, *, kill: bool) -> Verb:
+    """Servers go down and come back. Records keep coming in while enough servers remain."""
+
+    def verb(scene: Scene, rng: random.Random) -> str:
+        with scene.services, ExitStack() as stack:
+            names = pick(scene.cluster, rng)
+            if 2 * len(names) > scene.cluster.servers:
+                stack.enter_context(scene.fasting())
+            _restart(scene, names, kill=kill)
+        return ", ".join(names)
+
+    return verb
+
+
+def _restart(scene: Scene, names: list[str], *, kill: bool) -> None:
+    services = scene.cluster.services
+    services.stop(*names, kill=kill)
+    try:
+        services.start(*names)
+    except SetupError:  # the machine has other things to do; the longer they were down
+        services.stop(*names, kill=True)
+        services.start(*names)
+    scene.up = now()
+
+
+def _rolling(kind: str) -> Verb:
+    """Every server in turn, while records come in."""
+
     def verb(scene: Scene, _rng: random.Random) -> str:
-        with scene.services, scene.fasting():
-            scene.cluster.services.stop(service, kill=kill)
-            try:
-                scene.cluster.services.start(service)
-            except SetupError:  # the machine has other things to do; the longer it was down
-                scene.cluster.services.stop(service, kill=True)
-                scene.cluster.services.start(service)
+        names = [f"{kind}{number}" for number in range(1, scene.cluster.servers + 1)]
+        with scene.services:
+            for name in names:
+                _restart(scene, [name], kill=False)
+        return ", ".join(names)
+
+    return verb
+
+
+def _stop_server(pick: Pick) -> Verb:
+    """A server that stands still (SIGSTOP) for longer than the others wait for it, and then believes that it still leads."""
+
+    def verb(scene: Scene, rng: random.Random) -> str:
+        with scene.services:
+            names = pick(scene.cluster, rng)
+            pids = [scene.cluster.services.pids[name] for name in names]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            scene.hold(BROKER + 1.5)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
             scene.up = now()
-        return service
+        return ", ".join(names)
 
     return verb
 
@@ -314,18 +374,29 @@ def _connection(to: str, how: str) -> Verb:
             if how == "refused":
                 proxy.refuse()
             elif how == "delayed":
-                proxy.delay = 0.2
+                proxy.delay(0.2)
             elif how == "deaf":
                 proxy.lose_replies()
             elif how in ("mute", "timed-out"):
                 proxy.lose_requests()
             if how != "cut":
                 scene.hold(TRANSACTION + 1.5 if how == "timed-out" else rng.choice([1.0, SESSION + 1.5]))
-            proxy.accept_again()
-            proxy.cut()
+            proxy.restore()
             return seat.process.name
 
     return verb
+
+
+# Disks
+
+
+def _full_disk(scene: Scene, rng: random.Random) -> str:
+    """Every peer that writes files finds no room, all at once; a task rests for a second after each failure, or for longer."""
+    disk = scene.cluster.disk
+    assert disk is not None
+    with scene.points.setdefault("disk", threading.Lock()), disk.full():
+        scene.hold(rng.choice([2.0, 8.0]))
+    return "the disk"
 
 
 # Strangers
@@ -366,16 +437,26 @@ def _kinds() -> dict[str, Kind]:
         "stop leader": Kind("leader", "run", _stop_leader),
         "expire peer": Kind("session", "run", _expire_peer),
         "expire leader": Kind("session", "run", _expire_leader),
-        "restart zookeeper": Kind("zookeeper", "run", _again("zookeeper", kill=False)),
-        "kill zookeeper": Kind("zookeeper", "run", _again("zookeeper", kill=True)),
-        "restart kafka": Kind("kafka", "run", _again("kafka", kill=False)),
-        "kill kafka": Kind("kafka", "run", _again("kafka", kill=True)),
         "transaction times out": Kind("transaction", "run", _connection("kafka", "timed-out")),
         "rebalance": Kind("rebalance", "run", _rebalance),
+        "full disk": Kind("disk", "run", _full_disk),
         "kill spark": Kind("spark", "run", _kill_spark),
         "zombie upstream": Kind("zombie", "run", _zombie),
     }
-    for to in ("kafka", "zookeeper"):
+    leads: dict[str, tuple[str, Pick]] = {
+        "zookeeper": ("leader", lambda cluster, _: [cluster.zookeeper_leader()]),
+        "kafka": ("controller", lambda cluster, _: [cluster.kafka_controller()]),
+    }
+    for to, (head, find) in leads.items():
+        kinds |= {
+            f"restart {to}": Kind(to, "run", _again(_any(to), kill=False)),
+            f"kill {to}": Kind(to, "run", _again(_any(to), kill=True)),
+            f"stop {to}": Kind(to, "run", _stop_server(_any(to)), 3),
+            f"kill {to} {head}": Kind(to, "run", _again(find, kill=True), 3),
+            f"stop {to} {head}": Kind(to, "run", _stop_server(find), 3),
+            f"kill majority of {to}": Kind(to, "run", _again(_majority(to), kill=True), 3),
+            f"rolling restart of {to}": Kind(to, "run", _rolling(to), 3),
+        }
         for how in ("cut", "refused", "delayed", "deaf", "mute"):
             kinds[f"{to} {how}"] = Kind("network", "run", _connection(to, how))
     return kinds

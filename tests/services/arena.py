@@ -133,7 +133,7 @@ class Arena(contextlib.ExitStack):
 
     def __init__(self, zookeeper: str, deployment: str, folder: Path, coordinators: int) -> None:
         super().__init__()
-        self._zookeeper = zookeeper.split(",", maxsplit=1)[0]
+        self._zookeeper = zookeeper
         self._deployment = deployment
         self._folder = folder
         self._number = itertools.count()

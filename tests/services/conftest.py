@@ -85,7 +85,7 @@ def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
 @pytest.fixture
 def proxy(zookeeper: str) -> Iterator[Proxy]:
     """A proxy in front of ZooKeeper."""
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as between:
+    with Proxy(zookeeper) as between:
         yield between
 
 

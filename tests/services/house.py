@@ -68,7 +68,7 @@ class House:
 
     def make_named(self, topic: str, **config: str) -> str:
         """The same, under this very name."""
-        new = NewTopic(topic, num_partitions=2, replication_factor=1, config=config)
+        new = NewTopic(topic, num_partitions=2, config=config)
         admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.create_topics([new]).values():
             future.result(30)

@@ -116,16 +116,20 @@ def counted(batch: Batch) -> dict[Partition, Position]:
 
 def batch_of(reader: Reader, rows: int) -> Batch:
     """A batch of that many rows. The first of a reader's own choice may lack what comes with the broker's next answer."""
-    until(lambda: reader.poll(0.05) or reader.batch_due_in(rows, 60) == 0, what="all rows")
-    return reader.cut(rows)
+    return _cut_batch(reader, rows, interval=60)
 
 
 def next_batch(reader: Reader, size: int = 1000) -> Batch:
     """Whatever a peer would take for its next batch, if it waited for hardly anything."""
+    return _cut_batch(reader, size, interval=0.05)
+
+
+def _cut_batch(reader: Reader, size: int, interval: float) -> Batch:
+    """The first batch that has positions. One of a sentinel about which there is no vote yet has none."""
 
     def cut() -> Batch | None:
         reader.poll(0.05)
-        if reader.batch_due_in(size, 0.05) > 0:
+        if reader.batch_due_in(size, interval) > 0:
             return None
         batch = reader.cut(size)
         return batch if batch.positions else None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sardonyx.client.client import Client
-from sardonyx.dev.services import four_letters
+from sardonyx.dev.servers import four_letters
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
 from tests.waiting import until

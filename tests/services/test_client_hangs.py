@@ -29,8 +29,8 @@ TOPIC, GROUP = "out", "group"
 @pytest.fixture(scope="module")
 def door() -> Iterator[tuple[Settings, Settings, Proxy]]:
     """A Kafka of our own: the way through a proxy, the way past it, and the proxy."""
-    with Proxy() as proxy, embedded_services(advertised=[proxy.address]) as services:
-        proxy.lead_to(services.listeners[0])
+    with Proxy() as proxy, embedded_services(advertised=[[proxy.address]]) as services:
+        proxy.lead_to(services.listeners[0][0])
         through, past = (
             load_settings(
                 kafka={"bootstrap_servers": address},

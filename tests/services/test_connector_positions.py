@@ -39,7 +39,7 @@ def topic(settings: Settings) -> str:
     name = f"{settings.deployment}-in"
     admin = AdminClient({**settings.kafka.client(), "log_level": 0})
     kept = {"retention.ms": "-1"}  # the records say that they are old
-    for future in admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1, config=kept)]).values():
+    for future in admin.create_topics([NewTopic(name, num_partitions=2, config=kept)]).values():
         future.result(30)
     producer = Producer({**settings.kafka.client(), "log_level": 0})
     for number in range(RECORDS):
@@ -214,7 +214,7 @@ def told(settings: Settings) -> str:
     """A topic that stands for dead letters: what a batch says in Kafka."""
     name = f"{settings.deployment}-told"
     admin = AdminClient({**settings.kafka.client(), "log_level": 0})
-    for future in admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)]).values():
+    for future in admin.create_topics([NewTopic(name, num_partitions=1)]).values():
         future.result(30)
     return name
 

@@ -146,7 +146,7 @@ def test_a_request_sent_again_after_it_was_taken_is_left_out(
     zk: ZooKeeperSession, quick: Settings, zookeeper: str
 ) -> None:
     """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy, coordinator(quick):
+    with Proxy(zookeeper) as proxy, coordinator(quick):
         far = ZooKeeperSession.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
         for n in range(1, 4):
             proxy.lose_replies()

@@ -107,7 +107,7 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
     zk: ZooKeeperSession, quick: Settings, zookeeper: str
 ) -> None:
     """It says what it waits for; SIGTERM ends it with exit code 0, and its place in the election is free at once."""
-    with Proxy(zookeeper.split(",", maxsplit=1)[0]) as proxy:
+    with Proxy(zookeeper) as proxy:
         proxy.refuse()
         settings = load_settings(
             deployment=quick.deployment,

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 import structlog
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -25,9 +26,10 @@ from kazoo.exceptions import NoAuthError
 from queues.connectivity import check_reachable, reach_kafka
 from sardonyx.client.health import at_work
 from sardonyx.core.errors import SetupError
-from sardonyx.dev import doctor, kafka_jars, services
+from sardonyx.dev import doctor, kafka_jars, servers, services
 from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
-from sardonyx.dev.services import Services, embedded_services, free_ports, listens
+from sardonyx.dev.servers import free_ports, listens
+from sardonyx.dev.services import Services, embedded_services
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings import Settings, load_settings
@@ -156,6 +158,38 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
         assert admin.describe_cluster().result(30).cluster_id == cluster
 
 
+def test_three_servers_of_each_kind_do_without_one(tmp_path: Path) -> None:
+    """A cluster: topics have three copies, and one server of each kind may be gone. Its data is of no use to single servers."""
+    with embedded_services(tmp_path / "cluster", servers=3) as services:
+        assert set(services.pids) == {f"{kind}{number}" for kind in ("zookeeper", "kafka") for number in (1, 2, 3)}
+        admin = AdminClient({"bootstrap.servers": services.kafka})
+        admin.create_topics([NewTopic("copied", 1)])["copied"].result(30)
+
+        def copies() -> int:
+            partitions = admin.list_topics("copied", timeout=10).topics["copied"].partitions
+            return len(partitions[0].isrs) if partitions else 0  # it may not be known there yet
+
+        until(lambda: copies() == 3, what="three copies in sync")
+        services.stop("zookeeper1", "kafka1", kill=True)
+        settings = settings_for(services)
+        check_reachable(settings)
+        client = KazooClient(services.zookeeper)
+        client.start()
+        client.create("/without", b"")
+        until(lambda: copies() == 2, what="two copies in sync", timeout=60)
+        producer = Producer({"bootstrap.servers": services.kafka, "acks": "all"})
+        producer.produce("copied", b"without")
+        assert producer.flush(60) == 0
+        services.start("zookeeper1")
+        services.start("kafka1")
+        until(lambda: copies() == 3, what="three copies in sync again", timeout=60)
+        client.stop()
+        client.close()
+    with pytest.raises(SetupError, match="cannot hold") as caught, embedded_services(tmp_path / "cluster"):
+        pass
+    assert "the data of 3 brokers" in str(caught.value.cause)
+
+
 def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not given a directory, nothing stays behind. A port that is taken in the last moment is no failure."""
     with socket.socket() as stranger:
@@ -163,7 +197,7 @@ def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypat
         stranger.listen()
         taken = stranger.getsockname()[1]
         offers = iter([[taken], [taken]])  # to each of the two, once
-        monkeypatch.setattr(services, "free_ports", lambda n: [*next(offers, []), *free_ports(n)][:n])
+        monkeypatch.setattr(servers, "free_ports", lambda n: [*next(offers, []), *free_ports(n)][:n])
         with embedded_services() as started:
             check_reachable(settings_for(started))
             assert str(taken) not in {started.zookeeper.split(":")[1], started.kafka.split(":")[1]}

@@ -41,6 +41,19 @@ def test_faults_of_one_family_lose_and_double_nothing(seed: int, family: str) ->
         assert result["stopped_past_every_timeout"], told
 
 
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
+    """Three ZooKeeper servers and three brokers: single ones, the leader, the controller and a majority are killed or stop,
+    and all restart in turn.
+    """
+    families = ("zookeeper", "kafka", "sigkill")
+    result = run(Options(seed=seed, faults=40, shapes=("copy", "diamond", "files"), families=families, servers=3))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["faults"].values()) >= 40, told
+
+
 def test_the_check_sees_what_is_wrong() -> None:
     """A record that comes twice, and one that comes behind a later one of its key; the same record by two ways is right."""
     sight = Sight(SHAPES["copy"])
@@ -55,7 +68,7 @@ def test_the_check_sees_what_is_wrong() -> None:
 
 def test_a_seed_gives_the_same_faults_again(tmp_path: Path) -> None:
     """Each kind once before any comes twice; what can strike but once in a job is not asked for again."""
-    plan, again = (Run(Options(seed=5, spark=1), tmp_path)._plan(len(KINDS) + 10) for _ in range(2))
+    plan, again = (Run(Options(seed=5, spark=1, servers=3), tmp_path)._plan(len(KINDS) + 10) for _ in range(2))
     assert plan == again
     assert {name for names in plan.values() for name in names} == set(KINDS)
     assert sum(map(len, plan.values())) == len(KINDS) + 10

@@ -203,7 +203,7 @@ def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(m
     """A partition of which nothing more was asked for, since its end was reached, is read again if it comes back uncommitted."""
     task = make({"start": "earliest", "end": "latest", "format": "raw"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
     made.result()
     task.feed(30)
     task.create()
@@ -279,7 +279,7 @@ def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..
     """Records that come behind the end are not read, an empty partition is drained at once, nothing before the start is read."""
     task = make({"start": "earliest", "end": "latest", "format": "raw"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS, replication_factor=1)]).values()
+    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
     made.result()
     task.feed(20, partition=0)
     task.feed(5, partition=1)
@@ -306,7 +306,7 @@ def test_a_mistyped_input_topic_gets_the_nearest_one(make: Callable[..., Task]):
     task = make({"start": "earliest"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     meant = f"{task.topic}s"
-    client.create_topics([NewTopic(meant, num_partitions=1, replication_factor=1)])[meant].result()
+    client.create_topics([NewTopic(meant, num_partitions=1)])[meant].result()
     until(lambda: meant in admin.topics(task.settings), what="the new topic to be listed")
     with pytest.raises(InputError) as caught:
         task.create()

@@ -116,7 +116,7 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
     reader: Any = SimpleNamespace(
         held={},
         poll=lambda _timeout: None,
-        ready=lambda *_: True,
+        batch_due_in=lambda *_: 0.0,
         cut=cut,
         recover=lambda: calls.append("recover"),
         close=lambda: None,

@@ -1,0 +1,371 @@
+"""The server processes of the embedded services: how a ZooKeeper server and a Kafka broker are configured and started.
+
+A server is started alone, or as a member of a cluster: three ZooKeeper servers, or three brokers. The members know each
+other's ports from the beginning, so :func:`start_together` chooses the ports of all before it starts one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from abc import ABC, abstractmethod
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import structlog
+
+from sardonyx.core.errors import SetupError
+from sardonyx.dev import kafka_jars
+from sardonyx.runtime.child_process import ChildProcess, start_child
+from sardonyx.runtime.java import Java
+
+START_TIMEOUT = 90.0
+"""Seconds that a service may take until it answers. On a busy machine the first start takes about ten."""
+PORT_TRIES = 5
+
+log = structlog.get_logger()
+
+
+class Server(ABC):
+    """One server process: configures and starts it, and waits until it answers.
+
+    Args:
+        java: runs it.
+        folder: holds its data and its log.
+        number: its place in a cluster, from 1; 0 if it is alone.
+    """
+
+    kind: str
+    wanted_ports: int
+    """How many ports it listens on, including the one for its clients, which is the first."""
+
+    def __init__(self, java: Java, folder: Path, number: int = 0) -> None:
+        self.java = java
+        self.number = number
+        self.name = f"{self.kind}{number or ''}"
+        self.home = folder / self.name
+        self.log_path = folder / f"{self.name}.log"
+        self.ports: list[int] = []
+        self.members: list[Server] = [self]
+        """All servers of its cluster, with itself."""
+        self.child: ChildProcess | None = None
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self.child is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self.child.pid
+
+    @abstractmethod
+    def prepare(self) -> list[str]:
+        """Write the configuration for ``ports``. Returns the command that starts the server."""
+
+    @abstractmethod
+    def serves(self) -> bool:
+        """Whether it answers a real request. A member of a cluster does so once most of them run."""
+
+    def launch(self) -> None:
+        """Start the process on ``ports``."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.child = start_child(self.prepare(), name=self.name, log_path=self.log_path)
+
+    def wait(self) -> bool:
+        """Wait until it answers. Returns False if another process took one of its ports first."""
+        child = self.child
+        if child is None:
+            raise RuntimeError(f"{self.name} is not running")
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline:
+            code = child.poll()
+            if code is not None:
+                if "already in use" in child.log_tail(200):
+                    return False
+                raise self.error("SX-EMBEDDED-DIED", f"ended with exit code {code} while starting")
+            # The order matters: before it listens itself, another process could answer on that port.
+            if listens(child.pid, self.port) and self.serves():
+                return True
+            time.sleep(0.05)
+        raise self.error("SX-EMBEDDED-SLOW", f"did not answer within {START_TIMEOUT:g} s")
+
+    def error(self, code: str, what: str) -> SetupError:
+        """The error that says what happened to this server, with the end of its log."""
+        tail = self.child.log_tail() if self.child else ""
+        return SetupError(
+            code,
+            f"the embedded {self.name} {what}",
+            cause=f"the last lines of its log are:\n{tail}" if tail else "it logged nothing",
+            fix="check free memory and disk space, and run `sardonyx doctor`; give --data DIR to keep the whole log there",
+            where={"log": self.log_path},
+        )
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop the process, with SIGKILL if ``kill``."""
+        if self.child is not None:
+            if kill:
+                self.child.kill()
+            else:
+                self.child.stop(grace=10)
+
+
+def start_together(servers: Sequence[Server], *, again: bool = False) -> None:
+    """Start servers of one cluster, on free ports or ``again`` on the same ports as before. Returns when all answer.
+
+    Takes other ports if another process has taken one meanwhile.
+
+    Raises:
+        SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
+    """
+    for _ in range(PORT_TRIES):
+        if not again:
+            ports = iter(free_ports(sum(server.wanted_ports for server in servers)))
+            for server in servers:
+                server.ports = [next(ports) for _ in range(server.wanted_ports)]
+                server.log_path.unlink(missing_ok=True)
+        with ThreadPoolExecutor(len(servers), thread_name_prefix="start") as pool:
+            list(pool.map(Server.launch, servers))
+            if all(list(pool.map(Server.wait, servers))):
+                return
+        for server in servers:
+            server.stop(kill=True)
+        log.info("embedded_port_in_use", service=servers[0].kind, port=servers[0].port)
+    raise servers[0].error(
+        "SX-EMBEDDED-DIED", f"did not start: in {PORT_TRIES} tries, another process took its port each time"
+    )
+
+
+def stop_together(servers: Sequence[Server]) -> None:
+    """Stop servers. The last broker of a cluster would wait for the others, so all are asked at the same time."""
+    with ThreadPoolExecutor(len(servers), thread_name_prefix="stop") as pool:
+        list(pool.map(Server.stop, servers))
+
+
+class ZooKeeperServer(Server):
+    """Ports: for clients; in a cluster also for the other servers and for the election of their leader."""
+
+    kind = "zookeeper"
+
+    def __init__(self, java: Java, folder: Path, number: int = 0) -> None:
+        super().__init__(java, folder, number)
+        self.wanted_ports = 3 if number else 1
+
+    def prepare(self) -> list[str]:
+        config = self.home / "zoo.cfg"
+        config.write_text(
+            f"dataDir={self.home}/data\n"
+            f"clientPort={self.port}\n"
+            "clientPortAddress=127.0.0.1\n"
+            "tickTime=500\n"
+            "minSessionTimeout=1000\n"
+            "maxSessionTimeout=120000\n"
+            "maxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+            "4lw.commands.whitelist=srvr\n"
+            "autopurge.purgeInterval=1\n" + self._cluster(),
+            "utf-8",
+        )
+        logging = _write_log4j(self.home)
+        return [
+            str(self.java.path),
+            # ZooKeeper keeps the last 500 transactions in memory. Those of a busy coordinator have up to 512 KiB each.
+            *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            f"-Dlog4j2.configurationFile={logging}",
+            "-Dzookeeper.preAllocSize=4096",  # KiB; the default of 64 MiB a log file is too much for a temporary directory
+            *("-cp", f"{kafka_jars.pyspark_jars()}/*"),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(config),
+        ]
+
+    def _cluster(self) -> str:
+        """What a member of a cluster is told about the others. It also keeps its own number beside its data."""
+        if not self.number:
+            return ""
+        data = self.home / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(f"{self.number}\n", "utf-8")
+        members = (f"server.{other.number}=127.0.0.1:{other.ports[1]}:{other.ports[2]}\n" for other in self.members)
+        return "initLimit=20\nsyncLimit=10\n" + "".join(members)  # in ticks
+
+    def serves(self) -> bool:
+        """A server that does not know a leader yet says that it does not serve."""
+        return "Mode: " in four_letters(self.address, "srvr")
+
+
+class KafkaBroker(Server):
+    """A broker that is a controller, too. Ports: for clients, for controllers, and one for each proxy in front of it.
+
+    Args:
+        jars: the folder of Kafka's jars.
+        cluster_id: the same for all brokers of a cluster. Counts when its data directory is new.
+        advertised: ``host:port`` of each proxy in front of this broker.
+    """
+
+    kind = "kafka"
+
+    def __init__(
+        self, java: Java, folder: Path, jars: Path, cluster_id: str, advertised: Sequence[str] = (), number: int = 0
+    ) -> None:
+        super().__init__(java, folder, number)
+        self.jars = jars
+        self.cluster_id = cluster_id
+        self.advertised = list(advertised)
+        self.wanted_ports = 2 + len(self.advertised)
+
+    @property
+    def proxied_ports(self) -> list[int]:
+        return self.ports[2:]
+
+    def prepare(self) -> list[str]:
+        config = self.home / "server.properties"
+        names = [f"PROXIED{number}" for number in range(len(self.advertised))]
+        config.write_text(
+            _BROKER.format(
+                port=self.port,
+                controller=self.ports[1],
+                node=self.number or 1,
+                voters=",".join(f"{other.number or 1}@127.0.0.1:{other.ports[1]}" for other in self.members),
+                copies=min(3, len(self.members)),
+                in_sync=min(2, len(self.members)),
+                data=self.home / "data",
+                listeners="".join(
+                    f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.proxied_ports, strict=True)
+                ),
+                advertised="".join(f",{n}://{address}" for n, address in zip(names, self.advertised, strict=True)),
+                protocols="".join(f",{name}:PLAINTEXT" for name in names),
+            ),
+            "utf-8",
+        )
+        logging = _write_log4j(self.home)
+        if not (self.home / "data" / "meta.properties").exists():
+            command = self._java(logging, "-XX:+UseSerialGC")  # it runs for a second
+            self._run_format([*command, "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config)])
+        return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
+
+    def _java(self, logging: Path, *options: str) -> list[str]:
+        # Kafka's jars hold no logging backend. PySpark's log4j binding is of the same version, so Kafka logs through that.
+        spark = kafka_jars.pyspark_jars()
+        binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
+        path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
+        # The JVM's second compiler takes half of the processor in a broker's first minutes. Most embedded brokers live no longer.
+        options = (*options, "-XX:TieredStopAtLevel=1")
+        return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
+
+    def _run_format(self, command: list[str]) -> None:
+        self.child = start_child(command, name="kafka format", log_path=self.log_path)
+        try:
+            code = self.child.wait(START_TIMEOUT)
+        except TimeoutError:
+            code = self.child.kill()
+        if code != 0:
+            raise self.error("SX-EMBEDDED-DIED", f"could not format its data directory (exit code {code})")
+
+    def serves(self) -> bool:
+        from queues.connectivity import answers  # here, because `sardonyx --help` needs no Kafka client
+
+        return answers({"bootstrap.servers": self.address}, timeout=2.0)
+
+
+_BROKER = """\
+process.roles=broker,controller
+broker.session.timeout.ms=6000
+broker.heartbeat.interval.ms=500
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
+offsets.topic.num.partitions=4
+offsets.retention.minutes=525600
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.heartbeat.interval.ms=300
+group.consumer.heartbeat.interval.ms=500
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+log.cleaner.dedupe.buffer.size=16777216
+log.cleaner.threads=1
+log.index.size.max.bytes=1048576
+log.segment.delete.delay.ms=1000
+num.network.threads=2
+num.io.threads=4
+background.threads=2
+"""
+# A broker that was killed may register again when its old session has ended. With these timeouts that is about as soon as it has
+# started, instead of nine seconds later. The last block keeps the broker small.
+
+
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports on which no process listens now."""
+    with contextlib.ExitStack() as probes:
+        # All are held at once, because the kernel may give the port of a closed socket to the next caller.
+        held = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in held:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in held]
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether the process with this id listens on this port."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+
+
+def four_letters(address: str, word: str, timeout: float = 2.0) -> str:
+    """ZooKeeper's answer to one of its four-letter words; empty if it does not answer within ``timeout`` seconds."""
+    host, _, port = address.rpartition(":")
+    answer = b""
+    try:
+        with socket.create_connection((host, int(port)), timeout) as link:
+            link.sendall(word.encode())
+            while part := link.recv(4096):
+                answer += part
+    except OSError:
+        return ""
+    return answer.decode("utf-8", "replace")
+
+
+def new_cluster_id() -> str:
+    """A random cluster id in Kafka's form: 16 bytes in URL-safe base64, not beginning with a dash."""
+    return "s" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def _write_log4j(folder: Path) -> Path:
+    path = folder / "log4j2.properties"
+    path.write_text(
+        "rootLogger.level=INFO\n"
+        "rootLogger.appenderRef.console.ref=console\n"
+        "appender.console.type=Console\n"
+        "appender.console.name=console\n"
+        "appender.console.layout.type=PatternLayout\n"
+        "appender.console.layout.pattern=%d{ISO8601} %p %m (%c{1})%n\n",
+        "utf-8",
+    )
+    return path
