@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -15,19 +16,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+import psutil
 import structlog
 
 from peer import gc_policy
 from peer.assignment import AssignmentHandle, RunnerLost
 from peer.virtual_peer import TaskRunner, VirtualPeer
+from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import Assignment
 from sardonyx.runtime import metrics
-from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.clock import REAL, Post, Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.runtime.temp_dirs import temp_dir
-from sardonyx.zookeeper.errors import SessionLost
+from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
@@ -44,6 +47,18 @@ _WORKERS_LAST = 40.0
 
 _BROKEN_PAUSE = 1.0
 """Seconds to wait before a new session if a virtual peer could not continue in the last one."""
+
+_AT_LEAST = 4
+"""Virtual peers of a daemon that was not told how many."""
+
+_MEMORY = 256 * 2**20
+"""Bytes of the machine's memory for each virtual peer that such a daemon may start."""
+
+_LOOK_EVERY = 5.0
+"""Seconds between two looks of such a daemon at whether its virtual peers are too few, or too many."""
+
+_IDLE = 60.0
+"""Seconds that a virtual peer which such a daemon has added may be idle before it is removed."""
 
 _LAST_STEPS = 30.0
 """Seconds that draining may take beyond the transaction timeout: leave the group, deregister the peers, stop Spark."""
@@ -139,6 +154,8 @@ class PeerDaemon:
         runner: runs the tasks.
         connect: opens a session with ZooKeeper.
         runtime: time and threads.
+        between: how many virtual peers at least and at most, if the settings leave the number to the daemon. None: four, and
+            as many as this machine bears.
     """
 
     def __init__(
@@ -148,8 +165,11 @@ class PeerDaemon:
         *,
         connect: Connect = ZooKeeperSession.connect,
         runtime: Runtime = REAL,
+        between: tuple[int, int] | None = None,
     ) -> None:
         self._settings = settings
+        fixed = settings.peer.virtual_peers
+        self._between = (fixed, fixed) if fixed != "auto" else between or (_AT_LEAST, most_peers())
         self._runner = runner
         self._connect_to = connect
         self._runtime = runtime
@@ -184,43 +204,25 @@ class PeerDaemon:
     def _session(self, zk: ZooKeeperSession) -> None:
         """Run the virtual peers in one ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        name = f"{_host()}-{self._runtime.token()[:12]}"
-        about: dict[str, str | int] = {"daemon": name, "host": socket.gethostname(), "pid": os.getpid()}
-        peers = [
-            VirtualPeer(
-                self._settings,
-                zk,
-                self._runner,
-                f"{name}-{index}",
-                about,
-                broke=lambda: news.put("BROKE"),
-            )
-            for index in range(self._settings.peer.virtual_peers)
-        ]
-        log.info("peer_daemon_started", daemon=name, virtual_peers=len(peers), deployment=self._settings.deployment)
-        for peer in peers:
-            peer.start()
+        crew = _Crew(self._settings, zk, self._runner, news, *self._between)
         try:
             while not self._stopping:
+                crew.follow_demand()
                 heard = news.get()
                 if heard in ("LOST", "BROKE"):
                     log.warning("zookeeper_session_ended", cause=heard.lower())
-                    for peer in peers:
-                        peer.lose()
+                    crew.lose()
                     if heard == "BROKE":  # the peer may break again at once
                         self._runtime.signal().wait(_BROKEN_PAUSE)
                     break
                 if heard == "CONNECTED":
-                    for peer in peers:
-                        peer.look()
+                    crew.look()
                 elif heard == "SUSPENDED":
                     log.warning("zookeeper_suspended", zookeeper=zk.hosts)
             if self._stopping:
                 log.info("peer_daemon_draining")
-                for peer in peers:
-                    peer.leave()
-            for peer in peers:
-                peer.join()
+                crew.leave()
+            crew.join()
         finally:
             zk.close()
 
@@ -235,6 +237,111 @@ class PeerDaemon:
                     said = self._runtime.now()
                     log.warning("zookeeper_unreachable", seconds=round(said - since, 1), error=error.message)
         return None
+
+
+class _Crew:
+    """The virtual peers of one session. Their number follows what jobs wait for, between ``least`` and ``most``.
+
+    The leader says how many peers all jobs wait for. Every daemon starts so many, because it does not know what the others do.
+    Those that turn out to be too many help with tasks that take more than one peer, or are idle and leave after a while.
+    None leaves while any job waits: a job may need more than this daemon has, and would wait for the same peers again.
+    """
+
+    def __init__(
+        self, settings: Settings, zk: ZooKeeperSession, runner: TaskRunner, news: Post, least: int, most: int
+    ) -> None:
+        self._settings = settings
+        self._zk = zk
+        self._runner = runner
+        self._news = news
+        self._least = least
+        self._most = most
+        self._runtime = zk.runtime
+        self._name = f"{_host()}-{self._runtime.token()[:12]}"
+        self._about: dict[str, str | int] = {"daemon": self._name, "host": socket.gethostname(), "pid": os.getpid()}
+        self._numbers = itertools.count()
+        self._peers: list[VirtualPeer] = []
+        self._over = self._runtime.signal()
+        self._is_demand_known = False
+        self._missing = 0
+        self._grow(least)
+        log.info("peer_daemon_started", daemon=self._name, virtual_peers=least, deployment=settings.deployment)
+        if most > least:
+            self._runtime.spawn(f"idle-{self._name}", self._tick)
+
+    def follow_demand(self) -> None:
+        """Start peers if jobs wait for more, and remove some that have been idle for long if none does."""
+        if self._most == self._least:
+            return
+        if not self._is_demand_known:
+            self._is_demand_known = True  # before it is read: the watch may tell of a change at once
+            try:
+                self._missing = int(self._zk.read(node_paths.JOB, watch=self._on_demand) or 0)
+            except (ZooKeeperAway, SessionLost):
+                self._is_demand_known = False
+                return  # the session's listener says when it is back, or over
+        self._peers = [peer for peer in self._peers if not peer.ended]
+        # The leader has not counted those that it has not noticed yet.
+        wanted = self._missing - sum(not peer.noticed for peer in self._peers)
+        wanted = min(wanted, self._most - len(self._peers))
+        if wanted > 0:
+            self._grow(wanted)
+            log.info("virtual_peers_added", added=wanted, jobs_wait_for=self._missing, virtual_peers=len(self._peers))
+        elif not self._missing:
+            self._shrink()
+
+    def _on_demand(self, _event: object) -> None:
+        self._is_demand_known = False
+        self._news.put("DEMAND")
+
+    def _tick(self) -> None:
+        while not self._over.wait(_LOOK_EVERY):
+            self._news.put("TICK")
+
+    def _grow(self, count: int) -> None:
+        for number in itertools.islice(self._numbers, count):
+            peer = VirtualPeer(
+                self._settings,
+                self._zk,
+                self._runner,
+                f"{self._name}-{number}",
+                self._about,
+                broke=lambda: self._news.put("BROKE"),
+            )
+            peer.start()
+            self._peers.append(peer)
+
+    def _shrink(self) -> None:
+        idle = [peer for peer in reversed(self._peers) if peer.idle_for > _IDLE]
+        for peer in idle[: len(self._peers) - self._least]:
+            log.info("virtual_peer_removed", idle_s=round(peer.idle_for))
+            peer.leave()
+
+    def look(self) -> None:
+        """The connection is back, and watches did not outlive its loss."""
+        self._is_demand_known = False
+        for peer in self._peers:
+            peer.look()
+
+    def lose(self) -> None:
+        """The session has ended."""
+        for peer in self._peers:
+            peer.lose()
+
+    def leave(self) -> None:
+        for peer in self._peers:
+            peer.leave()
+
+    def join(self) -> None:
+        self._over.set()
+        for peer in self._peers:
+            peer.join()
+
+
+def most_peers() -> int:
+    """How many virtual peers this machine bears: each has clients of Kafka, threads and buffers, and most of them wait."""
+    cores = os.cpu_count() or 1
+    return max(_AT_LEAST, min(max(32, 8 * cores), psutil.virtual_memory().total // _MEMORY))
 
 
 def main(settings: Settings) -> NoReturn:

@@ -103,6 +103,7 @@ class VirtualPeer:
         self._identities = 0
         self._machine = PeerMachine(self._end_task)
         self._task: _TaskInHand | None = None
+        self._idle_since: float | None = None
 
     def start(self) -> None:
         self._thread = self._runtime.spawn(f"peer-{self._name}", self._run)
@@ -131,6 +132,21 @@ class VirtualPeer:
     def look(self) -> None:
         """Read the state node again soon. For the connection's listener: watches do not outlive a suspension."""
         self._wake.set()
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds since it has been without a task; 0 if it has one, or is not registered."""
+        since = self._idle_since  # read once: the peer's own thread may change it at any time
+        return 0.0 if since is None else self._runtime.now() - since
+
+    @property
+    def noticed(self) -> bool:
+        """Whether the coordinator has counted it as a peer, as far as it knows."""
+        return self._machine.state not in ("registering", "unnoticed")
+
+    @property
+    def ended(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
@@ -173,6 +189,10 @@ class VirtualPeer:
                 self._machine.fire("stop")
                 return
             log.warning("zookeeper_unreachable", error=away.message)
+        if self._machine.state != "idle":
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self._runtime.now()
         self._wake.wait(_LOOK_ANYWAY)
 
     def _register(self) -> None:

@@ -328,6 +328,7 @@ class ChangeSet:
         """Set how many more peers a job needs; it also keeps since when it needs any."""
         if self.state.jobs[name].waits_for != peers:
             job = self.job(name)
+            self.state.missing += peers - job.waits_for
             job.waits_for = peers
             job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
 

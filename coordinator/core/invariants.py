@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from coordinator.core import peer_states
-from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, Job, State, Task, broken, expirable_jobs
+from coordinator.core.state import (
+    REMEMBERED_DEAD,
+    REMEMBERED_PURGED,
+    Job,
+    State,
+    Task,
+    broken,
+    expirable_jobs,
+)
 
 
 def check(state: State) -> None:

@@ -215,6 +215,7 @@ class State:
         "expirable",
         "jobs",
         "jobs_with_capacity",
+        "missing",
         "n",
         "names",
         "order",
@@ -249,6 +250,8 @@ class State:
         """Number of failures -> tasks that back off, as (failed_at, job, task), sorted. All of a row back off equally long."""
         self.expirable: OrderedDict[str, None] = OrderedDict()
         """Jobs that may expire; the one that has been so longest comes first."""
+        self.missing = 0
+        """How many more virtual peers all jobs together wait for."""
 
     @property
     def free(self) -> int:
@@ -342,7 +345,12 @@ def decode_state(data: bytes) -> State:
         for task_name, task in job.tasks.items():
             state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
+    state.missing = missing_peers(state)
     return state
+
+
+def missing_peers(state: State) -> int:
+    return sum(job.waits_for for job in state.jobs.values())
 
 
 def expirable_jobs(state: State) -> list[str]:

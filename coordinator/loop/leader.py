@@ -33,6 +33,7 @@ from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_
 from coordinator.loop.side_effects import LinksWorker, SideEffects
 from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
+from sardonyx.core import node_paths
 from sardonyx.core.events import (
     AnyEvent,
     Create,
@@ -106,6 +107,7 @@ class Leader:
         self._appended: deque[Appended] = deque()
         """Entries on their way into the log, which are not decided yet."""
         self._effects = EffectsWriter(leadership, limits=limits)
+        self._published_missing = 0
         self._links = LinksWorker(side_effects, self._side_effect_done, abandoned, runtime)
         self._fencer = SlotFencer(
             side_effects, lambda slot: is_vacant(self.state, slot), settings.peer.patience, runtime
@@ -239,6 +241,7 @@ class Leader:
             effects = self._decide(n, entry.event)
             lines.decided(self.state, n, entry.event)
             self._take_effects(n, effects, slot)
+        self._publish_missing()
         lines.summary(self.state.n)
         self._begin_side_effects()
         self._write_snapshot()
@@ -260,6 +263,13 @@ class Leader:
         if len(changes) < len(effects):
             self._outside.add(n, [effect for effect in effects if not isinstance(effect, _ON_THE_TREE)])
         self._effects.add(n, changes)
+
+    def _publish_missing(self) -> None:
+        """Tell the daemons how many virtual peers jobs wait for. It follows from the log, and nothing is decided by it."""
+        if self.state.missing != self._published_missing:
+            self._published_missing = self.state.missing
+            told = str(self.state.missing).encode() if self.state.missing else b""
+            self._effects.add(self.state.n, [Set(node_paths.JOB, told)])
 
     # 4. outside
 
@@ -326,6 +336,10 @@ class Leader:
         self._outside.add(self.state.n, unfinished(self.state))
         for slot, n in left.items():
             self._outside.add_slot(n, slot)
+        if self.state.n:
+            self._published_missing = -1  # what the last leader had told is not known
+            self._publish_missing()
+            self._effects.flush()
         self._begin_side_effects()
 
     def _replay(self, checkpoint: int, left: dict[Slot, int]) -> set[str]:

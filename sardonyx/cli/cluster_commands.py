@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -63,12 +63,11 @@ def coordinator(call: Call) -> int:
 def peer(
     call: Call,
     virtual_peers: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--virtual-peers",
-            min=1,
-            metavar="N",
-            help="Number of virtual peers; default: the setting peer.virtual_peers (4).",
+            metavar="N|auto",
+            help="Number of virtual peers; auto: as many as jobs need. Default: the setting peer.virtual_peers (auto).",
         ),
     ] = None,
 ) -> int:
@@ -88,6 +87,16 @@ def dev(
     ] = False,
     data: Data = None,
     peers: Peers = None,
+    cluster: Annotated[
+        int,
+        typer.Option(
+            "--cluster",
+            min=1,
+            max=9,
+            metavar="N",
+            help="Number of ZooKeeper servers, and of Kafka brokers; 3 for a cluster.",
+        ),
+    ] = 1,
 ) -> None:
     """Run ZooKeeper, Kafka, a coordinator and peers on this machine until Ctrl-C.
 
@@ -97,12 +106,18 @@ def dev(
 
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
+    if cluster > 1 and not services_only and _configured(settings):
+        raise SardonyxError(
+            "SX-USAGE",
+            "--cluster starts embedded services, and the addresses of others are set",
+            fix="leave out --cluster, or do not set the addresses; --services-only starts embedded services in any case",
+        )
     with stop_request() as stop, contextlib.ExitStack() as stack:
         if not services_only and _configured(settings):
             _require_both(settings)
             folder = _log_folder(settings, stack)
         else:
-            settings, folder = stack.enter_context(embedded(call, settings))
+            settings, folder = stack.enter_context(embedded(call, settings, cluster))
         daemons = None
         if not services_only:
             count = peers or settings.peer.virtual_peers
@@ -167,14 +182,14 @@ def run(
 
 
 @contextlib.contextmanager
-def embedded(call: Call, settings: Settings) -> Iterator[tuple[Settings, Path]]:
+def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple[Settings, Path]]:
     """Embedded services for as long as the block runs: settings with their addresses, and the folder of their data."""
     from sardonyx.dev.services import embedded_services
     from sardonyx.runtime.settings import load_settings
 
     began = time.monotonic()
     call.say("starting embedded ZooKeeper and Kafka")
-    with embedded_services(settings.data_dir) as services:
+    with embedded_services(settings.data_dir, servers=servers) as services:
         kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
         call.say(
             f"they are ready after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})"
@@ -307,8 +322,8 @@ def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
     return settings.data_dir
 
 
-def _say_daemons(call: Call, count: int, folder: Path) -> None:
-    peers = counted(count, "virtual peer")
+def _say_daemons(call: Call, count: int | Literal["auto"], folder: Path) -> None:
+    peers = "virtual peers" if count == "auto" else counted(count, "virtual peer")
     call.say(f"a coordinator and {peers} run here; their logs are in {folder}")
 
 

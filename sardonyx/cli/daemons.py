@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.child_process import ChildProcess, start_child
@@ -54,13 +54,13 @@ class Daemons:
 
 
 @contextlib.contextmanager
-def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int) -> Iterator[Daemons]:
+def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int | Literal["auto"]) -> Iterator[Daemons]:
     """Run both for as long as the block runs; then peers first, so that they can still tell the coordinator.
 
     Args:
         settings: what both are given, by environment: with the addresses of running services.
         folder: where ``coordinator.log`` and ``peer.log`` are written.
-        virtual_peers: of the peer daemon.
+        virtual_peers: of the peer daemon, as in the setting.
 
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``: said here, and not by way of a daemon that dies of it.

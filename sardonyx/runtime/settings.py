@@ -17,7 +17,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -153,16 +162,31 @@ class CoordinatorSettings(_Section):
     """How long a task rests after its first failure; twice as long after each further one, at most a minute."""
     keep_jobs: int = Field(default=1000, ge=0)
     """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
+    max_partitions: int = Field(default=10_000, ge=1)
+    """How many partitions the topics that are created for one job may have together."""
     trim_every: Seconds = 60.0
     """How often records that every reader has processed are deleted from the queues of running jobs."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
 
 
+def _number_or_auto(value: Any) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise ValueError("must be a number from 1 on, or 'auto'")
+    return number
+
+
 class PeerSettings(_Section):
     """A peer daemon: how many virtual peers, and the timers of their Kafka group and transactions."""
 
-    virtual_peers: int = Field(default=4, ge=1)
+    virtual_peers: Annotated[int | Literal["auto"], PlainValidator(_number_or_auto)] = "auto"
+    """``auto``: four, and more while jobs wait for them, up to a number that the machine bears."""
     session_timeout: Seconds = 12.0
     """After how long the task's group gives a member up by itself. With more than ``zookeeper.session_timeout`` a slot whose
     holder died goes over, partitions and all, before that; with less the others share them first, and again when it is taken."""

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from queues import topics
 from sardonyx.client.client import Client
@@ -81,17 +81,17 @@ class Cluster(contextlib.ExitStack):
         """Start another coordinator; one leads, the others are standbys."""
         return self._daemon("coordinator", [], faults)
 
-    def peers(self, virtual_peers: int = 2, faults: Sequence[Fault] = ()) -> Daemon:
+    def peers(self, virtual_peers: int | Literal["auto"] = 2, faults: Sequence[Fault] = ()) -> Daemon:
         """Start another peer daemon, and wait until its virtual peers are registered.
 
         Args:
-            virtual_peers: how many.
+            virtual_peers: how many; ``auto``: as many as jobs need. Then one of them is waited for.
             faults: its fault script; after each fault the daemon is started again. The end of the cluster raises
                 ``AssertionError`` if a fault has not occurred.
         """
-        before = len(self.client.peers())
+        before, least = len(self.client.peers()), 1 if virtual_peers == "auto" else virtual_peers
         daemon = self._daemon("peer", ["--virtual-peers", str(virtual_peers)], faults)
-        self._until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", _REGISTER)
+        self._until(lambda: len(self.client.peers()) >= before + least, "the peers to register", _REGISTER)
         return daemon
 
     def logs(self, lines: int = 30) -> str:

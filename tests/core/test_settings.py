@@ -115,7 +115,7 @@ def test_every_unknown_key_of_a_place_is_named(folder: Path) -> None:
         ("log.level", "loud", "'debug', 'info', 'warning' or 'error'"),
         ("deployment", "a.b", "must be a letter"),
         ("kafka.replication_factor", "0", "must be 1 or more"),
-        ("peer.virtual_peers", "many", "valid integer"),
+        ("peer.virtual_peers", "many", "a number from 1 on, or 'auto'"),
     ],
 )
 def test_a_bad_value_names_key_value_origin_and_reason(
@@ -184,7 +184,7 @@ def test_durations_are_shown_as_they_are_written() -> None:
     assert shown["peer.transaction_timeout"] == "2 min"
     assert shown["zookeeper.session_timeout"] == "8 s"
     assert shown["coordinator.ack_timeout"] == "15 s"
-    assert shown["peer.virtual_peers"] == "4"
+    assert shown["peer.virtual_peers"] == "auto"
 
 
 @pytest.mark.parametrize("value", [0, 0.0005, 0.25, 0.3, 1.5, 8.0, 60.0, 90.0, 3600.0, 5400.0, 1234567.5])

@@ -166,12 +166,13 @@ class Oracle:
                 found.append(f"the topics of {job} stand")
         # Somebody who woke up a moment ago may still be making topics; he must remove them, or this never ends.
         found += [f"topics of {job} stand" for job in self.kafka.topics]
-        wanted = sum(world.plan.daemons)
-        states = [self.note(peer) for peer in self.children(node_paths.PEER_STATE)]
-        if [note.state for note in states] != ["idle"] * wanted:
-            found.append(f"{wanted} idle peers are wanted, there are {[note.state for note in states]}")
-        if len(self.children(node_paths.PULSE)) != wanted:
-            found.append(f"{wanted} pulses are wanted")
+        plan = world.plan
+        least, most = sum(plan.daemons), sum(plan.daemons) + plan.growing * len(plan.daemons)
+        states = [self.note(peer).state for peer in self.children(node_paths.PEER_STATE)]
+        if set(states) != {"idle"} or not least <= len(states) <= most:
+            found.append(f"{least} to {most} idle peers are wanted, there are {states}")
+        if len(self.children(node_paths.PULSE)) != len(states):
+            found.append(f"{len(states)} pulses are wanted")
         if int(self.read(node_paths.CHECKPOINT) or 0) != self.state.n:
             found.append("the log has entries behind the checkpoint")
         return found

@@ -74,6 +74,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     coordinators: int = 1
     daemons: tuple[int, ...] = (1,)
     """Virtual peers of each."""
+    growing: int = 0
+    """How many more each may start when jobs wait for them."""
     jobs: list[Submission] = []
     faults: list[Fault] = []
     cues: list[Cue] = []

@@ -40,6 +40,7 @@ def random_plan(seed: str) -> Plan:
             Submission(round(rng.uniform(0.1, until / 2), 3), name, random_spec(rng, name, rng.choice([0.3, 0.9])))
         )
     wanted = [task.min_peers for job in jobs for task in job.spec.catalog]
+    few = daemons.copy()
     daemons[-1] += max(0, max(wanted) - sum(daemons))
     faults = []
     for _ in range(rng.choice([0, 1, 2, 3, 5, 8, 16])):
@@ -54,11 +55,13 @@ def random_plan(seed: str) -> Plan:
         if rng.random() < 0.3:  # while it reads
             faults.append(Fault(round(job.at + rng.uniform(0.0, 2.0), 3), "halt", count=number))
     troubled = rng.random() < 0.4
+    growing = max(wanted) if random.Random(f"growing/{seed}").random() < 0.3 else 0
     return Plan(
         seed=seed,
         servers=rng.choice([1, 1, 3]),
         coordinators=coordinators,
-        daemons=tuple(daemons),
+        daemons=tuple(few if growing else daemons),
+        growing=growing,
         jobs=jobs,
         faults=sorted(faults, key=lambda fault: fault.at),
         until=round(until, 3),

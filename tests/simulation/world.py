@@ -180,10 +180,13 @@ class World:
         if place.startswith("c"):
             made = Coordinator(self.settings, SimLinks(self.kafka, runtime), connect=connect, runtime=runtime)
         else:
-            peers = self.settings.peer.model_copy(update={"virtual_peers": self.plan.daemons[int(place[1:])]})
+            least = self.plan.daemons[int(place[1:])]
+            number: int | str = "auto" if self.plan.growing else least
+            peers = self.settings.peer.model_copy(update={"virtual_peers": number})
             runner = SimRunner(self.kafka, runtime, self)
             settings = self.settings.model_copy(update={"peer": peers})
-            made = PeerDaemon(settings, runner, connect=connect, runtime=runtime)
+            between = least, least + self.plan.growing
+            made = PeerDaemon(settings, runner, connect=connect, runtime=runtime, between=between)
         self.running[place] = made
 
         def run() -> None:
