@@ -63,11 +63,20 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
     """Create the job's topics, look up the user's topics, and return the facts that readers need about each link.
 
     Raises:
-        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic does not exist; ``SX-KAFKA-OFFSETS``, it lacks the start.
+        InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic does not exist; ``SX-KAFKA-OFFSETS``, it lacks the start;
+            ``SX-JOB-LIMIT``, the job needs more partitions than one job may have.
         SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
     """
     admin = admin_client(settings)
     partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
+    needed, allowed = sum(partitions.values()), settings.coordinator.max_partitions
+    if needed > allowed:
+        raise InputError(
+            "SX-JOB-LIMIT",
+            f"the topics of the job would have {needed:,} partitions; the limit is {allowed:,}",
+            cause=f"it has {len(partitions)} topics, most of them with {spec.partitions:,} partitions",
+            fix="give the job fewer partitions or fewer tasks, or set coordinator.max_partitions higher",
+        )
     owned = {link.topic for link in graph.links if link.owned}
     new = [
         NewTopic(

@@ -165,9 +165,31 @@ def _acked(changes: ChangeSet, event: Acked) -> None:
 
 
 def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
+    """The peer loses its id, and the task is offered to others at once. It counts as a failure of the task: code that hangs when
+    it is imported would be offered without end. What several peers leave unanswered at the same moment is one failure.
+    """
     peer = _held(changes, event)
-    if peer is not None and peer.state == "acking":
+    if peer is None or peer.assignment is None or peer.state != "acking":
+        return
+    place = peer.assignment
+    known = changes.state.jobs[place.job].tasks[place.task]
+    if known.backing_off or known.failed_at == changes.at:
         changes.leave(event.peer, "revoke")
+        return
+    task = changes.task_failed(place.job, place.task, _silent(event.peer, place), passing=False)
+    changes.leave(event.peer, "revoke")
+    if task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
+        changes.end(place.job, "failed", task.error)
+
+
+def _silent(name: str, place: Assignment) -> Failure:
+    return Failure(
+        "SX-PEER-SILENT",
+        f"peer {name} did not answer the offer of task {place.task!r} in time",
+        cause="it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded",
+        fix="look into the log of its daemon; coordinator.ack_timeout sets the time",
+        where={"job": place.job, "task": place.task, "peer": name},
+    )
 
 
 def _declined(changes: ChangeSet, event: Declined) -> None:

@@ -19,6 +19,7 @@ from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
+from sardonyx.job.validate import validate
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -33,6 +34,9 @@ class KafkaLinks:
         """By job, what was read of its groups by attempts to delete its links that failed."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
+        # The client has done so, too, but anybody may write into the inbox. The core asks only what no later version may answer
+        # differently. What is found here is logged as an event.
+        validate(spec, import_functions=False)
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
 
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:

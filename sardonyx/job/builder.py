@@ -196,7 +196,7 @@ class Job:
                 ``pyarrow.Table`` or ``pandas.DataFrame`` (gives the same), or ``dict`` (gives a dict, several, or None).
             after: the task or tasks whose results it reads.
             params: keyword arguments for ``fn``: plain JSON data.
-            sequential: one peer at a time.
+            sequential: one peer at a time. For one order of all rows, also give the job ``partitions=1``.
             min_peers: the task begins only when this many virtual peers are free for it.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
             batch_size: how many rows (not bytes) a batch aims at.

@@ -338,7 +338,7 @@ def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iter
 
 def _shared_places(spec: JobSpec) -> Iterator[SardonyxError]:
     """An output directory belongs to one output, which may replace and clean up what is in it."""
-    on_files = [task for task in spec.catalog if task.connector == "files"]
+    on_files = [task for task in spec.catalog if task.connector == "files" and declarations.paths_of(task.options)]
     outputs = [task for task in on_files if task.type == "output"]
     for index, task in enumerate(outputs):
         path = declarations.paths_of(task.options)[0]

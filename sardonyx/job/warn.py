@@ -33,7 +33,7 @@ def warnings_of(spec: JobSpec, root: Path) -> list[Failure]:
         spec: a valid job.
         root: the folder from which the job's own modules are imported.
     """
-    return [*_batch_sizes(spec), *(_environment(spec, root) if spec.code is not None else ())]
+    return [*_batch_sizes(spec), *_orders(spec), *(_environment(spec, root) if spec.code is not None else ())]
 
 
 def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
@@ -45,6 +45,18 @@ def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
                 cause="batch_size counts rows, not bytes. A batch is one transaction and is held in memory; it ends after "
                 "batch_timeout, and its transaction after peer.transaction_timeout (30 s unless set)",
                 fix=f"give at most {MOST_ROWS:,} rows; to put all rows of a job together, do it where its output is read",
+                where={"task": task.name},
+            )
+
+
+def _orders(spec: JobSpec) -> Iterator[Failure]:
+    for task in spec.catalog:
+        if task.consumption == "sequential" and spec.partitions > 1:
+            yield Failure(
+                "SX-WARN-ORDER",
+                f"task {task.name!r}: sequential means one peer at a time, not one order of all rows",
+                cause=f"the job's queues have {spec.partitions} partitions each, and rows keep their order only within one",
+                fix="if the order of all rows matters, give the job partitions=1, and topics with one partition",
                 where={"task": task.name},
             )
 

@@ -180,9 +180,11 @@ class History:
         self.world.now += self.rng.choice([0.0, 0.0, 700.0])
         assignment = self.world.state.assignment(name).id
         if self.world.state.peers[name].state == "acking":
+            if self.rng.random() < 0.5:
+                return AckTimedOut(at=self.world.now, peer=name, assignment=assignment)
             return Declined(at=self.world.now, peer=name, assignment=assignment, error=FAILURE)
-        passing = self.rng.random() < 0.3
-        return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, passing=passing)
+        kind = self.rng.choice([{}, {}, {"passing": True}, {"fatal": True}])
+        return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, **kind)
 
     def _late(self) -> AnyEvent | None:
         """Something that was said before, or about anything."""

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sardonyx import Job, blackhole, generator
 from sardonyx.cli.app import app
 from sardonyx.core.errors import FunctionError
 from sardonyx.job import bundle
 from sardonyx.job.load import load
+from sardonyx.job.warn import warnings_of
 from sardonyx.runtime.environment_reads import environment_reads
 from spark_tasks.code import CodeBundle
 
@@ -81,6 +83,18 @@ def test_a_batch_size_that_no_transaction_can_hold_is_warned_about(spec: Path):
     assert "SX-WARN-BATCH-SIZE" in [each.code for each in load(str(spec)).warnings]
     spec.write_text(JOB.replace("20_000_000", "10_000_000"))
     assert "SX-WARN-BATCH-SIZE" not in [each.code for each in load(str(spec)).warnings]
+
+
+def test_sequential_with_several_partitions_is_warned_about(tmp_path: Path):
+    """One peer at a time gives no order of all rows; one partition does."""
+
+    def codes(**options: int) -> list[str]:
+        job = Job("ordered", **options)
+        job.output("write", blackhole(), after=job.input("read", generator(count=3)), sequential=True)
+        return [each.code for each in warnings_of(job.spec(), tmp_path)]
+
+    assert codes() == ["SX-WARN-ORDER"]
+    assert codes(partitions=1) == []
 
 
 def test_check_shows_warnings_and_accepts_the_job(spec: Path):

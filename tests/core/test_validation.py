@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -444,3 +445,14 @@ def test_where_results_go(tmp_path):
         with pytest.raises(JobInvalid) as caught:
             check_places(on_disk(source, files(path, format="csv")))
         assert caught.value.code == code
+
+
+def test_a_files_output_without_a_path_is_one_problem() -> None:
+    """A spec that was written by hand may lack any option; the check of places does without it."""
+    job = Job("raw")
+    job.output("write", files("/out", format="json"), after=job.input("make", generator(count=3)))
+    spec = job.spec()
+    pathless = msgspec.structs.replace(spec.catalog[1], options={"format": "json"})
+    (found,) = problems_of(msgspec.structs.replace(spec, catalog=[spec.catalog[0], pathless]), import_functions=False)
+    assert found.code == "SX-JOB-CONNECTOR"
+    assert "needs path" in found.message

@@ -52,6 +52,13 @@ UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "po
 """What a note leaves out, as it goes without saying."""
 
 
+SILENT = {
+    "code": "SX-PEER-SILENT",
+    "cause": "it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded",
+    "fix": "look into the log of its daemon; coordinator.ack_timeout sets the time",
+}
+
+
 class Twin:
     """All that is known, and what each event makes of it. ``zk``: path -> what should stand there."""
 
@@ -259,8 +266,20 @@ class Twin:
             self.place(event["peer"])[1]["state"] = "running"
 
     def on_ack_timed_out(self, event: Json) -> None:
-        if self.holds(event, "acking"):
-            self.leave(event["peer"], "revoked")
+        if not self.holds(event, "acking"):
+            return
+        peer = event["peer"]
+        job, task = self.place(peer)
+        name = self.peers[peer]["assignment"]["task"]
+        if not task["backing_off"] and task["failed_at"] != self.at:
+            message = f"peer {peer} did not answer the offer of task {name!r} in time"
+            where = {"job": job["id"], "task": name, "peer": peer}
+            self.add_failure(task, SILENT | {"message": message, "where": where}, harmless=False)
+            if task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
+                self.leave(peer, "revoked")
+                self.end(job, "failed", task["error"])
+                return
+        self.leave(peer, "revoked")
 
     def on_exhausted(self, event: Json) -> None:
         if self.holds(event, "active"):
@@ -292,17 +311,20 @@ class Twin:
         if self.holds(event, "acking", "active", "waiting", "sealing"):
             self.count_failure(event)
 
+    def add_failure(self, task: Json, error: Json, *, harmless: bool) -> None:
+        if task["failed_at"] is not None and self.at - task["failed_at"] > FORGIVEN:
+            task.update(failures=0, harmless=0, error=None)
+        if task["failures"] - task["harmless"] == 0:
+            task["error"] = error
+        task.update(failures=task["failures"] + 1, failed_at=self.at)
+        task["harmless"] += harmless
+
     def count_failure(self, event: Json) -> None:
         job, task = self.place(event["peer"])
         if task["backing_off"] and not event.get("fatal", False):  # what another one has reported already
             self.leave(event["peer"], "idle")
             return
-        if task["failed_at"] is not None and self.at - task["failed_at"] > FORGIVEN:
-            task.update(failures=0, harmless=0, error=None)
-        if task["failures"] - task["harmless"] == 0:
-            task["error"] = event["error"]
-        task.update(failures=task["failures"] + 1, failed_at=self.at)
-        task["harmless"] += event.get("passing", False)
+        self.add_failure(task, event["error"], harmless=event.get("passing", False))
         self.leave(event["peer"], "idle")
         if event.get("fatal", False):
             self.end(job, "failed", event["error"])

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from sardonyx import Job, files, generator
 from sardonyx.core.errors import JobFailed
+from sardonyx.core.events import JobSubmitted
+from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.job.load import load
 from sardonyx.runtime.settings import Settings
+from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import PEERS, House, called, told, written
 from tests.waiting import until
 
@@ -374,3 +383,34 @@ def test_a_job_that_takes_too_long(house: House, tmp_path: Path) -> None:
     told(house.call("job", "await", handle.id, "--timeout", "200 ms"), "SX-JOB-TIMEOUT", "continues", exit_code=4)
     assert handle.status().status != "killed"
     assert house.call("job", "kill", handle.id).exit_code == 0
+
+
+# --- What comes in past the client ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda spec: msgspec.structs.replace(spec, partitions=10**6), "SX-JOB-LIMIT"),
+        (lambda spec: msgspec.structs.replace(spec, catalog=[spec.catalog[0], _pathless(spec)]), "SX-JOB-CONNECTOR"),
+    ],
+    ids=["a million partitions", "files without a path"],
+)
+def test_a_request_that_no_client_has_checked(house: House, change: Callable[[JobSpec], JobSpec], code: str) -> None:
+    """Anybody may write into the inbox. The job fails with the error that `check` would give, and nothing is made for it."""
+    job = Job("raw")
+    job.output("write", files("/nowhere", format="json"), after=job.input("make", generator(count=3)))
+    with contextlib.closing(ZooKeeperSession.connect(house.settings)) as zk:
+        name = f"raw-{uuid.uuid4().hex[:6]}"
+        zk.request(JobSubmitted(job=name, spec=change(job.spec())))
+        handle = house.crew.client.job(name)
+        view = until(lambda: (found := handle.status()).ended and found, what="the job's end", timeout=60)
+    assert view.status == "failed"
+    assert view.error is not None
+    assert view.error.code == code
+    topics = AdminClient(house.settings.kafka.client()).list_topics(timeout=10).topics
+    assert not [topic for topic in topics if name in topic]
+
+
+def _pathless(spec: JobSpec) -> TaskSpec:
+    return msgspec.structs.replace(spec.catalog[1], options={"format": "json"})
