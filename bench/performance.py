@@ -54,6 +54,9 @@ from sardonyx import Job
 from sardonyx.core.errors import SardonyxError
 from sardonyx.job.load import load_job
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.services.spark_cluster import SparkCluster
+
 TOPIC, PART = "topic to topic, filter and map", 0.9
 FEW = 10_000
 """Records, where it is the start that counts."""
@@ -100,6 +103,27 @@ def limit(track: Track, runs: int) -> Sequence[Row]:
             lambda: track.theirs("bare_copy", right=anything).steady,
         )
     ]
+
+
+def cluster(track: Track, runs: int) -> Sequence[Row]:
+    """The same job with its functions on the two workers of a standalone Spark cluster on this machine, beside local Spark."""
+    folder = Path(tempfile.mkdtemp(dir=track.folder))
+    with SparkCluster(folder) as spark:
+        for _ in range(2):
+            spark.add_worker()
+        there = track.settings.spark.model_copy(
+            update={"master": spark.master, "conf": {**track.settings.spark.conf, "spark.executor.memory": "512m"}}
+        )
+        on_cluster = dataclasses.replace(track, settings=track.settings.model_copy(update={"spark": there}))
+        return race(
+            [
+                Row(f"{TOPIC}, on a Spark cluster", "local Spark", None),
+                Row("the same with start-up", "local Spark", None),
+            ],
+            runs,
+            lambda: both(on_cluster.ours(filter_job, PART)),
+            lambda: both(track.ours(filter_job, PART)),
+        )
 
 
 def both(run: Run) -> tuple[float, float]:
@@ -284,6 +308,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "chain": chain,
     "latency": latency,
     "trickle": trickle,
+    "cluster": cluster,
     "session": session,
     "link": link,
     "cost": cost,
