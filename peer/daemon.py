@@ -242,8 +242,9 @@ class PeerDaemon:
 class _Crew:
     """The virtual peers of one session. Their number follows what jobs wait for, between ``least`` and ``most``.
 
-    The leader says how many peers all jobs wait for. Every daemon starts so many, because it does not know what the others do.
-    Those that turn out to be too many help with tasks that take more than one peer, or are idle and leave after a while.
+    The leader says how many peers all jobs wait for. Every daemon starts its share of them, and more as long as jobs still wait:
+    other daemons may not start any. Peers that turn out to be too many help with tasks that take more than one, or leave after a
+    while.
     None leaves while any job waits: a job may need more than this daemon has, and would wait for the same peers again.
     """
 
@@ -264,6 +265,7 @@ class _Crew:
         self._over = self._runtime.signal()
         self._is_demand_known = False
         self._missing = 0
+        self._daemons = 1
         self._grow(least)
         log.info("peer_daemon_started", daemon=self._name, virtual_peers=least, deployment=settings.deployment)
         if most > least:
@@ -277,12 +279,15 @@ class _Crew:
             self._is_demand_known = True  # before it is read: the watch may tell of a change at once
             try:
                 self._missing = int(self._zk.read(node_paths.JOB, watch=self._on_demand) or 0)
+                if self._missing:
+                    pulses = self._zk.children(node_paths.PULSE)
+                    self._daemons = len({self._name, *(pulse.rpartition("-")[0] for pulse in pulses)})
             except (ZooKeeperAway, SessionLost):
                 self._is_demand_known = False
                 return  # the session's listener says when it is back, or over
         self._peers = [peer for peer in self._peers if not peer.ended]
         # The leader has not counted those that it has not noticed yet.
-        wanted = self._missing - sum(not peer.noticed for peer in self._peers)
+        wanted = math.ceil(self._missing / self._daemons) - sum(not peer.noticed for peer in self._peers)
         wanted = min(wanted, self._most - len(self._peers))
         if wanted > 0:
             self._grow(wanted)

@@ -296,6 +296,17 @@ def _holders(state: State, peers: list[str]) -> list[Holder]:
 # For people
 
 
+_MORE_PEERS = "start `sardonyx peer` on another machine, or give a daemon more with `--virtual-peers N`"
+FIXES: dict[Code, str] = {
+    "no-live-peers": "start a peer daemon: `sardonyx peer`",
+    "peers-missing": _MORE_PEERS,
+    "task-short": _MORE_PEERS,
+    "starved-by-unbounded-jobs": "end one with `sardonyx job stop ID`; `sardonyx job submit --resume ID` goes on with it later",
+    "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
+}
+"""What to do about a reason that is no error, where a command or a setting would help."""
+
+
 def as_lines(explanation: Explanation, now: float) -> list[str]:
     """An explanation as lines for people; ``now`` (seconds since 1970) gives the durations."""
     lines = [f"{explanation.job} is {explanation.status or 'not known'}"]
@@ -303,6 +314,8 @@ def as_lines(explanation: Explanation, now: float) -> list[str]:
         lines.append(f"  {reason.text}{_for(reason.since, now)}")
         if reason.error is not None and reason.error.fix:
             lines.append(f"    fix: {reason.error.fix}")
+        elif (fix := FIXES.get(reason.code)) is not None:
+            lines.append(f"    fix: {fix}")
         for held in reason.peers[:SHOWN]:
             place = f" on {held.job}/{held.task}" if held.job else ""
             lines.append(f"    {held.peer} {held.state}{place}{_for(held.since, now)}")

@@ -12,7 +12,7 @@ import pytest
 from history_maker import History
 from scenario_runner import World
 
-from coordinator.core.explain import SHOWN, Code, Explanation, as_lines, explain
+from coordinator.core.explain import FIXES, SHOWN, Code, Explanation, as_lines, explain
 from coordinator.core.state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
@@ -315,12 +315,13 @@ def test_words_for_people() -> None:
     ]
     sentences += [", ".join(f"P{n}" for n in range(1, 13)) + " are born", "2 s pass", COPY, MADE]
     lines = as_lines(explained(sentences), 187.0)
-    assert lines[:3] == [
+    assert lines[:4] == [
         "copy is running",
         "  it waits for 1 more virtual peer: task write asks for 1, 0 are free, for 3 min 5 s",
+        f"    fix: {FIXES['peers-missing']}",
         "    P1 acking on live/write, for 3 min 7 s",
     ]
-    assert lines[2 + SHOWN] == "    and 2 more"
+    assert lines[3 + SHOWN] == "    and 2 more"
     refused = explained(["copy is submitted: read -> write; write names no topic"])
     assert as_lines(refused, 3.0) == [
         "copy is failed",
