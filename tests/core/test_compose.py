@@ -19,6 +19,15 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DAEMONS = [name for name in SERVICES if name.startswith(("coordinator", "peer"))]
 EXACT = re.compile(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*")
+REPLACEABLE = re.compile(r"\$\{[A-Z_]+:-(.+)\}")
+"""A value that a variable may replace, with its default."""
+
+
+def default_of(value: str) -> str:
+    """What stands for ``${NAME:-default}`` if the variable is not set."""
+    found = REPLACEABLE.fullmatch(value)
+    assert found, f"{value} cannot be replaced by a variable"
+    return found[1]
 
 
 def test_one_daemon_of_each_kind_may_die() -> None:
@@ -29,19 +38,30 @@ def test_one_daemon_of_each_kind_may_die() -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_each_service_is_pinned_watched_and_restarted(name: str) -> None:
-    """An exact image, a health check that gives up, a restart policy."""
+    """An exact image, which may be replaced by one with a digest, a health check that gives up, a restart policy, a limit of
+    memory.
+    """
     service = SERVICES[name]
-    assert EXACT.fullmatch(service["image"]), service["image"]
+    assert EXACT.fullmatch(default_of(service["image"])), service["image"]
     assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     assert {"interval", "timeout", "retries"} <= service["healthcheck"].keys()
     assert service["restart"] == "unless-stopped"
+    assert re.search(r"\d+[mg]\}?$", service["mem_limit"])
+
+
+def test_all_daemons_see_the_shared_folder() -> None:
+    """Peers write files there, and coordinators tidy up what killed jobs leave. The path is the same inside and outside."""
+    (shared,) = {volume for name in DAEMONS for volume in SERVICES[name]["volumes"]}
+    outside, _, inside = shared.partition("}:")
+    assert f"{outside}}}" == inside
+    assert all(shared in SERVICES[name]["volumes"] for name in DAEMONS)
 
 
 def test_the_versions_are_ones_that_we_support() -> None:
     """ZooKeeper 3.9 from 3.9.5 on, Kafka 4."""
-    version = tuple(int(part) for part in SERVICES["zookeeper"]["image"].rpartition(":")[2].split("."))
+    version = tuple(int(part) for part in default_of(SERVICES["zookeeper"]["image"]).rpartition(":")[2].split("."))
     assert (3, 9, 5) <= version < (3, 10)
-    assert SERVICES["kafka"]["image"].rpartition(":")[2].startswith("4.")
+    assert default_of(SERVICES["kafka"]["image"]).rpartition(":")[2].startswith("4.")
 
 
 @pytest.mark.parametrize("name", DAEMONS)
