@@ -475,8 +475,8 @@ def tell_end(call: Call, view: JobView) -> int:
 
 
 def end_error(view: JobView) -> SardonyxError | None:
-    """Why a job did not complete; None if it did."""
-    if view.status == "completed":
+    """Why a job ended otherwise than it should; None if it completed, or was stopped."""
+    if view.status in ("completed", "stopped"):
         return None
     if view.status == "failed" and view.error is not None:
         return JobFailed.from_failure(view.error)

@@ -55,7 +55,9 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     until(lambda: len(house.records(f"{topic}-out")) > 100, what="the first results", timeout=60)
     stopped = house.call("job", "stop", "deployed", "--timeout", "60 s")
     assert (stopped.exit_code, first.status().status) == (0, "stopped"), stopped.output
+    assert f"job {first.id} is stopped" in stopped.stdout
     assert f"--resume {first.id}" in stopped.stderr
+    assert "SX-" not in stopped.stderr
     done = read_by(first, 3_000)
     assert sorted(record["n"] for record in house.records(f"{topic}-out")) == done
 
