@@ -27,7 +27,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import Assignment, LinkFacts, LinksNote
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
-from sardonyx.core.spec import decode_spec, is_custom
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, decode_spec, is_custom
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -278,14 +278,14 @@ def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
 
 
 def _holds_letters(link: Link) -> bool:
-    return link.options.get("format") == dead_letters.FORMAT
+    return link.options.get("format") == LETTERS_FORMAT
 
 
 def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
     """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
     formats = {
         topic: registry.topic_format(options, registry_url)
-        for topic, options in link.options.get(dead_letters.FORMATS, {}).items()
+        for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
     }
     tables: list[pa.Table] = []
     good: list[Any] = []

@@ -17,12 +17,6 @@ import pyarrow as pa
 from queues import block
 from sardonyx.core.errors import Failure, OutputError
 
-FORMAT = "letters"
-"""The format of a ``kafka`` input whose topic holds dead letters. Only ``sardonyx dlq redo`` writes such inputs."""
-
-FORMATS = "formats"
-"""Option of such an input: by topic whose records could not be decoded, the options for decoding them again."""
-
 NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is none, or another version's")
 
 TRACEBACK_KEPT = 4_000

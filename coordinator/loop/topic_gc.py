@@ -11,12 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import LETTERS_FORMAT, JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.retrying_worker import RetryingWorker
-
-LETTERS = "letters"
-"""The format of an input that reads dead letters: ``queues.dead_letters.FORMAT``, which is not imported here."""
 
 log = structlog.get_logger()
 
@@ -31,7 +28,7 @@ def readers_of_letters(specs: Mapping[str, JobSpec]) -> dict[str, str]:
         topic[1]: job  # <deployment>.<job>.<task>.dead
         for job, spec in specs.items()
         for task in spec.catalog
-        if task.options.get("format") == LETTERS and len(topic := str(task.options.get("topic")).split(".")) == 4
+        if task.options.get("format") == LETTERS_FORMAT and len(topic := str(task.options.get("topic")).split(".")) == 4
     }
 
 

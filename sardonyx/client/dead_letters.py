@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from queues.dead_letters import FORMAT, FORMATS, Letter, told
+from queues.dead_letters import Letter, told
 from sardonyx.client import letter_claims
 from sardonyx.client.ids import new_id
 from sardonyx.client.job_handle import JobHandle
@@ -23,7 +23,7 @@ from sardonyx.client.letter_claims import Claim, Claims
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
@@ -380,7 +380,13 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     formats: dict[str, Any] = {}
     for each in (*before, tasks[task]):
         formats |= _formats(each)
-    options = {"topic": topic, "format": FORMAT, "start": {"0": start}, "end": {"0": end}, FORMATS: formats}
+    options = {
+        "topic": topic,
+        "format": LETTERS_FORMAT,
+        "start": {"0": start},
+        "end": {"0": end},
+        LETTERS_ORIGINS: formats,
+    }
     catalog = [_again(each) for each in spec.catalog if each.name in kept]
     if tasks[task].type == "input":
         changed = {"connector": "kafka", "options": options}
@@ -403,8 +409,8 @@ def _formats(task: TaskSpec) -> dict[str, Any]:
     """By topic, how to read the records of a Kafka input. An input of dead letters says so itself."""
     if task.type != "input" or task.connector != "kafka":
         return {}
-    if task.options.get("format") == FORMAT:
-        return dict(task.options[FORMATS])
+    if task.options.get("format") == LETTERS_FORMAT:
+        return dict(task.options[LETTERS_ORIGINS])
     return {str(task.options["topic"]): task.options}
 
 

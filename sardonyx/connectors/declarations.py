@@ -20,7 +20,7 @@ import msgspec
 from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, together
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
-from sardonyx.core.spec import is_custom
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, is_custom
 from sardonyx.core.text import near, nearest
 from sardonyx.runtime.arguments import match_arguments
 
@@ -255,6 +255,8 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
         known = [name for name, uses in OPTIONS.items() if use in uses]
         wrong = f"there is no connector {connector!r}" if connector else f"an {use} needs a connector"
         return [_problem(f"{wrong}{near(connector or '', known)}", f"choose from {', '.join(known)}")]
+    if options.get("format") == LETTERS_FORMAT and LETTERS_ORIGINS in options and use == "input":
+        return _problems_of_letters(options)
     if use not in OPTIONS[connector]:
         known = [name for name, uses in OPTIONS.items() if use in uses]
         return [_problem(f"{connector} cannot be an {use}", f"choose from {', '.join(known)}")]
@@ -272,6 +274,15 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
     if not found and (clash := together(connector, use, options)):
         found.append(_problem(*clash))
     return found
+
+
+def _problems_of_letters(options: Mapping[str, Any]) -> list[SardonyxError]:
+    """The same for an input of dead letters, which only a redo declares. Each topic of origin has the options of an input."""
+    origins = options[LETTERS_ORIGINS]
+    if not isinstance(origins, dict) or not all(isinstance(origin, dict) for origin in origins.values()):
+        return [_problem(f"kafka: {LETTERS_ORIGINS} cannot be {origins!r}", "submit the job by `sardonyx dlq redo`")]
+    own = {name: value for name, value in options.items() if name != LETTERS_ORIGINS} | {"format": "json"}
+    return [problem for each in (own, *origins.values()) for problem in problems_of("kafka", "input", each)]
 
 
 def _unknown(connector: str, use: Use, name: str) -> SardonyxError:

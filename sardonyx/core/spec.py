@@ -28,6 +28,12 @@ DEFAULT_BACKOFF = "100 ms"
 DEFAULT_PARTITIONS = 8
 """Partitions of every internal link, and so the most peers that can share one task."""
 
+LETTERS_FORMAT = "letters"
+"""The format of a ``kafka`` input whose topic holds dead letters. Only ``sardonyx dlq redo`` writes such inputs."""
+
+LETTERS_ORIGINS = "formats"
+"""Option of such an input: by topic whose records could not be decoded, the options for decoding them again."""
+
 
 class _Declared(msgspec.StructMeta):
     """Of structs that users make by hand: mistyped keywords get an error with the nearest known ones, all at once."""

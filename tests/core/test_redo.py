@@ -6,17 +6,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from peer.provenance import Provenance
 from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
+from sardonyx import files, kafka
 from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
 from sardonyx.client.job_handle import JobHandle
-from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.errors import Failure, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.job.load import LoadedJob
+from sardonyx.job.validate import validate
 
 DEAD = OnError(then="dead_letter")
 SPEC = JobSpec(
@@ -55,6 +58,18 @@ def test_what_could_not_be_read_is_read_as_the_job_says() -> None:
     """By the options of the topic that it came from."""
     assert redo("a").task("letters").options["formats"] == {"in": {"topic": "in", "schema": "n long"}}
     assert redo("b").task("letters").options["formats"] == {}
+
+
+def test_the_coordinator_accepts_it() -> None:
+    """It checks each job as `check` does, and no client has checked this one."""
+    read = msgspec.structs.replace(SPEC.catalog[0], options=kafka("in", schema="n long", start="earliest").options)
+    write = msgspec.structs.replace(SPEC.catalog[-1], options=files("/out", format="json").options)
+    spec = msgspec.structs.replace(SPEC, catalog=[read, *SPEC.catalog[1:-1], write])
+    validate(redo("a", spec), import_functions=False)
+    wrong = redo("a", spec)
+    wrong.task("letters").options["formats"]["in"]["scheme"] = "n long"
+    with pytest.raises(JobInvalid, match="no option 'scheme'"):
+        validate(wrong, import_functions=False)
 
 
 def test_an_input_reads_its_own_letters() -> None:

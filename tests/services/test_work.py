@@ -18,6 +18,7 @@ from sardonyx import Job, blackhole, kafka
 from sardonyx.core.errors import Failure, InputError, SetupError
 from sardonyx.core.events import Assignment
 from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
 from sardonyx.runtime.settings import Settings
 
 CALLS: list[tuple[str, int]] = []
@@ -96,7 +97,7 @@ def test_a_record_that_cannot_be_read_says_where_it_is() -> None:
 
 def test_a_letter_without_its_record_cannot_be_redone() -> None:
     """The redo says so, whatever format the record's topic has; all others go through."""
-    work = work_of({"format": dead_letters.FORMAT, dead_letters.FORMATS: {"t": {"topic": "t", "schema": "n long"}}})
+    work = work_of({"format": LETTERS_FORMAT, LETTERS_ORIGINS: {"t": {"topic": "t", "schema": "n long"}}})
     letter = Letter("clean", "raw", "E", 1, Failure("SX-C", "m"), Origin("t", 0, 7))
     packed = [dead_letters.packed(letter, record, None) for record in (b"x" * 1_000_000, b'{"n": 1}')]
     messages: Any = {"read.topic": [Message(each.value, tuple(each.headers)) for each in packed]}
