@@ -32,7 +32,7 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.apply import Applied, TaskFunction
-from spark_tasks.code import CodeBundle
+from spark_tasks.code import CodeBundle, free_unused
 from spark_tasks.read_splits import joined_splits, read_splits
 from spark_tasks.session import cancel_group, enter_group, is_alive
 from spark_tasks.workarounds import forget_sockets
@@ -325,6 +325,7 @@ def prepare(
     job = assignment.job
     spec = decode_spec(_must(zk, node_paths.job_spec(job)))
     facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+    free_unused(spark)
     code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
     return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
 

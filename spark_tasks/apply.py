@@ -125,6 +125,8 @@ class TaskFunction:
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
+        if code is not None:
+            code.users.add(self)
         self._functions = [
             _fused_function(each, code, may_skip=task.on_error.then == "fail")
             for each in (task, *fused)

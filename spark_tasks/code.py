@@ -6,6 +6,9 @@ import statements inside them: ``import helpers`` becomes ``import _sx_ab12.help
 ``helpers``. Everything else is plain Python: tracebacks, annotations, and functions that PySpark sends to its workers.
 The workers import the same names.
 
+A process frees a bundle that nothing has used for a while (:func:`free_unused`): its modules, its files, and what Spark holds
+of it. A function that still runs keeps its module, because it refers to it.
+
 The loader rewrites import statements only. ``importlib.import_module("helpers")`` searches only the installed packages.
 ``importlib.import_module(".helpers", __package__)`` works.
 """
@@ -13,15 +16,18 @@ The loader rewrites import statements only. ``importlib.import_module("helpers")
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import io
+import linecache
 import os
 import sys
 import tempfile
 import threading
+import time
 import weakref
 import zipfile
 from collections.abc import Callable, Sequence
@@ -36,9 +42,12 @@ from spark_tasks.failures import as_written, shown_traceback
 _PREFIX = "_sx_"
 _HASH_IN_NAME = 16
 
+UNUSED = 600.0
+"""Seconds for which a bundle is kept after its last use. A task that moves to another peer of the daemon finds it again."""
+
 _lock = threading.Lock()
 _bundles: dict[str, CodeBundle] = {}
-"""Every bundle of this process by its package. Entries stay: imported modules stay too, and bundles are small."""
+"""The bundles of this process by their package."""
 _shipped: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 """SparkContext -> packages that its workers can import."""
 
@@ -55,6 +64,11 @@ class CodeBundle:
             self._files = {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
         self.modules = frozenset(name.split("/")[0].removesuffix(".py") for name in self._files if name.endswith(".py"))
         """Names of its top-level modules and packages."""
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Objects that need it as long as they live."""
+        self.used_at = time.monotonic()
+        """When it was needed last, as far as :func:`free_unused` has looked."""
+        self._loaded: dict[str, Callable[..., Any]] = {}
 
     @classmethod
     def open(cls, source: Path | bytes, sha256: str, cache_dir: Path | None = None) -> CodeBundle:
@@ -74,6 +88,7 @@ class CodeBundle:
         with _lock:
             known = _bundles.get(package)
             if known is not None and known.sha256 == sha256 and known.path.exists():
+                known.used_at = time.monotonic()
                 return known
             content = source if isinstance(source, bytes) else source.read_bytes()
             _check(content, sha256)
@@ -85,13 +100,22 @@ class CodeBundle:
         return bundle
 
     def load(self, reference: str) -> Callable[..., Any]:
-        """Return the function that ``module:function`` names.
+        """Return the function that ``module:function`` names. Later calls return the same object.
 
         The function comes from the bundle if the bundle has that module, else from an installed module.
 
         Raises:
             FunctionError: ``SX-FN-NAME``, or ``SX-FN-IMPORT`` with the user's traceback if the import raised.
         """
+        if reference not in self._loaded:
+            self._loaded[reference] = self._load(reference)
+        return self._loaded[reference]
+
+    def has_loaded(self, reference: str) -> bool:
+        """Whether :meth:`load` has returned this function before."""
+        return reference in self._loaded
+
+    def _load(self, reference: str) -> Callable[..., Any]:
         problem = check_reference(reference)
         if problem is not None:
             raise problem
@@ -120,11 +144,35 @@ class CodeBundle:
             packages = _shipped.setdefault(context, set())
             if self.package in packages:
                 return
-            opener = self.path.parent / f"{self.package}.py"
-            _write(opener, _OPENER.format(zip=self.path.name, sha256=self.sha256).encode())
+            _write(self._opener, _OPENER.format(zip=self.path.name, sha256=self.sha256).encode())
             context.addFile(str(self.path))
-            context.addFile(str(opener))
+            context.addFile(str(self._opener))
             packages.add(self.package)
+
+    @property
+    def _opener(self) -> Path:
+        return self.path.parent / f"{self.package}.py"
+
+    def _free(self, spark: Any) -> None:
+        """Remove its modules from this process, and its files from the disk and from Spark. Call it with the lock."""
+        del _bundles[self.package]
+        for name in list(sys.modules):
+            if name.partition(".")[0] == self.package:
+                del sys.modules[name]
+        for file in list(linecache.cache):
+            if file.startswith(f"{self.path}/"):
+                linecache.cache.pop(file, None)
+        if spark is None:  # a worker: the files are Spark's
+            return
+        from spark_tasks import workarounds
+
+        shipped = _shipped.get(spark.sparkContext, set())
+        if self.package in shipped:
+            workarounds.remove_file(spark.sparkContext, self.path.name)
+            workarounds.remove_file(spark.sparkContext, self._opener.name)
+            shipped.discard(self.package)
+        self.path.unlink(missing_ok=True)
+        self._opener.unlink(missing_ok=True)
 
     def source_of(self, fullname: str) -> tuple[str, bool, bytes] | None:
         """Find a module by its full name: its path in the zip, whether it is a package, its source. None: not here."""
@@ -141,20 +189,47 @@ class CodeBundle:
         return self._files.get(name)
 
 
+def free_unused(spark: Any = None) -> int:
+    """Free the bundles that nothing has used for :data:`UNUSED` seconds. Returns how many.
+
+    A process needs to call this only before it opens a bundle: without new ones it does not grow.
+
+    Args:
+        spark: the session that the bundles were shipped with. None: this process is one of its workers.
+    """
+    now = time.monotonic()
+    with _lock:
+        for bundle in _bundles.values():
+            if bundle.users:
+                bundle.used_at = now
+        unused = [bundle for bundle in _bundles.values() if now - bundle.used_at > UNUSED]
+        for bundle in unused:
+            bundle._free(spark)  # noqa: SLF001 (of this module)
+    if unused and spark is None:
+        gc.unfreeze()  # a worker has all that it imported left out of garbage collections
+    return len(unused)
+
+
 def in_worker(package: str) -> CodeBundle:
     """Return the bundle of a package that :meth:`CodeBundle.ship` sent to this worker."""
     if package not in _bundles:
         importlib.import_module(package)
-    return _bundles[package]
+    bundle = _bundles[package]
+    bundle.used_at = time.monotonic()
+    return bundle
+
+
+def open_in_worker(opener: str, zip_name: str, sha256: str) -> None:
+    """Open a bundle that lies beside the module that calls this, and free those that this worker has not used for long."""
+    free_unused()
+    CodeBundle.open(Path(opener).absolute().with_name(zip_name), sha256)
 
 
 _OPENER = """\
-from pathlib import Path
-
-from spark_tasks.code import CodeBundle
+from spark_tasks.code import open_in_worker
 
 __path__ = []
-CodeBundle.open(Path(__file__).absolute().with_name("{zip}"), "{sha256}")
+open_in_worker(__file__, "{zip}", "{sha256}")
 """
 
 

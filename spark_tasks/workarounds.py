@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkFiles
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -37,6 +38,24 @@ def forget_sockets(spark: SparkSession) -> None:
         kept = java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
         kept.setAccessible(True)
         kept.set(None, java.util.LinkedHashSet())
+
+
+def remove_file(context: SparkContext, name: str) -> None:
+    """The reverse of ``SparkContext.addFile``, which has none: every task that Spark starts would name the file to its executor.
+
+    ``ArtifactManager`` of Spark forgets the files of its sessions in the same way, see
+    https://github.com/apache/spark/pull/42731. Executors of a cluster keep their copy until the application ends. Raises nothing.
+    """
+    with contextlib.suppress(Exception):
+        of_sessions = context._jsc.sc().addedFiles().valuesIterator()
+        while of_sessions.hasNext():
+            files = of_sessions.next()
+            paths = files.keysIterator()
+            for path in [paths.next() for _ in range(files.size())]:
+                if path.endswith(f"/{name}"):
+                    files.remove(path)
+    with contextlib.suppress(Exception):
+        Path(SparkFiles.get(name)).unlink(missing_ok=True)
 
 
 def silence() -> None:

@@ -167,12 +167,23 @@ def _call(plan: Plan) -> Callable[..., Any]:
     return functools.partial(call, **plan.params) if plan.params else call
 
 
-@functools.lru_cache(maxsize=256)
 def _function(bundle: str | None, fn: str) -> Callable[..., Any]:
     """Imported once. What was imported is never looked through for garbage again: Spark's worker has all of it collected after
     each of its tasks, which for pandas and Arrow alone took a hundred times as long as a small function.
     """
-    found = in_worker(bundle).load(fn) if bundle else import_function(fn)
+    if bundle is None:
+        return _installed(fn)
+    code = in_worker(bundle)
+    known = code.has_loaded(fn)
+    found = code.load(fn)
+    if not known:
+        _settle()
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _installed(fn: str) -> Callable[..., Any]:
+    found = import_function(fn)
     _settle()
     return found
 

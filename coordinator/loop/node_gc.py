@@ -1,4 +1,4 @@
-"""Removes code that no job uses from ``/code``, and claims on the dead letters of purged jobs from ``/redo``.
+"""Removes code that no job needs from ``/code``, and claims on the dead letters of purged jobs from ``/redo``.
 
 No other part of Sardonyx removes these nodes.
 """
@@ -17,14 +17,14 @@ from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.transactions import Check
 
 YOUNG = 3600.0
-"""Seconds for which code is kept after it was written last, though no job uses it: its job may be on its way. Clients write it
+"""Seconds for which code is kept after it was written last, though no job needs it: its job may be on its way. Clients write it
 right before they submit, so this must be longer than a request can stay in the inbox of a cluster with a leader."""
 
 log = structlog.get_logger()
 
 
 def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[str]) -> int:
-    """Remove code that no job uses and that no client wrote for an hour. Returns how many bundles were removed.
+    """Remove code that no job needs and that no client wrote for an hour. Returns how many bundles were removed.
 
     Each removal requires that the node still has the version that was checked. A client may write the code at the same
     time.
@@ -33,7 +33,7 @@ def remove_unused_code(leadership: Leadership, names: Iterable[str], used: Set[s
     Args:
         leadership: each write checks its epoch.
         names: of the nodes below ``/code``: the sha256 of each bundle.
-        used: names that jobs use.
+        used: names that jobs need.
     """
     zk = leadership.zk
     removed = 0

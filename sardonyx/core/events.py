@@ -14,7 +14,7 @@ import msgspec
 from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
 
-FORMAT = 6
+FORMAT = 7
 """Version of the wire form. A log or snapshot of another version is refused, never misread."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]

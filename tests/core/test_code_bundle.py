@@ -14,6 +14,7 @@ import pytest
 
 from sardonyx.core.errors import FunctionError, SetupError
 from sardonyx.runtime.functions import takes
+from spark_tasks import code
 from spark_tasks.code import CodeBundle
 from spark_tasks.failures import shown_traceback
 
@@ -214,3 +215,31 @@ def test_many_threads_open_and_load_at_once(tmp_path: Path) -> None:
     assert len(found) == 16
     assert len(set(map(id, found))) == 1
     assert found[0]({}) == [1]  # type: ignore[operator]
+
+
+def test_a_bundle_that_nothing_uses_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle goes only when nothing has used it for a while: its modules with it. A function that still runs keeps working."""
+    bundle = opened(
+        tmp_path, job="import helpers\ndef fn(row: dict) -> dict:\n    return helpers.who()\n", helpers=_COUNTS
+    )
+    fn, user = bundle.load("job:fn"), _User()
+    bundle.users.add(user)
+    assert code.free_unused() == 0, "it was used just now"
+    monkeypatch.setattr(code, "UNUSED", 0.0)
+    code.free_unused()
+    assert f"{bundle.package}.helpers" in sys.modules, "an object uses it"
+    del user
+    assert code.free_unused() >= 1
+    assert not [name for name in sys.modules if name.startswith(bundle.package)]
+    assert fn({}) == 1
+    again = CodeBundle.open(tmp_path / f"{bundle.sha256}.zip", bundle.sha256)
+    assert again is not bundle
+    assert again.load("job:fn")({}) == 1, "its modules were imported anew"
+    assert fn({}) == 2
+
+
+class _User:
+    pass
+
+
+_COUNTS = "calls = []\ndef who():\n    calls.append(1)\n    return len(calls)\n"

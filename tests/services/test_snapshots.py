@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from contextlib import suppress
 
@@ -17,13 +18,16 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.entries import SMALL, Broke, batches, breaking, events, numbers
 
+LARGE = random.Random(1).randbytes(6 * snapshots.PART - 1024)
+"""The state of a snapshot in six parts: it cannot be compressed."""
+
 
 @pytest.mark.parametrize(
     "size", [0, 1, snapshots.PART, snapshots.PART + 1, 3 * snapshots.PART, 20 * snapshots.PART + 7]
 )
 def test_a_snapshot_comes_back(leader: Leadership, zk: ZooKeeperSession, size: int) -> None:
     """Of whatever size, in whatever number of parts."""
-    state = bytes(n % 251 for n in range(size))
+    state = random.Random(size).randbytes(size)
     snapshots.write(leader, 7, state)
     assert snapshots.latest(zk) == snapshots.base(zk, 7) == (7, state)
     assert snapshots.base(zk, 6) is None
@@ -32,14 +36,26 @@ def test_a_snapshot_comes_back(leader: Leadership, zk: ZooKeeperSession, size: i
 def test_a_snapshot_counts_when_what_it_holds_is_durable(leader: Leadership, zk: ZooKeeperSession) -> None:
     """Its parts are written beside other work; until all effects up to it are in the tree, the one before it is taken."""
     snapshots.write(leader, 3, b"before")
-    writer = snapshots.SnapshotWriter(leader, 7, b"n" * (6 * snapshots.PART))
+    writer = snapshots.SnapshotWriter(leader, 7, LARGE)
     for _ in range(20):
         writer.advance(durable=6)
         assert snapshots.latest(zk) == (3, b"before")
     assert len(zk.children(node_paths.snapshot(7))) == 6
     while not writer.complete:
         writer.advance(durable=7)
-    assert snapshots.latest(zk) == (7, b"n" * (6 * snapshots.PART))
+    assert snapshots.latest(zk) == (7, LARGE)
+
+
+def test_specs_of_ended_jobs_hardly_count(leader: Leadership, zk: ZooKeeperSession) -> None:
+    """What repeats itself takes little room. A snapshot that holds a state as it is, of an earlier build, is read as well."""
+    state = b"{" + b'"spec": {"name": "flights"}, ' * 50_000
+    snapshots.write(leader, 7, state)
+    kept = zk.read(node_paths.snapshot_part(7, 0))
+    assert kept is not None
+    assert len(kept) < len(state) / 50
+    assert len(zk.children(node_paths.snapshot(7))) == 1
+    assert snapshots.latest(zk) == (7, state)
+    assert snapshots.state_of(state) == state
 
 
 def test_the_last_two_snapshots_are_kept(leader: Leadership, zk: ZooKeeperSession) -> None:
@@ -65,7 +81,7 @@ def test_sparse_snapshots_are_kept(leader: Leadership, zk: ZooKeeperSession) -> 
 
 def test_a_snapshot_that_breaks_off_anywhere(settings: Settings) -> None:
     """At every moment there is a whole one: the old or the new. Written again by a successor it is whole."""
-    new = b"n" * (2 * snapshots.PART + 1)
+    new = random.Random(2).randbytes(2 * snapshots.PART)
     broke = True
     after = 0
     while broke:

@@ -14,13 +14,18 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
+from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from sardonyx.core.errors import InternalError, SetupError
+from sardonyx.core.spec import TaskSpec
+from sardonyx.job.bundle import build
 from sardonyx.runtime.settings import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
-from spark_tasks import shared_memory, worker_pool
+from spark_tasks import code, shared_memory, worker_pool
+from spark_tasks.apply import TaskFunction
+from spark_tasks.code import CodeBundle
 from spark_tasks.workarounds import forget_sockets
 from spark_tasks.worker_pool import on_workers
 from tests.waiting import until
@@ -216,3 +221,44 @@ def test_many_items_take_no_memory_of_their_own(spark: SparkSession, monkeypatch
     monkeypatch.setattr(shared_memory, "Memory", none)
     items = [[bytes([n])] for n in range(100)]
     assert on_workers(spark, "echo", operator.itemgetter(0), items) == [item[0] for item in items]
+
+
+def test_a_daemon_does_not_grow_with_the_jobs_that_it_has_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of code that no task uses, nothing stays: no module here or in a worker, no file, and nothing that Spark names to each of
+    its tasks.
+    """
+    others = object.__new__(type("Others", (), {}))
+    for known in code._bundles.values():  # other tests go on with theirs
+        known.users.add(others)
+    before = len(code._bundles), spark.sparkContext._jsc.sc().allAddedFiles().size()
+    monkeypatch.setattr(code, "UNUSED", 0.0)
+    counts = []
+    for number in range(12):
+        (tmp_path / "job.py").write_text(_OPEN_BUNDLES.format(number=number))
+        built = build(tmp_path)
+        code.free_unused(spark)
+        bundle = CodeBundle.open(built.data, built.sha256, tmp_path / "cache")
+        task = TaskFunction(spark, TaskSpec(name="t", type="function", fn="job:fn"), bundle)
+        (row,) = task.apply(pa.table({"n": [number]})).table.to_pylist()
+        assert row["n"] == 2 * number
+        counts.append(row["bundles"])
+        folder = Path(SparkFiles.getRootDirectory())
+        files = [*folder.glob(f"{bundle.package}.py"), *(tmp_path / "cache").iterdir()]
+        assert len(files) == 3, "its zip and its opener, and the opener for the workers"
+        assert before[1] + 2 == spark.sparkContext._jsc.sc().allAddedFiles().size()
+        assert len(code._bundles) == before[0] + 1
+        del task, bundle
+        gc.collect()
+    assert max(counts[2:]) <= 2, counts
+
+
+_OPEN_BUNDLES = """
+from spark_tasks import code
+
+code.UNUSED = 0.0
+
+def fn(row: dict) -> dict:
+    return {{"n": row["n"] + {number}, "bundles": len(code._bundles)}}
+"""

@@ -15,7 +15,7 @@ from kazoo.exceptions import BadVersionError
 from coordinator.core.decide import decide
 from coordinator.core.state import State, decode_state, encode_state, new_state, project
 from coordinator.loop import event_log
-from coordinator.loop.snapshots import SnapshotNote
+from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
 from sardonyx.core.graph import Graph
@@ -214,7 +214,7 @@ class Oracle:
                 decide(state, n, entries[n].event)
             if n in whole:
                 note = msgspec.json.decode(whole[n], type=SnapshotNote)
-                data = b"".join(stands[node_paths.snapshot_part(n, part)] for part in range(note.parts))
+                data = state_of(b"".join(stands[node_paths.snapshot_part(n, part)] for part in range(note.parts)))
                 if state is None:
                     state = decode_state(data)
                 assert encode_state(state) == data, f"snapshot {n} is not what the log makes"
