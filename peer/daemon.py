@@ -24,7 +24,8 @@ from peer.assignment import AssignmentHandle, RunnerLost
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
-from sardonyx.core.events import Assignment
+from sardonyx.core.events import FORMAT, Assignment, PulseNote
+from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Post, Runtime
 from sardonyx.runtime.settings import Settings
@@ -259,7 +260,7 @@ class _Crew:
         self._most = most
         self._runtime = zk.runtime
         self._name = f"{_host()}-{self._runtime.token()[:12]}"
-        self._about: dict[str, str | int] = {"daemon": self._name, "host": socket.gethostname(), "pid": os.getpid()}
+        self._about = PulseNote(self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT)
         self._numbers = itertools.count()
         self._peers: list[VirtualPeer] = []
         self._over = self._runtime.signal()

@@ -17,7 +17,7 @@ from peer.assignment import WORKING, AssignmentHandle, RunnerLost
 from peer.peer_machine import PeerMachine
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
-from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote
+from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote, PulseNote
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
@@ -72,7 +72,7 @@ class VirtualPeer:
         zk: the daemon's ZooKeeper session. When it ends, so does this virtual peer.
         runner: how tasks are run.
         name: unique in the deployment and this session; the peer's ids derive from it.
-        about: the content of the pulse: daemon, host, pid.
+        about: the content of the pulse.
         broke: called, on the peer's thread or the task's, if the peer cannot go on although the session stands. The daemon must
             then end the session: otherwise the pulse would announce a peer that does no work.
     """
@@ -83,7 +83,7 @@ class VirtualPeer:
         zk: ZooKeeperSession,
         runner: TaskRunner,
         name: str,
-        about: dict[str, str | int],
+        about: PulseNote,
         broke: Callable[[], None],
     ) -> None:
         self._settings = settings

@@ -18,6 +18,7 @@ from sardonyx.core.errors import (
     SetupError,
     SpecUnreadable,
 )
+from sardonyx.core.version import VERSION
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sardonyx.job.builder import Job, connector
     from sardonyx.runtime.settings import Settings, load_settings
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Client",

@@ -43,6 +43,7 @@ from sardonyx.core.events import (
     LinkFacts,
     LinksNote,
     OuterEffect,
+    PeerBorn,
     PeerNote,
     Set,
     TaskNote,
@@ -104,9 +105,10 @@ class ChangeSet:
 
     # Peers
 
-    def birth(self, name: str, *, daemon: str, host: str, pid: int) -> None:
+    def birth(self, name: str, born: PeerBorn) -> None:
         """Add an idle peer."""
-        peer = Peer("idle", self.n, self.at, self._rank(), daemon=daemon, host=host, pid=pid)
+        peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid)
+        peer.version, peer.format, peer.tags = born.version, born.format, born.tags
         self.state.peers[name] = peer
         self.state.by_state["idle"][name] = None
         self._touched[node_paths.peer_state(name)] = (peer, None)
@@ -157,9 +159,9 @@ class ChangeSet:
 
     # Jobs
 
-    def admit(self, name: str, spec: JobSpec, resumes: str = "") -> None:
+    def admit(self, name: str, spec: JobSpec, resumes: str = "", by: str = "") -> None:
         """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
-        job = Job(self.n, self.n, spec, self.at, resumes=resumes)
+        job = Job(self.n, self.n, spec, self.at, resumes=resumes, by=by)
         if resumes:
             before = self._resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
@@ -171,9 +173,9 @@ class ChangeSet:
             self._touched[node_paths.job_task(name, task_name)] = (task, None)
         self._outer.append(CreateLinks(name))
 
-    def refuse(self, name: str, spec: JobSpec, error: Failure) -> None:
+    def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""
-        self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error))
+        self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error, by=by))
         self.state.expirable[name] = None
 
     def start(self, name: str, facts: dict[str, LinkFacts]) -> None:

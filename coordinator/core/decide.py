@@ -108,7 +108,7 @@ def replay(
 def _born(changes: ChangeSet, event: PeerBorn) -> None:
     """Each id is used once. If the id is known, the event is a repetition."""
     if event.peer not in changes.state.peers:
-        changes.birth(event.peer, daemon=event.daemon, host=event.host, pid=event.pid)
+        changes.birth(event.peer, event)
 
 
 def _died(changes: ChangeSet, event: PeerDied) -> None:
@@ -274,9 +274,9 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     if error is None and event.resumes:
         error = resume_refusal(event.job, event.spec, event.resumes, state.jobs.get(event.resumes), state.deployment)
     if error is not None:
-        changes.refuse(event.job, event.spec, error)
+        changes.refuse(event.job, event.spec, error, event.by)
     else:
-        changes.admit(event.job, event.spec, event.resumes)
+        changes.admit(event.job, event.spec, event.resumes, event.by)
 
 
 def _links_created(changes: ChangeSet, event: LinksCreated) -> None:

@@ -56,6 +56,9 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     daemon: str = ""
     host: str = ""
     pid: int = 0
+    version: str = ""
+    format: int = 0
+    tags: tuple[str, ...] = ()
     pulse_due: bool = False
     """Whether the peer is dead and its pulse must still be deleted."""
 
@@ -127,6 +130,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """These positions, by task and topic. Never changed in place."""
     resumed_by: str = ""
     """The job that goes on from the positions of this one."""
+    by: str = ""
+    """The user who submitted it, and the version of the client."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -143,6 +148,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             stopping=self.stopping,
             resumes=self.resumes,
             resumed_by=self.resumed_by,
+            by=self.by,
         )
 
     @property

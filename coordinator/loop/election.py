@@ -18,7 +18,8 @@ import structlog
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import EpochNote
+from sardonyx.core.events import FORMAT, RULES, CandidateNote, EpochNote
+from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
@@ -114,7 +115,7 @@ class Candidate:
         self._zk = zk
         self._wake = wake
         self._token = zk.runtime.token()
-        self._node = zk.create_sequential(node_paths.election_prefix(self._token), identity().encode(), ephemeral=True)
+        self._node = zk.create_sequential(node_paths.election_prefix(self._token), _note(), ephemeral=True)
 
     def wait(self, stop: Signal) -> bool:
         """Wait until this is the first in the queue; False if ``stop`` was set before.
@@ -168,6 +169,10 @@ class Candidate:
         """In kazoo's thread: only signals."""
         del event
         self._wake.set()
+
+
+def _note() -> bytes:
+    return msgspec.json.encode(CandidateNote(identity(), VERSION, FORMAT, RULES))
 
 
 def _turn(node: str) -> int:

@@ -44,6 +44,8 @@ DEEPEST = 64
 """Levels of lists and objects in a task's options or params."""
 NAME = 255
 """Characters of a daemon's or host's name that are kept."""
+TAGS = 32
+"""Tags of a peer that are kept."""
 GROWTH = 8
 """How many times longer a request can be in the log than in the inbox; numbers grow to less than four times."""
 
@@ -182,8 +184,7 @@ class Intake:
             except msgspec.DecodeError as error:
                 log.warning("pulse_unreadable", peer=name, error=str(error), consequence="its peer has no host")
                 note = PulseNote()
-            daemon, host = note.daemon[:NAME], note.host[:NAME]
-            births.append(PendingEntry(PeerBorn(at=at, peer=name, daemon=daemon, host=host, pid=note.pid)))
+            births.append(PendingEntry(_birth(at, name, note)))
         return births
 
     def readable(
@@ -290,6 +291,20 @@ class Scan:
         late = self._intake.read_late_pulses(state, self._born)
         self._born.update(late)
         return self._intake.births(late, self._at)
+
+
+def _birth(at: float, name: str, note: PulseNote) -> PeerBorn:
+    """A pulse is any program's text, so what is kept of it is limited."""
+    return PeerBorn(
+        at=at,
+        peer=name,
+        daemon=note.daemon[:NAME],
+        host=note.host[:NAME],
+        pid=note.pid,
+        version=note.version[:NAME],
+        format=note.format,
+        tags=tuple(sorted({tag[:NAME] for tag in note.tags[:TAGS]})),
+    )
 
 
 def stamped(event: AnyEvent, at: float) -> AnyEvent:

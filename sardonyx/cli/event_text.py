@@ -29,6 +29,7 @@ from sardonyx.core.events import (
     PeerBorn,
     PeerDied,
     TaskFailed,
+    UserEvent,
 )
 from sardonyx.core.text import counted, plural
 
@@ -40,6 +41,11 @@ def summary(event: AnyEvent, held: Assignment | None = None) -> str:
         event: an entry of the log.
         held: what the peer of the event worked on when it came: gives an assignment the names of its job and task.
     """
+    text = _summary(event, held)
+    return f"{text} (asked by {event.by})" if isinstance(event, UserEvent) and event.by else text
+
+
+def _summary(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case PeerBorn():
             return f"peer {event.peer} registered" + (f" on {event.host}, process {event.pid}" if event.host else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from sardonyx.cli.event_text import clock
 from sardonyx.client.views import JobView, Lag, PeerView, TaskView
 from sardonyx.core.units import duration
@@ -136,7 +138,7 @@ def job_headline(view: JobView) -> str:
     """The job in one line, in rich's markup."""
     words = [f"[bold]{view.id}[/bold]", styled("stopping" if view.stopping and not view.ended else view.status)]
     if view.submitted_at:
-        words.append(f"submitted {clock(view.submitted_at)[:-4]}")
+        words.append(f"submitted {clock(view.submitted_at)[:-4]}" + (f" by {escape(view.by)}" if view.by else ""))
     if view.ended:
         words.append(f"took {took(view)}")
     if view.resumes:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from sardonyx.client.ids import find_job, find_peer, new_id, unknown_peer
+from sardonyx.client.ids import asker, find_job, find_peer, new_id, unknown_peer
 from sardonyx.client.job_handle import CARRY_OUT, JobHandle
 from sardonyx.client.views import (
     JobView,
@@ -137,7 +137,7 @@ class Client:
         if loaded.code is not None and spec.code is not None:
             self.put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
-        self.zk.request(JobSubmitted(job=job_id, spec=spec, resumes="" if before is None else before.id))
+        self.zk.request(JobSubmitted(job=job_id, spec=spec, resumes="" if before is None else before.id, by=asker()))
         log.info("job_submitted", job=job_id, tasks=len(spec.catalog))
         handle = JobHandle(self, job_id, spec)
         if before is not None:
@@ -244,7 +244,7 @@ class Client:
                 where={"peer": name},
             )
         first = last(self.zk) + 1
-        self.zk.request(Evicted(peer=name))
+        self.zk.request(Evicted(peer=name, by=asker()))
         await_node(
             self.zk,
             node_paths.peer_state(name),

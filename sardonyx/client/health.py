@@ -15,7 +15,7 @@ import msgspec
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import PulseNote
+from sardonyx.core.events import CandidateNote, PulseNote
 from sardonyx.runtime.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def at_work(settings: Settings, kind: str, host: str) -> bool:
 
 
 def _coordinates(zk: ZooKeeperSession, host: str) -> bool:
-    """Each candidate's node holds ``host:pid``; there are as many as coordinators."""
+    """Each candidate's node names ``host:pid``; there are as many as coordinators."""
     nodes = zk.read_many(f"{node_paths.ELECTION}/{name}" for name in zk.children(node_paths.ELECTION))
-    return any(data.decode(errors="replace").rpartition(":")[0] == host for data in nodes.values())
+    return any(CandidateNote.read(data).name.rpartition(":")[0] == host for data in nodes.values())
 
 
 def _has_pulse(zk: ZooKeeperSession, host: str) -> bool:

@@ -1,19 +1,32 @@
-"""Makes ids of jobs, and finds the job or peer that a user means. Everything except :func:`new_id` is pure."""
+"""Makes ids of jobs, and finds the job or peer that a user means. Everything except :func:`new_id` and :func:`asker` is pure."""
 
 from __future__ import annotations
 
 import base64
+import getpass
 import math
+import os
 import secrets
+import socket
 from collections.abc import Collection, Mapping, Sequence
 
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted, near, plural
+from sardonyx.core.version import VERSION
 
 
 def new_id(name: str) -> str:
     """Make a new id for a job of this name: the name and six random base32 characters."""
     return f"{name}-{base64.b32encode(secrets.token_bytes(5))[:6].decode().lower()}"
+
+
+def asker() -> str:
+    """Who asks, for the log: ``user@host`` and the version of this client."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} {VERSION}"
 
 
 def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], since: Mapping[str, float]) -> str:

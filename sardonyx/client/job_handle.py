@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sardonyx.client import waiting
-from sardonyx.client.ids import job_gone, job_has_letters
+from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
@@ -139,7 +139,7 @@ class JobHandle:
                 fix=f"wait for it (`sardonyx job await {self.id}`), or end it at once (`sardonyx job kill {self.id}`)",
                 where={"job": self.id},
             )
-        self._zk.request(JobStopped(job=self.id))
+        self._zk.request(JobStopped(job=self.id, by=asker()))
 
     def await_resumable(self, timeout: float = CARRY_OUT) -> None:
         """Wait until the positions of a job that has ended are known. Returns after ``timeout`` seconds in any case."""
@@ -167,7 +167,7 @@ class JobHandle:
 
         A job that has ended stays as it is. This method does not wait; :meth:`await_completion` waits for the end.
         """
-        self._zk.request(JobKilled(job=self.id))
+        self._zk.request(JobKilled(job=self.id, by=asker()))
 
     def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
         """Delete the job: its node, its tasks, its counts, its dead letters. Everything that it has written stays.
@@ -188,7 +188,7 @@ class JobHandle:
     def ask_purge(self, *, with_dead_letters: bool = False) -> None:
         """Do the first half of :meth:`purge`: request it, and do not wait."""
         self.require_purgeable(with_dead_letters=with_dead_letters)
-        self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters))
+        self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters, by=asker()))
 
     def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
         """Raise ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if we cannot purge the job like this."""

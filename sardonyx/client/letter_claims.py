@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sardonyx.client.ids import job_gone
+from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, encode_event, kind_of
 from sardonyx.core.spec import JobSpec
@@ -55,8 +55,10 @@ def commit(
     from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed  # late: the structs need no client
 
     requests: list[Append] = []
-    events: list[JobSubmitted | LettersClaimed] = [] if spec is None else [JobSubmitted(job=spec.name, spec=spec)]
-    for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters)]:
+    events: list[JobSubmitted | LettersClaimed] = (
+        [] if spec is None else [JobSubmitted(job=spec.name, spec=spec, by=asker())]
+    )
+    for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters, by=asker())]:
         request = encode_event(event)
         if len(request) > ENTRY_LIMIT:
             zk.request(event)  # raises: it says what is too large

@@ -107,6 +107,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The job from whose positions it went on."""
     resumed_by: str = ""
     """The job that goes on from its positions."""
+    by: str = ""
+    """The user who submitted it, as ``user@host``, and the version of the client."""
 
     @property
     def ended(self) -> bool:
@@ -133,6 +135,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     daemon: str = ""
     since: float | None = None
     """When it entered its state, seconds since 1970; None if that is not known."""
+    version: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +193,9 @@ def cluster_view(state: State, at: float | None = None) -> ClusterView:
         for name, job in state.jobs.items()
     ]
     peers = [
-        peer_view(name, note, PulseNote(peer.daemon, peer.host, peer.pid), peer.since)
+        peer_view(
+            name, note, PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, peer.tags), peer.since
+        )
         for name, peer in sorted(state.peers.items())
         if (note := peer.note()) is not None
     ]
@@ -245,6 +251,7 @@ def job_view(
         stopping=note.stopping,
         resumes=note.resumes,
         resumed_by=note.resumed_by,
+        by=note.by,
     )
 
 
@@ -374,6 +381,8 @@ def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float |
         pid=pulse.pid,
         daemon=pulse.daemon,
         since=since,
+        version=pulse.version,
+        tags=pulse.tags,
     )
 
 

@@ -15,7 +15,14 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
 
 FORMAT = 7
-"""Version of the wire form. A log or snapshot of another version is refused, never misread."""
+"""Version of the wire form that this release writes. It reads every version from :data:`OLDEST` on. A log or snapshot of a later
+version is refused, never misread.
+"""
+OLDEST = 4
+"""The oldest version that this release reads: that of the release before it."""
+RULES = 2
+"""The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
+that does not say which rules it knows is of a release that knows only rules 1."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
@@ -67,13 +74,22 @@ class Event(
     at: float = 0.0
 
 
+class UserEvent(Event, frozen=True, kw_only=True):
+    """Root of the events that a user asks for. ``by``: the user, as ``user@host``, and the version of the client."""
+
+    by: str = ""
+
+
 class PeerBorn(Event, frozen=True, kw_only=True, tag="born"):
-    """A pulse appeared."""
+    """A pulse appeared. The fields are those of :class:`PulseNote`."""
 
     peer: str
     daemon: str = ""
     host: str = ""
     pid: int = 0
+    version: str = ""
+    format: int = 0
+    tags: tuple[str, ...] = ()
 
 
 class PeerDied(Event, frozen=True, kw_only=True, tag="died"):
@@ -88,7 +104,7 @@ class Left(Event, frozen=True, kw_only=True, tag="leave"):
     peer: str
 
 
-class JobSubmitted(Event, frozen=True, kw_only=True, tag="submit"):
+class JobSubmitted(UserEvent, frozen=True, kw_only=True, tag="submit"):
     """A client submits a job, under an id that the client made. ``resumes``: the ended job from whose positions it goes on."""
 
     job: str
@@ -187,19 +203,19 @@ class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
     failures: int
 
 
-class JobStopped(Event, frozen=True, kw_only=True, tag="stop"):
+class JobStopped(UserEvent, frozen=True, kw_only=True, tag="stop"):
     """A user stops an unbounded job: its inputs end at what is committed, and it ends when that has gone through all tasks."""
 
     job: str
 
 
-class JobKilled(Event, frozen=True, kw_only=True, tag="kill"):
+class JobKilled(UserEvent, frozen=True, kw_only=True, tag="kill"):
     """A user kills a job."""
 
     job: str
 
 
-class JobPurged(Event, frozen=True, kw_only=True, tag="purge"):
+class JobPurged(UserEvent, frozen=True, kw_only=True, tag="purge"):
     """A user, or the limit on how many are kept, has an ended job forgotten."""
 
     job: str
@@ -207,7 +223,7 @@ class JobPurged(Event, frozen=True, kw_only=True, tag="purge"):
     """Forget the job even if it has dead letters that were neither redone nor dropped. Only a user may say so."""
 
 
-class LettersClaimed(Event, frozen=True, kw_only=True, tag="letters-claimed"):
+class LettersClaimed(UserEvent, frozen=True, kw_only=True, tag="letters-claimed"):
     """A user redoes or drops dead letters of a task.
 
     ``letters`` is the total over all claims on the task so far, so an event that comes twice or too late does no harm.
@@ -218,7 +234,7 @@ class LettersClaimed(Event, frozen=True, kw_only=True, tag="letters-claimed"):
     letters: int
 
 
-class Evicted(Event, frozen=True, kw_only=True, tag="evict"):
+class Evicted(UserEvent, frozen=True, kw_only=True, tag="evict"):
     """A user evicts a peer."""
 
     peer: str
@@ -307,12 +323,38 @@ class EpochNote(msgspec.Struct, frozen=True):
     token: str
 
 
+class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/election/<token>-<seq>``: a coordinator, and what it can read."""
+
+    name: str
+    """``host:pid``."""
+    version: str = ""
+    """Of the release; empty if the coordinator is of a release that did not say so."""
+    format: int = OLDEST
+    """The newest :data:`FORMAT` that it reads."""
+    rules: int = 1
+    """The newest :data:`RULES` that it knows."""
+
+    @classmethod
+    def read(cls, data: bytes) -> CandidateNote:
+        """The note in a node. The release before this one wrote only ``host:pid``, as text."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError:
+            return cls(data.decode(errors="replace"))
+
+
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``/pulse/<peer>``, written by the peer itself: where it runs."""
+    """``/pulse/<peer>``, written by the peer itself: where it runs, and what it is."""
 
     daemon: str = ""
     host: str = ""
     pid: int = 0
+    version: str = ""
+    """Of the release; empty if the peer is of a release that did not say so."""
+    format: int = 0
+    """The newest :data:`FORMAT` that it reads; 0: that of a release that did not say so."""
+    tags: tuple[str, ...] = ()
 
 
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -346,6 +388,8 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """The job from whose positions this one goes on."""
     resumed_by: str = ""
     """The job that goes on from the positions of this one. No other can."""
+    by: str = ""
+    """The user who submitted it, as ``user@host``, and the version of the client."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):

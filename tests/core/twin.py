@@ -35,7 +35,7 @@ NEW_TASK: Json = {
     "positions": {},
 }
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
-STATUS += ("stopping", "resumes", "resumed_by")
+STATUS += ("stopping", "resumes", "resumed_by", "by")
 UNSAID: Json = {
     "assignment": None,
     "ended_at": None,
@@ -47,6 +47,7 @@ UNSAID: Json = {
     "stopping": False,
     "resumes": "",
     "resumed_by": "",
+    "by": "",
 }
 UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
@@ -124,7 +125,7 @@ class Twin:
         job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
-        job |= {"stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
+        job |= {"by": event.get("by", ""), "stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
             before = self.jobs[resumes]
