@@ -54,7 +54,7 @@ _LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEAD
 OUTPUT_PARTITIONS = 4
 """Number of partitions of an output topic that the coordinator creates, unless the job sets it."""
 
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete", "segment.bytes": str(16 << 20)}
 """Kafka keeps a link's records until :mod:`queues.trim` deletes them: readers may read it late. A broker frees a segment as a
 whole, and never the last one, so segments are small."""
 
