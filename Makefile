@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test check quick core simulated simulate faults faults-long bench bench-coordination test-compose lock clean java
+.PHONY: help demo docs test check quick core simulated simulate faults soak faults-long bench bench-coordination test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,6 +60,12 @@ faults: $(READY) java ## jobs on real services under seeded faults: make faults 
 	$(if $(SEED),--seed $(SEED)) $(if $(RECORDS),--records $(RECORDS)) $(if $(PEERS),--peers $(PEERS)) \
 	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
+soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing lost, nothing grows; SECONDS=1800 RATE=0 (as fast as it goes)
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(BIN)/python -m tests.faults.soak $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) $(if $(RATE),--rate $(RATE)) \
+	$(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
+	$(if $(SPARK),--spark $(SPARK)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(OUT),--out $(OUT))
+
 faults-long: $(READY) java ## the long runs among the tests
 	@$(BIN)/pytest -m faults
 
@@ -71,11 +77,15 @@ bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes,
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python bench/coordination.py
 
-test-compose: $(READY) java ## the same suite on the cluster of docker-compose.yml
+# First the cluster's own coordinators and peers run a job; then the suite starts its own daemons beside them.
+test-compose: $(READY) java ## a job on the cluster of docker-compose.yml, and the same suite on its services
+	@mkdir -p "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}" && chmod a+rwx "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}"
 	@docker compose up --build --detach --wait
 	@status=0; \
-	SARDONYX_TEST_ZOOKEEPER=127.0.0.1:$${SARDONYX_ZOOKEEPER_PORT:-2181} \
-	SARDONYX_TEST_KAFKA=127.0.0.1:$${SARDONYX_KAFKA_PORT:-9092} \
+	zookeeper=127.0.0.1:$${SARDONYX_ZOOKEEPER_PORT:-2181}; kafka=127.0.0.1:$${SARDONYX_KAFKA_PORT:-9092}; \
+	SARDONYX__ZOOKEEPER__HOSTS=$$zookeeper SARDONYX__KAFKA__BOOTSTRAP_SERVERS=$$kafka \
+	$(BIN)/python -m tests.services.cluster_job "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}" || status=$$?; \
+	SARDONYX_TEST_ZOOKEEPER=$$zookeeper SARDONYX_TEST_KAFKA=$$kafka \
 	$(PYTEST) -m "not faults" tests/services || status=$$?; \
 	docker compose down --volumes; exit $$status
 

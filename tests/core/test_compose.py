@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,25 @@ def test_each_daemon_waits_for_healthy_services_and_proves_its_own_health(name: 
     assert kind in KINDS
     assert name.startswith(kind)
     assert service["hostname"] == name
+
+
+def test_make_gives_the_daemons_a_job() -> None:
+    """``make test-compose`` submits to the deployment, at the ports and with the shared folder that the daemons have, by a module
+    that ``tests/services/test_cluster_job.py`` runs without Docker.
+    """
+    steps = subprocess.run(["make", "-n", "test-compose"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (shared,) = {
+        default_of(volume.partition("}:")[0] + "}") for name in DAEMONS for volume in SERVICES[name]["volumes"]
+    }
+    up, job, suite = (steps.index(step) for step in ("compose up", "-m tests.services.cluster_job", "pytest"))
+    assert up < job < suite
+    assert (ROOT / "tests/services/cluster_job.py").exists()
+    assert steps.count(f"${{SARDONYX_SHARED:-{shared}}}") >= 2
+    for service in ("zookeeper", "kafka"):
+        (port,) = SERVICES[service]["ports"]
+        outside = port.removeprefix("127.0.0.1:").rpartition(":")[0]
+        assert f"{service}=127.0.0.1:{outside};" in steps
+    assert "SARDONYX__ZOOKEEPER__HOSTS=$zookeeper SARDONYX__KAFKA__BOOTSTRAP_SERVERS=$kafka" in steps
 
 
 def test_nothing_is_published_beyond_loopback() -> None:

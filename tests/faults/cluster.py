@@ -45,9 +45,14 @@ class Seat:
     """A place for one peer daemon or coordinator; who dies there is followed by another."""
 
     name: str
+    kind: str
+    """``peer`` or ``coordinator``."""
     spark: bool = False
     kafka: Proxies | None = None
     zookeeper: Proxies | None = None
+    """Peers of most runs reach their services through these."""
+    spared: bool = False
+    """Its process is not killed: what it holds is watched during the whole run."""
     process: Process | None = None
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held by the fault that is at it."""
@@ -62,21 +67,39 @@ class Cluster(contextlib.ExitStack):
         coordinators: how many.
         spark: how many of the daemons run Spark.
         servers: of ZooKeeper, and of Kafka.
+        proxied: whether peers reach their services through proxies, which connections are broken with.
+        spare: whether the first peer daemon and the first coordinator live through the whole run.
+        log: the level of all logs.
+        coordinator: settings of coordinators.
     """
 
     def __init__(
-        self, folder: Path, *, peers: int, coordinators: int, virtual: int, spark: int = 0, servers: int = 1
+        self,
+        folder: Path,
+        *,
+        peers: int,
+        coordinators: int,
+        virtual: int,
+        spark: int = 0,
+        servers: int = 1,
+        proxied: bool = True,
+        spare: bool = False,
+        log: str = "debug",
+        coordinator: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         processes.warm()
         self.folder = folder
         self.failpoints = Armed(folder / "failpoints")
+        self._unarmed = Armed(folder / "unarmed")
         self._number = itertools.count()
         self._virtual = virtual
+        self._log = log
+        self._coordinator = coordinator or {}
         self._lock = threading.RLock()
         self._seats: dict[int, tuple[Seat, Process]] = {}
         self.started = 0
-        doors = [self.enter_context(Proxies([""] * servers)) for _ in range(peers)]
+        doors = [self.enter_context(Proxies([""] * servers)) for _ in range(peers if proxied else 0)]
         self.servers = servers
         self.services = self.enter_context(
             embedded_services(folder / "services", servers=servers, advertised=[door.addresses for door in doors])
@@ -84,11 +107,12 @@ class Cluster(contextlib.ExitStack):
         self.settings = self._settings(self.services.zookeeper, self.services.kafka, 30.0)
         for door, target in zip(doors, self.services.listeners, strict=True):
             door.lead_to(target)
-        self.peers = [
-            Seat(f"peer{n}", n < spark, door, self.enter_context(Proxies(self.services.zookeeper.split(","))))
-            for n, door in enumerate(doors)
+        self.peers = [Seat(f"peer{n}", "peer", n < spark, spared=spare and n == 0) for n in range(peers)]
+        for seat, door in zip(self.peers, doors, strict=proxied):
+            seat.kafka, seat.zookeeper = door, self.enter_context(Proxies(self.services.zookeeper.split(",")))
+        self.coordinators = [
+            Seat(f"coordinator{n}", "coordinator", spared=spare and n == 0) for n in range(coordinators)
         ]
-        self.coordinators = [Seat(f"coordinator{n}") for n in range(coordinators)]
         disk = folder / "disk"
         disk.mkdir()
         self.disk = self.enter_context(SmallDisk(disk, DISK)) if can_mount() else None
@@ -109,8 +133,9 @@ class Cluster(contextlib.ExitStack):
                 "heartbeat": 0.3,
                 "transaction_timeout": TRANSACTION,
             },
+            coordinator=self._coordinator,
             spark={"master": "local[1]"},
-            log={"format": "json", "level": "debug"},
+            log={"format": "json", "level": self._log},
         )
 
     def mend(self) -> None:
@@ -123,13 +148,14 @@ class Cluster(contextlib.ExitStack):
     def _fill(self, seat: Seat) -> None:
         name = f"{seat.name}-{next(self._number)}"
         zookeeper, kafka = self.services.zookeeper, self.services.kafka
-        if seat.kafka is None or seat.zookeeper is None:
-            own = self._settings(zookeeper, kafka, SESSION)
-            seat.process = processes.coordinator(name, self.folder, own, self.failpoints.folder)
-        else:
+        if seat.kafka is not None and seat.zookeeper is not None:
             zookeeper, kafka = (",".join(proxies.addresses) for proxies in (seat.zookeeper, seat.kafka))
-            own = self._settings(zookeeper, kafka, SESSION)
-            seat.process = processes.peers(name, self.folder, own, self.failpoints.folder, spark=seat.spark)
+        own = self._settings(zookeeper, kafka, SESSION)
+        failpoints = (self._unarmed if seat.spared else self.failpoints).folder
+        if seat.kind == "coordinator":
+            seat.process = processes.coordinator(name, self.folder, own, failpoints)
+        else:
+            seat.process = processes.peers(name, self.folder, own, failpoints, spark=seat.spark)
         self._seats[seat.process.pid] = seat, seat.process
         self.started += 1
 

@@ -134,8 +134,8 @@ class Run:
             calm, amid = takeovers(cluster)
             told = {
                 "zombie_commits": zombie_commits(cluster, self._stale),
-                "takeover_s": _spread(calm),
-                "takeover_amid_leaving_s": _spread(amid),
+                "takeover_s": spread(calm),
+                "takeover_amid_leaving_s": spread(amid),
                 "processes": cluster.started,
                 "jobs": number * len(options.shapes),
             }
@@ -337,10 +337,10 @@ class Run:
             "doubled": verdict["doubled"],
             "out_of_order": verdict["out_of_order"],
             "faults": dict(sorted(Counter(fault.kind for fault in self.faults).items())),
-            "recover_s": _spread(recovered),
+            "recover_s": spread(recovered),
             "seed": self._options.seed,
             "recover_by_kind": self._by_kind() if self._options.lanes == 1 else {},
-            "next_commit_s": _spread(commits),
+            "next_commit_s": spread(commits),
             "stopped_past_every_timeout": len(self._stale),
             **told,
             "shapes": list(self._options.shapes),
@@ -354,13 +354,13 @@ class Run:
         for fault in self.faults:
             if fault.recovered is not None:
                 times.setdefault(fault.kind, []).append(fault.recovered)
-        return {kind: _spread(found) for kind, found in sorted(times.items())}
+        return {kind: spread(found) for kind, found in sorted(times.items())}
 
     def _tell(self, what: str) -> None:
         sys.stderr.write(f"{now() - self._began:7.1f} s  {what}\n")
 
 
-def _spread(seconds: list[float]) -> dict[str, float | int]:
+def spread(seconds: list[float]) -> dict[str, float | int]:
     if not seconds:
         return {"of": 0}
     p99 = sorted(seconds)[min(len(seconds) - 1, math.ceil(0.99 * len(seconds)) - 1)]

@@ -78,7 +78,7 @@ class Scene:
     @contextmanager
     def seat(self, rng: random.Random, *, spark: bool | None = None) -> Iterator[Seat]:
         """A peer that nothing else is being done to."""
-        wanted = [seat for seat in self.cluster.peers if spark is None or seat.spark == spark]
+        wanted = [seat for seat in self.cluster.peers if not seat.spared and (spark is None or seat.spark == spark)]
         rng.shuffle(wanted)
         taken = until(lambda: next((seat for seat in wanted if seat.busy.acquire(blocking=False)), None), what="a seat")
         try:
@@ -167,6 +167,8 @@ def _kill_leader(scene: Scene, _rng: random.Random) -> str:
 def _kill(scene: Scene, seat: Seat) -> str:
     process = seat.process
     assert process is not None
+    if seat.spared:
+        raise NotNow(f"{process.name} is spared")
     process.send(signal.SIGKILL)
     until(lambda: process.gone, what=f"the end of {process.name}")
     scene.cluster.mend()
