@@ -33,6 +33,7 @@ from queues.committed import ReaderLost, Recover, committed, starting_points
 from queues.group_watch import GroupWatch
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
 from queues.read_buffer import ReadBuffer, chunk_of, runs
+from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -44,8 +45,8 @@ log = structlog.get_logger()
 _AT_ONCE = 10_000
 """Largest number of messages taken from the client in one call."""
 
-_LOST = KafkaError._FATAL, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
-"""Errors that a consumer cannot recover from: another peer holds the slot, or a position is outside the topic."""
+_OUTSIDE = KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
+"""Errors that say: a position is outside the topic."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -103,6 +104,7 @@ class Reader:
 
         Raises:
             ReaderLost: the consumer cannot continue.
+            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``: records that were to be read were deleted.
         """
         self._take_due()
         self._throttle()
@@ -259,15 +261,38 @@ class Reader:
     def _note(self, message: Message) -> None:
         """Handle a message that carries no record: the end of a partition, or an error."""
         error = message.error()
+        partition = Partition(message.topic(), message.partition())
+        held = self._held.get(partition)
         if error.code() == KafkaError._PARTITION_EOF:
-            partition = Partition(message.topic(), message.partition())
-            held = self._held.get(partition)
             if held is not None and not held.past_end:
                 self._keep(held, Chunk(partition, end=message.offset()))
-            return
-        if error.fatal() or error.code() in _LOST:
+        elif error.code() in _OUTSIDE and held is not None:
+            self._check_deleted(partition, held, f"{error.name()}: {error.str()}")
+        elif error.fatal() or error.code() in (KafkaError._FATAL, *_OUTSIDE):  # such as: another peer holds the slot
             raise ReaderLost(f"{error.name()}: {error.str()}")
-        log.warning("kafka_error", error=f"{error.name()}: {error.str()}")
+        else:
+            log.warning("kafka_error", error=f"{error.name()}: {error.str()}")
+
+    def _check_deleted(self, partition: Partition, held: HeldPartition, said: str) -> None:
+        """A position is outside its topic. Returns if nothing is left to read there: the client asks no more.
+
+        Raises:
+            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``: records were deleted before they were read. Another
+                reader would not find them either.
+            ReaderLost: otherwise.
+        """
+        position = held.view.position
+        if held.view.end is not None and position >= held.view.end:
+            return
+        try:
+            place = TopicPartition(partition.topic, partition.number)
+            first, _ = self._consumer.get_watermark_offsets(place, timeout=self._transaction_timeout)
+        except KafkaException as error:
+            raise ReaderLost(str(error)) from error
+        if position >= first:
+            raise ReaderLost(said)
+        link, _ = self._links[partition.topic]
+        raise _deleted(link, partition, position, first)
 
     def _take_records(self, partition: Partition, messages: list[Message]) -> None:
         held = self._held.get(partition)
@@ -365,6 +390,27 @@ class Reader:
         else:
             consumer.incremental_unassign(partitions)
         log.debug("partitions_revoked", partitions=[f"{p.topic}[{p.number}]" for p in gone])
+
+
+def _deleted(link: Link, partition: Partition, position: int, first: int) -> InputError:
+    """Records that were to be read were deleted: of a user's topic by its retention, of a queue because they were read before."""
+    where = {"task": link.target, "topic": partition.topic, "partition": partition.number, "offset": position}
+    if link.kind == "input":
+        return InputError(
+            "SX-INPUT-DELETED",
+            f"Task {link.target} reads on at offset {position} of {partition.topic}[{partition.number}], but the topic begins "
+            f"at {first} by now.",
+            cause="The topic's retention has deleted records that the task has not read.",
+            fix="Give the topic a longer retention, then submit the job with the `start=` that you want.",
+            where=where,
+        )
+    return InputError(
+        "SX-INPUT-POSITIONS-LOST",
+        f"Queue {link.name} was read before, and what its readers had committed since is gone.",
+        cause="The job was without peers for longer than the brokers keep positions (offsets.retention.minutes).",
+        fix="Submit the job again; going on would publish the results so far a second time.",
+        where=where,
+    )
 
 
 def _offset(message: Message) -> int:

@@ -46,10 +46,12 @@ class KafkaLinks:
         merged = LastCommits(before.counts | found.counts, before.positions | found.positions)
         self._read[job] = merged
         delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
-        # Another leadership of this process may delete the same links in another thread, and may have removed the entry.
-        self._read.pop(job, None)
         # A group that an earlier coordinator deleted, and whose counts no log entry holds, had read records; their letters stay.
-        return msgspec.structs.replace(merged, letters=letters_left(self._settings, graph, merged.counts))
+        letters = letters_left(self._settings, graph, merged.counts)
+        # Last: what raises is tried again, when the groups are gone. Another leadership of this process may delete the same links
+        # in another thread, and may have removed the entry.
+        self._read.pop(job, None)
+        return msgspec.structs.replace(merged, letters=letters)
 
     def trim_links(self, job: str, spec: JobSpec) -> int:
         return len(trim_links(self._settings, graph_of(spec, self._settings.deployment, job), job, spec))

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
@@ -19,6 +20,7 @@ from queues import admin
 from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction_errors import ProducerLost, TransactionAborted
+from queues.trim import trim_links
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.events import Counts, LastCommits
 from sardonyx.core.spec import JobSpec
@@ -425,24 +427,68 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
 
 
 def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first."""
+    """Peers may commit between two attempts to remove a job's links; what is gone by the second is known from the first. The
+    same holds if all is removed, and only the dead letters cannot be counted yet.
+    """
+    away = SetupError("SX-KAFKA-UNREACHABLE", "away")
     found = [
         LastCommits({"a": Counts(1, 1), "b": Counts(2, 2)}, {"a": {"in": [1]}, "b": {"in": [2]}}),
         LastCommits({"b": Counts(3, 3)}, {"b": {"in": [3]}}),
+        LastCommits(),
     ]
-    attempts = iter([SetupError("SX-KAFKA-UNREACHABLE", "away"), None])
+    deletions, countings = iter([away, None, None]), iter([away, None])
 
-    def delete(*_: object) -> None:
-        if (error := next(attempts)) is not None:
+    def answer(answers: Iterator[SetupError | None]) -> dict[str, int]:
+        if (error := next(answers)) is not None:
             raise error
+        return {}
 
     monkeypatch.setattr("coordinator.kafka.job_links.last_commits", lambda *_: found.pop(0))
-    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", delete)
-    monkeypatch.setattr("coordinator.kafka.job_links.letters_left", lambda *_: {})
+    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda *_: answer(deletions))
+    monkeypatch.setattr("coordinator.kafka.job_links.letters_left", lambda *_: answer(countings))
     spec = JobSpec(name="j", workflow=[], catalog=[])
     links = KafkaLinks(Settings())
-    with pytest.raises(SetupError):
-        links.delete_links("j-1", spec)
+    for _ in ("the deletion", "the counting"):
+        with pytest.raises(SetupError):
+            links.delete_links("j-1", spec)
     assert links.delete_links("j-1", spec) == LastCommits(
         {"a": Counts(1, 1), "b": Counts(3, 3)}, {"a": {"in": [1]}, "b": {"in": [3]}}
     )
+
+
+def test_records_that_were_deleted_before_they_were_read_are_a_clear_error(make: Callable[..., Task]):
+    """The retention of a topic may pass a position from which a job goes on. No other reader would find the records either, so
+    the error says so. A partition of which nothing is left to read ends as it would have.
+    """
+    task = make({"start": "earliest", "format": "raw"})
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
+    made.result()
+    task.feed(30)
+    task.create()
+    for future in client.delete_records([TopicPartition(task.topic, 1, 3)]).values():
+        future.result(30)
+    reader = task.reader()
+    with pytest.raises(InputError) as deleted:
+        until(lambda: reader.poll(0.05), what="the reader to notice")
+    assert deleted.value.code == "SX-INPUT-DELETED"
+    assert f"offset 0 of {task.topic}[1], but the topic begins at 3" in deleted.value.message
+    reader.close()
+    known = task.facts["a.b"]
+    task.facts["a.b"] = msgspec.structs.replace(known, stops=True)
+    stopping = task.reader()
+    assert work_off(task, stopping, task.writer()) == []
+    assert [p.offset for p in stopping.all_committed().values() if p] == [0, 0, 0]
+
+
+def test_a_queue_that_was_trimmed_is_not_read_again_from_its_beginning(task: Task):
+    """If the broker has forgotten the positions of a queue's readers, the task fails: what is left there is not all of it."""
+    task.feed(30, sentinel="s")
+    reader, writer = task.reader(), task.writer()
+    commit(writer, reader, batch_of(reader, 12), [])
+    assert trim_links(task.settings, task.graph, JOB, task.spec)
+    reader.close()
+    admin.delete_groups(task.settings, [task.stage.group(task.settings.deployment, JOB)])
+    with pytest.raises(InputError) as lost:
+        work_off(task, task.reader(), task.writer())
+    assert lost.value.code == "SX-INPUT-POSITIONS-LOST"
