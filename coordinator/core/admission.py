@@ -49,7 +49,7 @@ def resume_refusal(job: str, spec: JobSpec, resumes: str, before: Job | None, de
         before: the other job; None if it is not known.
         deployment: of both.
     """
-    found = next(_resume_problems(resumes, before, graph_of(spec, deployment, job), deployment), None)
+    found = next(_resume_problems(resumes, before, spec, graph_of(spec, deployment, job), deployment), None)
     if found is None:
         return None
     problem, cause, fix = found
@@ -60,7 +60,9 @@ def resume_refusal(job: str, spec: JobSpec, resumes: str, before: Job | None, de
 _WITHOUT = "submit the job without `--resume`, with the `start=` that you want"
 
 
-def _resume_problems(resumes: str, before: Job | None, new: Graph, deployment: str) -> Iterator[tuple[str, str, str]]:
+def _resume_problems(
+    resumes: str, before: Job | None, spec: JobSpec, new: Graph, deployment: str
+) -> Iterator[tuple[str, str, str]]:
     """What is wrong, its cause, and what to do."""
     if before is None:
         yield "it is not known", "a user purged it, or it was forgotten: see coordinator.keep_jobs", _WITHOUT
@@ -87,6 +89,12 @@ def _resume_problems(resumes: str, before: Job | None, new: Graph, deployment: s
             f"{left}, so its positions do not say what was done",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
+    for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
+        yield (
+            f"its input {name} would be read a second time",
+            f"only Kafka topics are read on from a position, and the input {name} of the new job reads all that it finds",
+            f"leave {name} out of the new job, or give it another name if it is to be read again; or {_WITHOUT}",
+        )
     reads = _topics(new)
     for task, topics in _topics(old).items():
         for topic in sorted(topics):
@@ -102,6 +110,11 @@ def _resume_problems(resumes: str, before: Job | None, new: Graph, deployment: s
                     "positions are handed over by the names of task and topic, and none may be lost",
                     f"keep these names; or {_WITHOUT}",
                 )
+
+
+def _read_whole(spec: JobSpec) -> set[str]:
+    """The inputs that have no positions which another job could go on from."""
+    return {task.name for task in spec.catalog if task.type == "input" and task.connector != "kafka"}
 
 
 def _topics(graph: Graph) -> dict[str, set[str]]:

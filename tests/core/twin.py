@@ -143,6 +143,8 @@ class Twin:
             return False
         if before["status"] in ("killed", "failed") and not nothing_between(before["spec"]):
             return False
+        if set(without_positions(before["spec"])) & set(without_positions(spec)):
+            return False
         for task in before["stages"]:
             topics = set(topics_read(before["spec"], task).values())
             if not topics <= set(before["tasks"][task]["positions"]):
@@ -647,6 +649,12 @@ def topics_read(spec: Json, name: str) -> dict[str, str]:
     if own["type"] == "input" and own.get("connector") == "kafka":
         read[f"{name}.topic"] = name
     return {link: task_spec(spec, source)["options"]["topic"] for link, source in read.items()}
+
+
+def without_positions(spec: Json) -> list[str]:
+    """Inputs that a next job reads from the beginning."""
+    inputs = [task for task in spec["catalog"] if task["type"] == "input"]
+    return [task["name"] for task in inputs if task.get("connector") != "kafka"]
 
 
 def nothing_between(spec: Json) -> bool:
