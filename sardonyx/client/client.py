@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -118,8 +119,9 @@ class Client:
         Args:
             job: a :class:`~sardonyx.job.builder.Job`, a loaded one, or what ``sardonyx run`` takes
                 (``job.py:job``, ``job.yaml``).
-            resume: a job that was stopped or has completed, as :meth:`job` takes it. The new job reads each Kafka input
-                from where the task of the same name ended, whatever its ``start``. Only one job can resume another.
+            resume: a job that was stopped or has completed, as :meth:`job` takes it; a name means the last job of that name
+                that began to read. The new job reads each Kafka input from where the task of the same name ended, whatever
+                its ``start``. Only one job can resume another.
 
         Raises:
             SpecUnreadable: the file is missing, raises, or holds no job.
@@ -129,7 +131,7 @@ class Client:
             JobFailed: ``SX-JOB-RESUME``: the job cannot go on from where the other one ended; says why.
         """
         loaded = self._loaded(job)
-        before = None if resume is None else self.job(resume)
+        before = None if resume is None else self._job_to_resume(resume)
         self._check_name(loaded.spec.name)
         if before is not None:
             before.await_resumable()
@@ -171,15 +173,34 @@ class Client:
             The ended job, and the topics with the ``start`` that ``spec`` gives them; None if there is no such job. The
             result omits a topic whose start names offsets, because the user who wrote them knows where it begins.
         """
-        notes = [(note.submitted_at, job) for job, note in self._job_notes().items() if note.name == spec.name]
-        if not notes:
+        latest = self._latest_that_began(
+            {job: note for job, note in self._job_notes().items() if note.name == spec.name}
+        )
+        if latest is None:
             return None
-        handle = JobHandle(self, max(notes)[1])
+        handle = JobHandle(self, latest)
         before = _topics_of(handle.spec())
         again = {
             topic: start for topic, start in _topics_of(spec).items() if topic in before and isinstance(start, str)
         }
         return (handle, again) if again else None
+
+    def _job_to_resume(self, job: str) -> JobHandle:
+        """As :meth:`job`. But a name means no attempt that was refused, or failed while it was planned: it has read nothing,
+        and another attempt goes on where the job before it ended.
+        """
+        found = self.job(job)
+        notes = {each: note for each, note in self._job_notes().items() if note.name == job != each}
+        if found.id not in notes or notes[found.id].status not in ENDED:
+            return found
+        latest = self._latest_that_began(notes)
+        return found if latest is None else JobHandle(self, latest)
+
+    def _latest_that_began(self, notes: Mapping[str, JobNote]) -> str | None:
+        """Of these jobs, the last one whose links were created; None if there is none."""
+        links = self.zk.read_many(node_paths.job_links(job) for job in notes)
+        began = [(note.submitted_at, job) for job, note in notes.items() if node_paths.job_links(job) in links]
+        return max(began)[1] if began else None
 
     def jobs(self) -> list[JobView]:
         """Return every known job, the latest first. It does not ask Kafka, so the rows of running tasks are unknown."""

@@ -87,7 +87,8 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
 
 def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:
     """A job that runs, one that was killed with records between its tasks, and one whose task has another name. A bounded job
-    cannot be stopped; what one that has completed left can be read by the next.
+    cannot be stopped; what one that has completed left can be read by the next. A name means the last job that has read
+    something, not an attempt that was refused.
     """
     topic = house.make_topic("refused")
     house.fill(topic, *numbers(100))
@@ -111,9 +112,11 @@ def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_pat
         day.stop()
     house.completed(day)
     assert "no task marks of the new job reads topic" in refusal(day, other)
+    same_name = written(tmp_path / "same", text(topic, end="latest", name="renamed"))
+    assert "no task marks of the new job reads topic" in refusal(day, same_name)
     before = house.records(f"{topic}-out")
     house.fill(topic, *numbers(100, 140))
-    house.completed(house.client.submit(written(tmp_path / "next", text(topic, end="latest")), resume=day.id))
+    house.completed(house.client.submit(written(tmp_path / "next", text(topic, end="latest")), resume="deployed"))
     found = sorted(record["n"] for record in house.records(f"{topic}-out"))
     assert found == sorted([*(record["n"] for record in before), *range(100, 140)])
 
