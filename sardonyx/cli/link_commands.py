@@ -20,8 +20,10 @@ def register(link_app: typer.Typer) -> None:
 
 
 def lag(call: Call, job: JobId) -> None:
-    """Show how much is unread on each link that a task reads, and how long the oldest unread record has waited."""
-    from sardonyx.cli.tables import lag_cells, lag_legend, plain
+    """Show how much is unread on each link that a task reads, how long the oldest of it has waited, and what the link's topic
+    holds, read or not.
+    """
+    from sardonyx.cli.tables import kept_cells, lag_cells, lag_legend, plain
 
     with call.client() as client, call.patience("Kafka"):
         handle = client.job(job)
@@ -33,9 +35,9 @@ def lag(call: Call, job: JobId) -> None:
     if not any(each.records is not None for each in found):
         call.put(_nothing_known(view))
         return
-    table = plain("link", "read by", "kind", "unread", "oldest waits")
+    table = plain("link", "read by", "kind", "unread", "oldest waits", "holds", "oldest record")
     for each in found:
-        table.add_row(each.link, each.reader, each.kind, *lag_cells(each))
+        table.add_row(each.link, each.reader, each.kind, *lag_cells(each), *kept_cells(each))
     call.console.print(table)
     for line in lag_legend(found):
         call.put(line)
