@@ -1,4 +1,4 @@
-"""``sardonyx link lag``."""
+"""``sardonyx link lag`` and ``link keep``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
     from sardonyx.client.views import JobView
@@ -17,6 +18,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the begin
 def register(link_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(link_app, "lag", kafka=True)(lag)
+    connected(link_app, "keep")(keep)
 
 
 def lag(call: Call, job: JobId) -> None:
@@ -41,6 +43,27 @@ def lag(call: Call, job: JobId) -> None:
     call.console.print(table)
     for line in lag_legend(found):
         call.put(line)
+
+
+def keep(
+    call: Call,
+    job: JobId,
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help='Such as "1 h"; 0: no longer than needed.')],
+) -> None:
+    """Let records stay in the queues of a running job for at least this long, also when all readers have processed them."""
+    try:
+        seconds(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="DURATION") from error
+    with call.client() as client:
+        handle = client.job(job)
+        kept = handle.keep(duration)
+    if call.json:
+        call.put_json({"job": handle.id, "keep": kept})
+    elif kept is None:
+        call.put(f"{handle.id} keeps records no longer than its tasks need them")
+    else:
+        call.put(f"{handle.id} keeps records for at least {kept}")
 
 
 def _nothing_known(view: JobView) -> str:
