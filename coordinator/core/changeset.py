@@ -204,6 +204,11 @@ class ChangeSet:
                     if peer in task.peers:  # it may have become idle when another peer left
                         self.leave(peer, "release")
 
+    def keep_links(self, name: str, keep: str | None) -> None:
+        job = self.state.jobs[name]
+        job.spec = replace(job.spec, keep=keep)
+        self._made.append(Set(node_paths.job_spec(name), encode_spec(job.spec)))
+
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
         """End a job: its peers become idle, no task backs off any more, and its topics must be deleted."""
         self.waits_for(name, 0)

@@ -22,6 +22,7 @@ from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
+from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
     Acked,
@@ -48,6 +49,7 @@ from sardonyx.core.events import (
     LinksCreated,
     LinksDeleted,
     LinksFailed,
+    LinksKept,
     OuterEffect,
     PeerBorn,
     PeerDied,
@@ -321,6 +323,14 @@ def _stopped(changes: ChangeSet, event: JobStopped) -> None:
         changes.stop(event.job)
 
 
+def _links_kept(changes: ChangeSet, event: LinksKept) -> None:
+    """Nothing depends on it but what the leader trims, so no peer needs to know."""
+    job = changes.state.jobs.get(event.job)
+    keep = units.written(event.seconds) if event.seconds else None
+    if job is not None and not job.ended and job.spec.keep != keep:
+        changes.keep_links(event.job, keep)
+
+
 def _killed(changes: ChangeSet, event: JobKilled) -> None:
     job = changes.state.jobs.get(event.job)
     if job is not None and not job.ended:
@@ -367,6 +377,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     LinksFailed: _links_failed,
     LinksDeleted: _links_deleted,
     JobStopped: _stopped,
+    LinksKept: _links_kept,
     JobKilled: _killed,
     JobPurged: _purged,
     LettersClaimed: _letters_claimed,

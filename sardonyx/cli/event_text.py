@@ -26,12 +26,14 @@ from sardonyx.core.events import (
     LinksCreated,
     LinksDeleted,
     LinksFailed,
+    LinksKept,
     PeerBorn,
     PeerDied,
     TaskFailed,
     UserEvent,
 )
 from sardonyx.core.text import counted, plural
+from sardonyx.core.units import written
 
 
 def summary(event: AnyEvent, held: Assignment | None = None) -> str:
@@ -84,6 +86,9 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return f"job {event.job} has its {counted(len(event.links), 'link')}"
         case LinksFailed():
             return f"the links of job {event.job} cannot be created: {failure_words(event.error)}"
+        case LinksKept():
+            kept = f"at least {written(event.seconds)}" if event.seconds else "no longer than they are needed"
+            return f"records stay in the links of job {event.job} {'for ' if event.seconds else ''}{kept}"
         case LinksDeleted():
             return f"the links of job {event.job} are deleted"
     return _of_an_assignment(event, held)

@@ -1,4 +1,4 @@
-"""``sardonyx link lag``."""
+"""``sardonyx link lag`` and ``link keep``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
     from sardonyx.client.views import JobView
@@ -17,11 +18,14 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the begin
 def register(link_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(link_app, "lag", kafka=True)(lag)
+    connected(link_app, "keep")(keep)
 
 
 def lag(call: Call, job: JobId) -> None:
-    """Show how much is unread on each link that a task reads, and how long the oldest unread record has waited."""
-    from sardonyx.cli.tables import lag_cells, lag_legend, plain
+    """Show how much is unread on each link that a task reads, how long the oldest of it has waited, and what the link's topic
+    holds, read or not.
+    """
+    from sardonyx.cli.tables import kept_cells, lag_cells, lag_legend, plain
 
     with call.client() as client, call.patience("Kafka"):
         handle = client.job(job)
@@ -33,12 +37,33 @@ def lag(call: Call, job: JobId) -> None:
     if not any(each.records is not None for each in found):
         call.put(_nothing_known(view))
         return
-    table = plain("link", "read by", "kind", "unread", "oldest waits")
+    table = plain("link", "read by", "kind", "unread", "oldest waits", "holds", "oldest record")
     for each in found:
-        table.add_row(each.link, each.reader, each.kind, *lag_cells(each))
+        table.add_row(each.link, each.reader, each.kind, *lag_cells(each), *kept_cells(each))
     call.console.print(table)
     for line in lag_legend(found):
         call.put(line)
+
+
+def keep(
+    call: Call,
+    job: JobId,
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help='Such as "1 h"; 0: no longer than needed.')],
+) -> None:
+    """Let records stay in the queues of a running job for at least this long, also when all readers have processed them."""
+    try:
+        seconds(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="DURATION") from error
+    with call.client() as client:
+        handle = client.job(job)
+        kept = handle.keep(duration)
+    if call.json:
+        call.put_json({"job": handle.id, "keep": kept})
+    elif kept is None:
+        call.put(f"{handle.id} keeps records no longer than its tasks need them")
+    else:
+        call.put(f"{handle.id} keeps records for at least {kept}")
 
 
 def _nothing_known(view: JobView) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from sardonyx.cli.event_text import clock
-from sardonyx.client.views import JobView, Lag, PeerView, TaskView
-from sardonyx.core.units import duration
+from sardonyx.client.views import JobView, Lag, LinkLag, PeerView, TaskView
+from sardonyx.core.units import bytes_text, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -96,6 +96,12 @@ def lag_cells(lag: Lag) -> list[str]:
     unit = "" if lag.unit == "records" or lag.records is None else f" {lag.unit}"
     waits = "-" if lag.seconds is None else duration(lag.seconds) if lag.records else "0 s"
     return [f"{mark}{number(lag.records)}{unit}", waits]
+
+
+def kept_cells(lag: LinkLag) -> list[str]:
+    """About how many bytes a link's topic holds, and how old its oldest record is."""
+    size = "-" if lag.kept_bytes is None else f"~{bytes_text(lag.kept_bytes)}" if lag.kept_bytes else "0 B"
+    return [size, "-" if lag.kept_seconds is None else duration(lag.kept_seconds) if lag.kept_bytes else "-"]
 
 
 def lag_legend(lags: Iterable[Lag]) -> list[str]:

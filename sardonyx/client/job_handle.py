@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobStopped
+from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobStopped, LinksKept
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.core.units import seconds
+from sardonyx.core.units import seconds, written
 
 if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
@@ -161,6 +162,48 @@ class JobHandle:
         note = self._note()
         if note is not None and note.status == "failed" and note.links == "none":
             self._ended(note)
+
+    def keep(self, duration: float | str, timeout: float | str | None = CARRY_OUT) -> str | None:
+        """Let records stay in the queues between the job's tasks for at least this long, also after all readers have processed
+        them.
+
+        Args:
+            duration: such as "1 h"; whole seconds. 0: no longer than they are needed.
+            timeout: how long to wait until the coordinator has taken it in; None: without limit.
+
+        Returns:
+            The duration as the job's spec has it now; None: 0.
+
+        Raises:
+            ValueError: it is not a duration.
+            SardonyxError: ``SX-JOB-ENDED``; ``SX-JOB-GONE``: it was purged, or never taken in.
+            Interrupted: ``SX-JOB-KEEP-PENDING``: no coordinator has processed it within that time.
+        """
+        asked = math.ceil(seconds(duration))
+        wanted = written(asked) if asked else None
+        note = self._sought(self._note())
+        if note is not None and note.status in ENDED:
+            raise SardonyxError(
+                "SX-JOB-ENDED",
+                f"job {self.id} is {note.status}, and its queues are deleted",
+                fix="submit it again with `keep`",
+                where={"job": self.id},
+            )
+        self._zk.request(LinksKept(job=self.id, seconds=asked, by=asker()))
+        waiting.await_node(
+            self._zk,
+            node_paths.job_spec(self.id),
+            lambda data: data is not None and decode_spec(data).keep == wanted,
+            timeout,
+            Interrupted(
+                "SX-JOB-KEEP-PENDING",
+                f"the request for job {self.id} was made, but no coordinator has processed it yet",
+                cause="" if self._client.led() else "no coordinator leads this deployment",
+                fix="start a coordinator (`sardonyx coordinator`) if none leads; it then processes the request",
+                where={"job": self.id},
+            ),
+        )
+        return wanted
 
     def kill(self) -> None:
         """Kill the job. Its peers commit nothing of an open batch; everything that they have committed stays.

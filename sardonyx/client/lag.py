@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
-    """What is unread on each link that a task reads, in the order of the tasks.
+    """What is unread on each link that a task reads, and what its topic holds, in the order of the tasks.
 
     Args:
         zk: a session with the job's deployment.
@@ -33,7 +33,7 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     """
     graph = laid_out(spec, settings.deployment, job)
     standing = note is not None and note.links == "made" and note.status not in ENDED
-    known = _asked(zk, settings, graph, job) if standing else {}
+    known, kept = _asked(zk, settings, graph, job) if standing else ({}, {})
     other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
     return [
         LinkLag(
@@ -43,6 +43,7 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
             topic=link.topic,
             unit="splits" if link.kind == "splits" else "records",
             **known.get(link.name, other)._asdict(),
+            **kept.get(link.topic, {}),
         )
         for stage in graph.stages
         for link in stage.ingress
@@ -67,14 +68,23 @@ def input_positions(
     return admin.input_positions(settings, laid_out(spec, settings.deployment, job), job, facts)
 
 
-def _asked(zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str) -> dict[str, Backlog]:
+def _asked(
+    zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str
+) -> tuple[dict[str, Backlog], dict[str, dict[str, Any]]]:
+    """What is unread, by link; and what the topics of the job hold, by topic."""
     settings.require("kafka")
+    from queues.kept import kept
     from queues.lag import lag
 
     data = zk.read(node_paths.job_links(job))
     if data is None:  # the job was deleted at this moment
-        return {}
+        return {}, {}
     facts = msgspec.json.decode(data, type=LinksNote).links
     notes = task_notes(zk.read_many, graph, job)
     complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
-    return lag(settings, graph, job, facts, complete)
+    unread = lag(settings, graph, job, facts, complete)
+    own = {
+        link.topic: range(facts[link.name].partitions) for link in graph.links if link.kind in ("internal", "splits")
+    }
+    held = kept(settings, own)
+    return unread, {topic: {"kept_bytes": each.bytes, "kept_seconds": each.seconds} for topic, each in held.items()}

@@ -54,6 +54,10 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     reader: str
     kind: LinkKind
     topic: str
+    kept_bytes: int | None = None
+    """About how many bytes its topic holds, read or not; None: not known, or a topic of yours."""
+    kept_seconds: float | None = None
+    """How long ago the oldest record of its topic was written; 0 if it holds none; None as above."""
 
 
 ShownState = TaskState | Literal["stopped"]

@@ -7,7 +7,7 @@ and ids are stamped into an event before it is logged, so a replay gives the sam
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -209,6 +209,13 @@ class JobStopped(UserEvent, frozen=True, kw_only=True, tag="stop"):
     job: str
 
 
+class LinksKept(UserEvent, frozen=True, kw_only=True, tag="keep"):
+    """A user says how long a record stays in the links of a running job at least, read or not. ``seconds``: 0, not at all."""
+
+    job: str
+    seconds: Annotated[int, msgspec.Meta(ge=0, le=10**10)]
+
+
 class JobKilled(UserEvent, frozen=True, kw_only=True, tag="kill"):
     """A user kills a job."""
 
@@ -248,6 +255,7 @@ Request = (
     | TaskFailed
     | JobSubmitted
     | JobStopped
+    | LinksKept
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -272,6 +280,7 @@ AnyEvent = (
     | BackoffEnded
     | JobSubmitted
     | JobStopped
+    | LinksKept
     | JobKilled
     | JobPurged
     | LettersClaimed

@@ -52,6 +52,15 @@ def _quantity(text: str | float, units: dict[str, float] | dict[str, int], bare:
     return float(match[1]) * units[unit]
 
 
+def bytes_text(count: float) -> str:
+    """A size as people read it: 512 B, 1.4 KiB, 64 MiB."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:,.0f} {units[0]}" if units[0] == "B" or count >= 10 else f"{count:.1f} {units[0]}"
+
+
 def duration(seconds: float) -> str:
     """A duration as people read it: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 2 h."""
     if seconds < 10:

@@ -190,7 +190,9 @@ class PeerSettings(_Section):
     session_timeout: Seconds = 12.0
     """After how long the task's group gives a member up by itself. With more than ``zookeeper.session_timeout`` a slot whose
     holder died goes over, partitions and all, before that; with less the others share them first, and again when it is taken."""
-    heartbeat: Seconds = 0.3
+    heartbeat: Seconds = 1.0
+    """How often each member of a group reports to its broker. A member that joins or leaves waits about two of these until the
+    others have handed partitions over; the next holder of a slot waits for none."""
     transaction_timeout: Seconds = 30.0
 
     @property

@@ -41,6 +41,7 @@ from sardonyx.core.events import (
     LinksCreated,
     LinksDeleted,
     LinksFailed,
+    LinksKept,
     OuterEffect,
     PeerBorn,
     PeerDied,
@@ -313,6 +314,11 @@ class History:
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                LinksKept(
+                    at=world.now,
+                    job=rng.choice([*world.state.jobs, "nobody-knows"]),
+                    seconds=rng.choice([0, 60, 90, 7200]),
+                ),
                 JobPurged(
                     at=world.now,
                     job=rng.choice([*world.state.jobs, *world.state.purged, "nobody-knows"]),

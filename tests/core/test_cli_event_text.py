@@ -59,6 +59,8 @@ EVENTS = [
     ),
     (events.JobKilled(job="j-1"), "a user kills job j-1"),
     (events.JobStopped(job="j-1"), "a user stops job j-1"),
+    (events.LinksKept(job="j-1", seconds=3600), "records stay in the links of job j-1 for at least 1 h"),
+    (events.LinksKept(job="j-1", seconds=0), "records stay in the links of job j-1 no longer than they are needed"),
     (events.JobPurged(job="j-1"), "job j-1 is purged"),
     (
         events.LettersClaimed(job="j-1", task="t", letters=3),

@@ -26,7 +26,7 @@ def test_defaults_stand_without_file_environment_and_flags() -> None:
     assert settings.deployment == "default"
     assert settings.zookeeper.hosts is None
     assert settings.zookeeper.session_timeout == 8.0
-    assert settings.peer.heartbeat == 0.3
+    assert settings.peer.heartbeat == 1.0
     assert settings.coordinator.snapshot_every == 1000
     assert settings.coordinator.failure_backoff == 1.0
     assert settings.coordinator.keep_jobs == 1000

@@ -209,6 +209,17 @@ class Twin:
             job["links"] = "made"
             self.outer.append(("DeleteLinks", job["id"]))
 
+    def on_keep(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or ended(job):
+            return
+        seconds = event["seconds"]
+        hours, minutes = f"{seconds // 3600} h", f"{seconds // 60} min"
+        text = hours if seconds % 3600 == 0 else minutes if seconds % 60 == 0 else f"{seconds} s"
+        job["spec"] = {name: value for name, value in job["spec"].items() if name != "keep"}
+        if seconds:
+            job["spec"]["keep"] = text
+
     def on_kill(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and not ended(job):

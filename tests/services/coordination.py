@@ -53,6 +53,8 @@ class FakeLinks:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.kept: list[str | None] = []
+        """What specs said in trims about how long records are kept."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         self.asked.append(("create", job))
@@ -70,6 +72,7 @@ class FakeLinks:
 
     def trim_links(self, job: str, spec: JobSpec) -> int:
         self.asked.append(("trim", job))
+        self.kept.append(spec.keep)
         return 0
 
     def forget(self, jobs: Collection[str]) -> None:

@@ -19,6 +19,7 @@ from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobKilled, JobPurged, JobSubmitted
+from sardonyx.core.spec import decode_spec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
@@ -64,6 +65,27 @@ def test_ended_jobs_are_forgotten(settings: Settings, zk: ZooKeeperSession, sard
         assert told.splitlines() == ["one-aaaaaa is purged", "  it had ended, and was purged"]
         assert "SX-JOB-UNKNOWN" in sardonyx("job", "explain", "one-zzzzzz", code=1).stderr
         assert "SX-USAGE" in sardonyx("job", "purge", code=2).stderr
+    assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]
+
+
+def test_a_running_job_is_told_to_keep_records(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
+    """``link keep`` changes what the leader trims by, at once and for its successors; a job that has ended is refused."""
+    side_effects = FakeLinks()
+    with coordinator(settings, side_effects):
+        submit(zk, "one-aaaaaa")
+        until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        assert sardonyx("link", "keep", "one", "90 min").stdout == "one-aaaaaa keeps records for at least 90 min\n"
+        assert decode_spec(zk.read(node_paths.job_spec("one-aaaaaa")) or b"").keep == "90 min"
+        assert "SX-USAGE" in sardonyx("link", "keep", "one", "soon", code=2).stderr
+    trims = settings.coordinator.model_copy(update={"trim_every": 0.05})
+    side_effects = FakeLinks()
+    with coordinator(settings.model_copy(update={"coordinator": trims}), side_effects):
+        until(lambda: "90 min" in side_effects.kept, what="the successor to trim by it")
+        assert json.loads(sardonyx("link", "keep", "one", "0", "--json").stdout) == {"job": "one-aaaaaa", "keep": None}
+        until(lambda: side_effects.kept[-1] is None, what="the leader to trim by the new one")
+        zk.request(JobKilled(job="one-aaaaaa"))
+        completed(zk, "one-aaaaaa")
+        assert "SX-JOB-ENDED" in sardonyx("link", "keep", "one", "1 h", code=1).stderr
     assert json.loads(sardonyx("log", "verify", "--json").stdout)["ok"]
 
 

@@ -172,6 +172,9 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
         what="everything unread to be half a second older",
     )
 
+    assert before["first.second"]["kept_bytes"] > 0
+    assert before["first.second"]["kept_seconds"] >= before["first.second"]["seconds"] - 0.5
+    assert before["read.idle"]["kept_bytes"] is None, "a topic of the user's"
     table = late.house.call("link", "lag", "late").stdout
     assert [line.split()[:4] for line in table.splitlines() if "second" in line] == [
         ["first.second", "second", "internal", "80"]

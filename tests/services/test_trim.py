@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from queues.kept import Kept, kept
 from queues.messages import Outgoing
 from queues.trim import trim_links
 from sardonyx import Job, kafka
@@ -75,6 +76,28 @@ def test_young_records_are_kept(task: Task) -> None:
     work_off(task, task.reader(), task.writer())
     assert trim(task, keep="1 h") == 0
     assert trim(task, keep="0 s") == PARTITIONS
+
+
+def test_what_a_queue_holds_is_told(task: Task) -> None:
+    """About its bytes, and how old its oldest record is: before a trim, and after it only what the readers still need."""
+    partitions = {task.topic: range(PARTITIONS)}
+    assert kept(task.settings, partitions) == {task.topic: Kept(0, 0.0)}
+    task.feed(300)
+    full = kept(task.settings, partitions)[task.topic]
+    assert full.bytes is not None
+    assert 300 <= full.bytes <= 2 * 690 + 1, (
+        "300 messages of one to three bytes; ends of transactions count as messages"
+    )
+    assert full.seconds is not None
+    until(
+        lambda: kept(task.settings, partitions)[task.topic].seconds > full.seconds, what="the oldest record to be older"
+    )
+    reader = task.reader()
+    commit(task.writer(), reader, batch_of(reader, 300), [])
+    assert trim(task) == PARTITIONS
+    rest = kept(task.settings, partitions)[task.topic]
+    assert rest.bytes is not None
+    assert rest.bytes < full.bytes / 10
 
 
 def test_dead_letters_and_users_topics_are_never_trimmed(task: Task) -> None:
