@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
@@ -57,6 +58,8 @@ class Watch(threading.Thread):
             nodes = [int(found[1]) for answer in answers if (found := re.search(r"Node count: (\d+)", answer))]
             sample["nodes"] = max(nodes, default=None)
             self.samples.append(sample)
+            with (self._cluster.folder / "samples.jsonl").open("a") as lines:  # for a look at a run that goes on
+                lines.write(json.dumps(sample) + "\n")
 
     def _kafka(self) -> Sample:
         """Nothing of it while the brokers are away."""

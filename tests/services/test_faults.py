@@ -28,6 +28,16 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
     assert result["records_out"] > result["records_in"] > 0, told  # a diamond gives two for one
 
 
+@pytest.mark.timeout(400)
+def test_a_few_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
+    """On three ZooKeeper servers and three brokers, as by ``make faults CLUSTER=3``: servers of both are killed or stop."""
+    families = ("zookeeper", "kafka")
+    result = run(Options(seed=seed, faults=6, shapes=("copy",), families=families, records=6_000, peers=3, servers=3))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["faults"].values()) >= 6, told
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("family", FAMILIES)
