@@ -170,7 +170,11 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
     Raises:
         SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
     """
-    delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
+    first, *others = [stage.group(settings.deployment, job) for stage in graph.stages]
+    delete_groups(
+        settings, [first]
+    )  # alone: while it stands, nothing of the job is deleted (coordinator.core.restoring)
+    delete_groups(settings, others)
     failpoint("in-delete-links")
     settle()
     stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
@@ -466,7 +470,8 @@ def positions(
     )
     began = time.monotonic()
     try:
-        found = committed.ask(consumer, places, CALL, CALL)
+        # An open transaction ends at the latest when the broker ends it.
+        found = committed.ask(consumer, places, CALL + (settings.peer.transaction_timeout if stable else 0), CALL)
     finally:
         consumer.close()
     if isinstance(found, KafkaError):

@@ -28,6 +28,7 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    Restored,
     TaskFailed,
     UserEvent,
 )
@@ -86,6 +87,8 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return f"the links of job {event.job} cannot be created: {failure_words(event.error)}"
         case LinksDeleted():
             return f"the links of job {event.job} are deleted"
+        case Restored():
+            return f"the deployment was restored from a backup; job {event.job}: {failure_words(event.error)}"
     return _of_an_assignment(event, held)
 
 
