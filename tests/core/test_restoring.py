@@ -112,12 +112,23 @@ def test_a_task_without_positions_begins_while_the_first_one_has_some() -> None:
         ("blackhole", False, "goes on"),
     ],
 )
-def test_a_job_that_nobody_began_goes_on_only_where_that_shows(output: str, written: bool, becomes: str) -> None:
+def test_a_job_that_may_not_have_begun_goes_on_only_where_that_shows(output: str, written: bool, becomes: str) -> None:
     """No task has positions: never had any, or they are deleted. What no topic of the job lists may have been written."""
-    spec = job(output=output)
+    whole = job(output=output)
+    spec = msgspec.structs.replace(whole, workflow=[("orders", "out")], catalog=[whole.catalog[0], whole.catalog[-1]])
     known = traces(spec)
     known.ends = {p: 100 if written or not p.topic.startswith("test.") else 0 for p in known.ends}
     assert outcome(running(spec), known)[0] == becomes
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_task_that_had_nothing_to_read_begins(written: bool) -> None:
+    """Its link is the job's own, and was never written; so it has written nothing either, wherever that would be."""
+    spec = job()
+    known = traces(spec)
+    known.ends[Partition("test.copy-1.first.second", 0)] = 100 if written else 0
+    known.ends[Partition("test.copy-1.first.second", 1)] = 0
+    assert outcome(running(spec), known)[0] == ("fails" if written else "goes on")
 
 
 def test_a_job_whose_topics_are_gone_fails() -> None:
