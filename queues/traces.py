@@ -58,13 +58,13 @@ def names(settings: Settings) -> list[str]:
     return sorted({*admin.topics(settings), *admin.groups(settings)})
 
 
-def letters_end(settings: Settings, topic: str) -> int:
-    """The offset after the last committed dead letter of a topic; 0 if there is none.
+def letters_end(settings: Settings, topic: str, start: int) -> int:
+    """The offset after the last committed dead letter of a topic; ``start`` if there is none from there on.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
-    end = 0
-    for message in admin.read_messages(settings, topic, 0, admin.ends(settings, topic)[0]):
+    end = start
+    for message in admin.read_messages(settings, topic, start, admin.ends(settings, topic)[0]):
         end = message.offset() + 1
     return end

@@ -67,7 +67,7 @@ def plan(
     Args:
         backup: the file.
         traces: what Kafka holds of the jobs that were running.
-        letters: by job and task, the offset after the last dead letter.
+        letters: by job and task, the offset after the last dead letter that the backup does not know as redone or dropped.
         at: now, seconds since 1970.
     """
     state, nodes = backup.state, dict(backup.nodes)
@@ -75,19 +75,25 @@ def plan(
     for outcome in found:
         for link, elected in outcome.votes.items():
             nodes.setdefault(node_paths.sentinel(outcome.job, link), elected.encode())
-    claimed: list[AnyEvent] = []
+    late: list[AnyEvent] = []
     for name, job in state.jobs.items():
         for task, known in job.tasks.items():
             claims = _claims(nodes, name, task)
             if claims.letters > known.claimed:  # a claim was made after the last entry of the backup
-                claimed.append(LettersClaimed(at=at, job=name, task=task, letters=claims.letters))
-    unsure = []
+                late.append(LettersClaimed(at=at, job=name, task=task, letters=claims.letters))
     for (name, task), end in letters.items():
-        claims = _claims(nodes, name, task)
-        if end > claims.next:
-            unsure.append((name, task))
-            nodes[node_paths.redo(name, task)] = msgspec.json.encode(msgspec.structs.replace(claims, restored=end))
-    return RestorePlan(found, [*events_of(state, found, at), *claimed], nodes, unsure)
+        claims = msgspec.structs.replace(_claims(nodes, name, task), restored=end)
+        nodes[node_paths.redo(name, task)] = msgspec.json.encode(claims)
+    return RestorePlan(found, [*events_of(state, found, at), *late], nodes, list(letters))
+
+
+def claimed(backup: BackupFile) -> dict[tuple[str, str], int]:
+    """By job and task, the first dead letter that no claim in the backup covers."""
+    return {
+        (name, task): _claims(backup.nodes, name, task).next
+        for name, job in backup.state.jobs.items()
+        for task in job.tasks
+    }
 
 
 def _claims(nodes: Mapping[str, bytes], job: str, task: str) -> Claims:
@@ -159,7 +165,8 @@ def restore(zk: ZooKeeperSession, backup: BackupFile, wanted: RestorePlan) -> No
         snapshots.write(leadership, header.first - 1, backup.base)
     if header.n:
         snapshots.write(leadership, header.n, encode_state(backup.state))
-    leadership.commit([*_last(leadership, backup)])
+    _outdate(leadership, max(header.epoch, leadership.epoch), header.epoch_version + EPOCHS)
+    leadership.commit([Set(node_paths.CHECKPOINT, str(header.n).encode()), Delete(node_paths.RESTORE)])
 
 
 def _mark(leadership: Leadership, backup: BackupFile) -> None:
@@ -228,14 +235,13 @@ def _batch(first: int, entries: list[Entry]) -> Operation:
     return Create(node_paths.log_batch(first), msgspec.json.encode(Batch(FORMAT, entries), order="deterministic"))
 
 
-def _last(leadership: Leadership, backup: BackupFile) -> Iterator[Operation]:
-    """The transaction that ends a restore. It ends this leadership, too."""
-    header = backup.header
-    yield Set(node_paths.CHECKPOINT, str(header.n).encode())
-    yield Delete(node_paths.RESTORE)
-    note = msgspec.json.encode(EpochNote(max(header.epoch, leadership.epoch) + 1, identity(), "restore"))
-    for version in range(leadership.version, max(header.epoch_version, leadership.version) + EPOCHS):
-        yield SetIf(node_paths.EPOCH, note, version)
+def _outdate(leadership: Leadership, epoch: int, version: int) -> None:
+    """Set ``/epoch`` to this epoch, and raise the node's version to at least this. We stay the leader."""
+    note = msgspec.json.encode(EpochNote(epoch, identity(), "restore"))
+    while leadership.version < version:
+        last = min(version, leadership.version + EPOCHS)
+        leadership.commit([SetIf(node_paths.EPOCH, note, before) for before in range(leadership.version, last)])
+        leadership.version = last
 
 
 def _led(zk: ZooKeeperSession, places: Iterable[str]) -> SardonyxError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coordinator.core.restoring import KafkaTraces, graphs, unknown_jobs
 from coordinator.core.state import State
 from queues import traces
@@ -29,14 +31,25 @@ def jobs_since(settings: Settings, state: State) -> list[str]:
     return unknown_jobs(state, traces.names(settings))
 
 
-def letters_of(settings: Settings, state: State) -> dict[tuple[str, str], int]:
-    """By job and task, the offset after the last dead letter; only tasks that have any."""
+def letters_of(settings: Settings, state: State, claimed: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """By job and task, the offset after the last dead letter that was neither redone nor dropped; only tasks that have any.
+
+    Args:
+        settings: where Kafka is.
+        state: with the jobs.
+        claimed: by job and task, the first offset that no claim covers; 0 where it is missing.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
     found = {}
     exist = set(traces.names(settings))
     for name, job in state.jobs.items():
         if job.refused:
             continue
         for link in graph_of(job.spec, state.deployment, name).links:
-            if link.kind == "dead" and link.topic in exist and (end := traces.letters_end(settings, link.topic)):
-                found[name, link.source] = end
+            if link.kind == "dead" and link.topic in exist:
+                start = claimed.get((name, link.source), 0)
+                if (end := traces.letters_end(settings, link.topic, start)) > start:
+                    found[name, link.source] = end
     return found

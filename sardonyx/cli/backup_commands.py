@@ -58,7 +58,7 @@ def restore(
     """
     call.settings.require("zookeeper", "kafka")
     from coordinator.history.backup import BackupFile
-    from coordinator.history.restore import obstacle, plan
+    from coordinator.history.restore import claimed, obstacle, plan
     from coordinator.history.restore import restore as carry_out
     from coordinator.kafka.job_traces import jobs_since, letters_of, traces_of
     from sardonyx.zookeeper.session import ZooKeeperSession
@@ -72,7 +72,7 @@ def restore(
             raise hindrance
         with call.patience("Kafka"):
             state = found.state
-            letters, traces = letters_of(call.settings, state), traces_of(call.settings, state)
+            letters, traces = letters_of(call.settings, state, claimed(found)), traces_of(call.settings, state)
             since = jobs_since(call.settings, state)
         wanted = plan(found, traces, letters, time.time())
         if not dry_run:
