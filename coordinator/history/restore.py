@@ -27,7 +27,7 @@ from coordinator.loop.pipeline import WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete, EpochNote, LettersClaimed, Set
+from sardonyx.core.events import FORMAT, AnyEvent, CandidateNote, Create, Delete, EpochNote, LettersClaimed, Set
 from sardonyx.core.text import counted
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Operation, SetIf, chunked
@@ -246,7 +246,7 @@ def _outdate(leadership: Leadership, epoch: int, version: int) -> None:
 
 def _led(zk: ZooKeeperSession, places: Iterable[str]) -> SardonyxError:
     found = zk.read_many(f"{node_paths.ELECTION}/{place}" for place in places)
-    others = sorted({data.decode(errors="replace") for data in found.values()} - {identity()})
+    others = sorted({CandidateNote.read(data).name for data in found.values()} - {identity()})
     return _refused(
         f"a coordinator runs: {_some(others)}",
         "it would write to the deployment while it is restored; or another restore runs",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice, zip_longest
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from sardonyx.core.events import (
     decode_request,
     encode_event,
 )
+from sardonyx.core.names import AUTHOR
 from sardonyx.core.spec import JobSpec
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import Watch
@@ -143,24 +145,17 @@ class Intake:
         return Scan(self, born, self._fair_share(names), died, at)
 
     def _fair_share(self, names: Sequence[str]) -> list[str]:
-        """The requests that this turn takes, in their order: all of peers, and of clients only the first ones."""
+        """The requests that this turn takes, in their order: all of peers, and of clients some, from each author in turn."""
         everything, self._all_requests = self._all_requests, False
         ordered = sorted(names, key=numbered)
         if everything or len(ordered) <= self._limits.client_requests:
             return ordered
-        taken, left = [], self._limits.client_requests
-        for name in ordered:
-            of_peer = kind_in(name) in OF_PEERS
-            if of_peer or left > 0:
-                taken.append(name)
-                left -= not of_peer
+        taken = set(fair_share(ordered, self._limits.client_requests))
         if len(taken) < len(ordered):
-            log.warning(
-                "requests_postponed", count=len(ordered) - len(taken), consequence="the next turn takes more of them"
-            )
+            log.warning("requests_postponed", count=len(ordered) - len(taken), consequence="the next turn takes more")
             self._requests_came = True
             self._wake()
-        return taken
+        return [name for name in ordered if name in taken]
 
     def _watch_of_pulses(self) -> dict[str, Watch]:
         """To be called right before the list of pulses is read."""
@@ -380,6 +375,23 @@ def _is_unknown(event: AnyEvent, state: State, born: Set[str]) -> bool:
     """Whether it is about a peer that is neither known nor just born."""
     peer = getattr(event, "peer", None)
     return peer is not None and peer not in state.peers and peer not in born
+
+
+def fair_share(names: Iterable[str], most: int) -> Iterator[str]:
+    """All requests of peers, and at most so many of clients: the first of each author, the second of each, and so on. Pure.
+
+    Args:
+        names: of requests, in their order. The order of an author's requests is kept.
+        most: how many of clients.
+    """
+    authors: dict[str, list[str]] = {}
+    for name in names:
+        if kind_in(name) in OF_PEERS:
+            yield name
+        else:
+            authors.setdefault(numbered(name)[1][:AUTHOR], []).append(name)
+    rounds = zip_longest(*authors.values())
+    yield from islice((name for each in rounds for name in each if name is not None), most)
 
 
 def kind_in(name: str) -> str:

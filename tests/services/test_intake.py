@@ -9,7 +9,7 @@ import pytest
 from coordinator.core.decide import replay
 from coordinator.core.state import State, new_state
 from coordinator.loop.election import Leadership
-from coordinator.loop.intake import Intake, numbered
+from coordinator.loop.intake import Intake, fair_share, numbered
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
@@ -83,6 +83,17 @@ def test_a_flood_of_one_client_delays_no_peer(leader: Leadership, zk: ZooKeeperS
     assert [[name for name in turn if name in kills] for turn in turns] == [kills[:10], kills[10:20], kills[20:]]
     assert turns[0][0] == "PeerBorn"
     assert turns[0][-1] == "Acked"
+
+
+def test_each_author_gets_its_share() -> None:
+    """A turn takes one request of each author before it takes a second one of any, and keeps the order of each."""
+    names = [f"kill-aaaaaaaa{n:02d}-{n:010d}" for n in range(30)] + [
+        f"submit-bbbbbbbb{n}-{n:010d}" for n in range(30, 32)
+    ]
+    names += ["ack-cccccccc1-0000000032", "kill-dddddddd1-0000000033"]
+    taken = sorted(fair_share(names, 6), key=numbered)
+    assert taken == [*names[:3], *names[30:]]
+    assert sorted(fair_share(names, 100), key=numbered) == names
 
 
 def test_a_purge_has_the_whole_inbox_read(leader: Leadership, zk: ZooKeeperSession) -> None:
