@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from coordinator.kafka.job_links import KafkaLinks
+from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, LeadershipEnded, identity
 from coordinator.loop.leader import Leader
 from coordinator.loop.side_effects import SideEffects
@@ -35,6 +36,10 @@ CONNECT_ATTEMPT = 3.0
 """Seconds of one attempt to connect; after the first one, what is waited for is logged."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
+
+RESTORE_PAUSE = 5.0
+"""Seconds between looks whether a restore is complete. The coordinator does not stand for election meanwhile, since the restore
+leads."""
 
 SWITCH = 0.0005
 """Seconds after which the thread that decides gives way to the one that speaks with ZooKeeper. With Python's own 5 ms, each step
@@ -120,6 +125,9 @@ class Coordinator:
             if not self._stop.is_set():
                 log.warning("leadership_ended", code=error.code, error=error.message)
         except Exception as error:
+            if isinstance(error, SardonyxError) and error.code == "SX-RESTORE-UNFINISHED":
+                log.warning("waiting_for_restore", error=error.message, retry_in_seconds=RESTORE_PAUSE)
+                return RESTORE_PAUSE
             if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
                 raise
             # The leadership is over, and the pause grows for as long as this happens again.
@@ -134,6 +142,8 @@ class Coordinator:
         return 0.0
 
     def _stand_and_lead(self, zk: ZooKeeperSession) -> None:
+        if zk.read(node_paths.RESTORE) is not None:
+            raise event_log.restore_unfinished(self._settings.deployment)
         candidate = Candidate(zk, self._wake)
         log.info("election_entered", candidate=identity())
         if not candidate.wait(self._stop):

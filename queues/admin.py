@@ -64,19 +64,12 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
 
     Raises:
         InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic does not exist; ``SX-KAFKA-OFFSETS``, it lacks the start;
-            ``SX-JOB-LIMIT``, the job needs more partitions than one job may have.
+            ``SX-JOB-LIMIT``, it has more tasks than one job may have, or needs more partitions than one job or all jobs may have.
         SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
     """
     admin = admin_client(settings)
     partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
-    needed, allowed = sum(partitions.values()), settings.coordinator.max_partitions
-    if needed > allowed:
-        raise InputError(
-            "SX-JOB-LIMIT",
-            f"the topics of the job would have {needed:,} partitions; the limit is {allowed:,}",
-            cause=f"it has {len(partitions)} topics, most of them with {spec.partitions:,} partitions",
-            fix="give the job fewer partitions or fewer tasks, or set coordinator.max_partitions higher",
-        )
+    _refuse_too_much(settings, spec, partitions)
     owned = {link.topic for link in graph.links if link.owned}
     new = [
         NewTopic(
@@ -94,6 +87,39 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         failpoint("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
+
+
+def _refuse_too_much(settings: Settings, spec: JobSpec, partitions: Mapping[str, int]) -> None:
+    """Raises ``SX-JOB-LIMIT``."""
+    limits = settings.coordinator
+    if len(spec.catalog) > limits.max_tasks:
+        raise InputError(
+            "SX-JOB-LIMIT",
+            f"the job has {len(spec.catalog):,} tasks; the limit is {limits.max_tasks:,}",
+            cause="each task has a consumer group and topics of its own",
+            fix="split the job, fuse its tasks, or set coordinator.max_tasks higher",
+        )
+    needed = sum(partitions.values())
+    if needed > limits.max_partitions:
+        raise InputError(
+            "SX-JOB-LIMIT",
+            f"the topics of the job would have {needed:,} partitions; the limit is {limits.max_partitions:,}",
+            cause=f"it has {len(partitions)} topics, most of them with {spec.partitions:,} partitions",
+            fix="give the job fewer partitions or fewer tasks, or set coordinator.max_partitions higher",
+        )
+    ours = f"{settings.deployment}."
+    others = sum(
+        len(numbers)
+        for topic, numbers in topics(settings).items()
+        if topic.startswith(ours) and topic.count(".") in (2, 3) and topic not in partitions
+    )
+    if others + needed > limits.max_all_partitions:
+        raise InputError(
+            "SX-JOB-LIMIT",
+            f"the topics of all jobs would have {others + needed:,} partitions; the limit is {limits.max_all_partitions:,}",
+            cause=f"other jobs have {others:,}, and this one needs {needed:,}",
+            fix="wait until other jobs have ended, or set coordinator.max_all_partitions higher",
+        )
 
 
 def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
@@ -170,7 +196,11 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
     Raises:
         SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
     """
-    delete_groups(settings, [stage.group(settings.deployment, job) for stage in graph.stages])
+    first, *others = [stage.group(settings.deployment, job) for stage in graph.stages]
+    delete_groups(
+        settings, [first]
+    )  # alone: while it stands, nothing of the job is deleted (coordinator.core.restoring)
+    delete_groups(settings, others)
     failpoint("in-delete-links")
     settle()
     stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
@@ -466,7 +496,8 @@ def positions(
     )
     began = time.monotonic()
     try:
-        found = committed.ask(consumer, places, CALL, CALL)
+        # An open transaction ends at the latest when the broker ends it.
+        found = committed.ask(consumer, places, CALL + (settings.peer.transaction_timeout if stable else 0), CALL)
     finally:
         consumer.close()
     if isinstance(found, KafkaError):

@@ -52,6 +52,10 @@ _shipped: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 """SparkContext -> packages that its workers can import."""
 
 
+LARGEST_UNPACKED = 64 * 1024 * 1024
+"""Bytes of a job's modules, unpacked: a zip of a few hundred KiB may hold a thousand times as much."""
+
+
 class CodeBundle:
     """A zip of modules, identified by the sha256 of its content. :meth:`open` makes it; many threads may use it."""
 
@@ -82,7 +86,8 @@ class CodeBundle:
             cache_dir: the directory that stores the zip as ``<sha256>.zip``. It is optional if the source is a path.
 
         Raises:
-            SetupError: ``SX-CODE-HASH``, the content has another hash or is not a zip.
+            SetupError: ``SX-CODE-HASH``, the content has another hash or is not a zip; ``SX-CODE-LARGE``, it is too large
+                unpacked.
         """
         package = _PREFIX + sha256[:_HASH_IN_NAME]
         with _lock:
@@ -236,6 +241,16 @@ open_in_worker(__file__, "{zip}", "{sha256}")
 def _check(content: bytes, sha256: str) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found == sha256 and zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_UNPACKED:
+            raise SetupError(
+                "SX-CODE-LARGE",
+                f"the job's code takes {size:,} bytes unpacked; the limit is {LARGEST_UNPACKED:,}",
+                cause="the zip was not made by `sardonyx job submit`, or a module holds much data",
+                fix="read data from a file where it is needed, in place of a module",
+                where={"sha256": sha256},
+            )
         return
     raise SetupError(
         "SX-CODE-HASH",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from coordinator.core.state import Job
 from sardonyx.core import structure
 from sardonyx.core.errors import Failure
+from sardonyx.core.events import UNKNOWN_JOB
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.names import is_name
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -77,7 +78,13 @@ def _resume_problems(
             "its positions are known when it has ended and its topics are deleted",
             f"run `sardonyx job stop {resumes}`, and `sardonyx job await {resumes}`",
         )
-    if before.resumed_by:
+    if before.resumed_by == UNKNOWN_JOB:
+        yield (
+            "the deployment was restored from a backup",
+            "what happened after the backup is lost, so another job may have resumed it already",
+            f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions",
+        )
+    elif before.resumed_by:
         yield (
             f"{before.resumed_by} has resumed it",
             "two jobs that go on from the same positions would process the same records twice",

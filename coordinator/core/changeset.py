@@ -163,7 +163,7 @@ class ChangeSet:
         """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
         job = Job(self.n, self.n, spec, self.at, resumes=resumes, by=by)
         if resumes:
-            before = self._resumed(resumes, by=name)
+            before = self.set_resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
         self._record(name, job)
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
@@ -214,7 +214,7 @@ class ChangeSet:
         self.waits_for(name, 0)
         job = self.job(name)
         if job.facts is None and job.resumes in self.state.jobs:  # it has read nothing, so another job can go on there
-            self._resumed(job.resumes, by="")
+            self.set_resumed(job.resumes, by="")
         job.status, job.ended_at, job.error = status, self.at, error
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
@@ -339,7 +339,7 @@ class ChangeSet:
             job.waits_for = peers
             job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
 
-    def _resumed(self, name: str, by: str) -> Job:
+    def set_resumed(self, name: str, by: str) -> Job:
         """Set which job goes on from the positions of this one. It goes to the end of the row of those that may expire."""
         job = self.job(name)
         job.resumed_by = by

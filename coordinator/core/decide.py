@@ -25,6 +25,7 @@ from coordinator.core.state import Peer, State, new_state
 from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
+    UNKNOWN_JOB,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -53,6 +54,7 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    Restored,
     TaskFailed,
 )
 from sardonyx.core.names import is_job_id
@@ -359,6 +361,17 @@ def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
         changes.claim_letters(event.job, event.task, event.letters)
 
 
+def _restored(changes: ChangeSet, event: Restored) -> None:
+    """A refused job has read nothing, so nothing of it can be lost."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if not job.ended:
+        changes.end(event.job, "failed", event.error)
+    if not job.resumed_by:
+        changes.set_resumed(event.job, by=UNKNOWN_JOB)
+
+
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
@@ -381,6 +394,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     JobKilled: _killed,
     JobPurged: _purged,
     LettersClaimed: _letters_claimed,
+    Restored: _restored,
 }
 
 

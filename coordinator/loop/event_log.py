@@ -160,6 +160,16 @@ def unreadable(what: str, why: str) -> SetupError:
     )
 
 
+def restore_unfinished(deployment: str) -> SetupError:
+    """The nodes are those of a restore that has not come to its end."""
+    return SetupError(
+        "SX-RESTORE-UNFINISHED",
+        f"the restore of deployment {deployment} is not complete",
+        cause="`sardonyx restore` still runs, or it was interrupted",
+        fix="wait for it, or run `sardonyx restore FILE` again: it begins anew",
+    )
+
+
 def _missing(zk: ZooKeeperSession, n: int) -> SardonyxError:
     """Why entry ``n`` does not exist. ``/log`` is set before entries are removed, so the two reasons cannot be confused."""
     first = begins(zk)

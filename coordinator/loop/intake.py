@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice, zip_longest
 from typing import Any
 
 import msgspec
@@ -22,16 +22,23 @@ from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.log_writer import PendingEntry
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
+    Acked,
     AnyEvent,
+    Completed,
+    Declined,
     Delete,
+    Exhausted,
     JobSubmitted,
+    Left,
     PeerBorn,
     PeerDied,
     PulseNote,
     Request,
+    TaskFailed,
     decode_request,
     encode_event,
 )
+from sardonyx.core.names import AUTHOR
 from sardonyx.core.spec import JobSpec
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import Watch
@@ -48,6 +55,9 @@ TAGS = 32
 """Tags of a peer that are kept."""
 GROWTH = 8
 """How many times longer a request can be in the log than in the inbox; numbers grow to less than four times."""
+
+OF_PEERS = frozenset(kind.__struct_config__.tag for kind in (Acked, Declined, Exhausted, Completed, TaskFailed, Left))
+"""Kinds of requests that peers make."""
 
 REMEMBERED = 20_000
 """Requests whose uuids are known, so that one whose writer lost the reply and sent it again is not taken twice."""
@@ -71,6 +81,7 @@ class Intake:
         self._taken: OrderedDict[str, None] = OrderedDict()  # a dict would search ever longer for its oldest key
         self._wake = wake
         self._requests_came = True
+        self._all_requests = False
         self._pulses_changed = True
         self._pulses_not_before = 0.0
         self._pulses_by = math.inf
@@ -92,8 +103,8 @@ class Intake:
             self._taken.popitem(last=False)
 
     def read_requests_again(self) -> None:
-        """Have the next :meth:`begin` read the inbox, whether or not something came."""
-        self._requests_came = True
+        """Have the next :meth:`begin` read the whole inbox, whether or not something came."""
+        self._requests_came = self._all_requests = True
 
     def read_again(self) -> None:
         """Have the next :meth:`begin` read both lists, whether or not something changed."""
@@ -131,7 +142,20 @@ class Intake:
         names = lists.get(node_paths.INBOX, [])
         if died and not requests_came:
             names = self._zk.children(node_paths.INBOX, watch=self._on_request)
-        return Scan(self, born, names, died, at)
+        return Scan(self, born, self._fair_share(names), died, at)
+
+    def _fair_share(self, names: Sequence[str]) -> list[str]:
+        """The requests that this turn takes, in their order: all of peers, and of clients some, from each author in turn."""
+        everything, self._all_requests = self._all_requests, False
+        ordered = sorted(names, key=numbered)
+        if everything or len(ordered) <= self._limits.client_requests:
+            return ordered
+        taken = set(fair_share(ordered, self._limits.client_requests))
+        if len(taken) < len(ordered):
+            log.warning("requests_postponed", count=len(ordered) - len(taken), consequence="the next turn takes more")
+            self._requests_came = True
+            self._wake()
+        return [name for name in ordered if name in taken]
 
     def _watch_of_pulses(self) -> dict[str, Watch]:
         """To be called right before the list of pulses is read."""
@@ -247,7 +271,7 @@ class Scan:
     Args:
         intake: reads the nodes.
         born: peers that have a pulse and are not known.
-        names: of all requests in the inbox.
+        names: of the requests that are to be read, in order.
         died: peers that have no pulse any more.
         at: the time that the events carry.
     """
@@ -258,8 +282,7 @@ class Scan:
         self._born = set(born)
         self._ready = intake.births(born, at)
         self._deaths = [PendingEntry(PeerDied(at=at, peer=name)) for name in died]
-        ordered = sorted(((*numbered(name), name) for name in names), key=itemgetter(0))
-        self._uuids = {f"{node_paths.INBOX}/{name}": uuid for _, uuid, name in ordered}
+        self._uuids = {f"{node_paths.INBOX}/{name}": numbered(name)[1] for name in names}
         self._most = intake._limits.requests  # noqa: SLF001 - the two are one thing
         self._portions = intake._zk.read_ahead(list(self._uuids), most=self._most)  # noqa: SLF001
 
@@ -352,6 +375,29 @@ def _is_unknown(event: AnyEvent, state: State, born: Set[str]) -> bool:
     """Whether it is about a peer that is neither known nor just born."""
     peer = getattr(event, "peer", None)
     return peer is not None and peer not in state.peers and peer not in born
+
+
+def fair_share(names: Iterable[str], most: int) -> Iterator[str]:
+    """All requests of peers, and at most so many of clients: the first of each author, the second of each, and so on. Pure.
+
+    Args:
+        names: of requests, in their order. The order of an author's requests is kept.
+        most: how many of clients.
+    """
+    authors: dict[str, list[str]] = {}
+    for name in names:
+        if kind_in(name) in OF_PEERS:
+            yield name
+        else:
+            authors.setdefault(numbered(name)[1][:AUTHOR], []).append(name)
+    rounds = zip_longest(*authors.values())
+    yield from islice((name for each in rounds for name in each if name is not None), most)
+
+
+def kind_in(name: str) -> str:
+    """The kind of event that the name of a request gives; empty if the name is not that of a request."""
+    front = name.rpartition("-")[0].removesuffix("-")
+    return front.rpartition("-")[0]
 
 
 def numbered(name: str) -> tuple[int, str]:

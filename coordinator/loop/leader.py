@@ -306,10 +306,12 @@ class Leader:
         """Become what the log says: replay it, finish what the last leader had begun, and read what happened since.
 
         Raises:
-            SardonyxError: ``SX-LOG-FORMAT``: written by another version.
+            SardonyxError: ``SX-LOG-FORMAT``: written by another version. ``SX-RESTORE-UNFINISHED``.
             InternalError: ``SX-INTERNAL-LOG-GAP``: an entry is missing.
         """
         self._zk.sync()
+        if self._zk.read(node_paths.RESTORE) is not None:
+            raise event_log.restore_unfinished(self._settings.deployment)
         found = snapshots.latest(self._zk)
         snapshot, size = (0, 0) if found is None else (found[0], len(found[1]))
         if found is not None:

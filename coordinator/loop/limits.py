@@ -19,6 +19,9 @@ class Limits(msgspec.Struct, frozen=True):
     requests: int = 512
     """Requests that are read at a time, at most: about as many as fill a transaction of the log, and few enough that ZooKeeper
     has something to do while they are decided."""
+    client_requests: int = 1_000
+    """Requests of clients that are taken in one turn of the loop, at most, from each author in turn. What peers ask for is not
+    counted. So however much one client asks for, peers, timers and other clients wait no longer than for these."""
     pulse_pause: float = 50e-6
     """Seconds between two reads of the list of pulses, for each name in it. With many peers the list is long, and it changes all
     the time. A read takes 2 to 3 us a name, so this is a twentieth of a leader's time."""

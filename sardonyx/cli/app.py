@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import (
+    backup_commands,
     cluster_commands,
     dlq_commands,
     inspect_commands,
@@ -60,6 +61,7 @@ def version(call: Call) -> None:
 
 
 cluster_commands.register(app)
+backup_commands.register(app)
 job_commands.register(app, job_app)
 inspect_commands.register(app)
 peer_commands.register(peers_app)

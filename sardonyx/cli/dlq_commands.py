@@ -106,6 +106,9 @@ def redo(
             "--spec", metavar="SPEC", help="The corrected job: FILE.py, a YAML file, ...; default: as it was."
         ),
     ] = None,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="Also letters that may have been redone before a restore.")
+    ] = False,
 ) -> int | None:
     """Submit a new job for each task with open dead letters. It reads each of these letters once.
 
@@ -119,7 +122,7 @@ def redo(
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
         try:
-            for name, handle in letters.redo_each(job, task, corrected):
+            for name, handle in letters.redo_each(job, task, corrected, restored=restored):
                 done.append({"task": name, "id": handle.id})
                 if not call.json:
                     _tell(call, name, handle)

@@ -29,6 +29,7 @@ from sardonyx.core.events import (
     LinksKept,
     PeerBorn,
     PeerDied,
+    Restored,
     TaskFailed,
     UserEvent,
 )
@@ -91,6 +92,8 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return f"records stay in the links of job {event.job} {'for ' if event.seconds else ''}{kept}"
         case LinksDeleted():
             return f"the links of job {event.job} are deleted"
+        case Restored():
+            return f"the deployment was restored from a backup; job {event.job}: {failure_words(event.error)}"
     return _of_an_assignment(event, held)
 
 

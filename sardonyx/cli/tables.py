@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from sardonyx.cli.event_text import clock
 from sardonyx.client.views import JobView, Lag, LinkLag, PeerView, TaskView
+from sardonyx.core.events import UNKNOWN_JOB
 from sardonyx.core.units import bytes_text, duration
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def job_headline(view: JobView) -> str:
         words.append(f"took {took(view)}")
     if view.resumes:
         words.append(f"resumes {view.resumes}")
-    if view.resumed_by:
+    if view.resumed_by == UNKNOWN_JOB:
+        words.append("perhaps resumed before a restore")
+    elif view.resumed_by:
         words.append(f"resumed by {view.resumed_by}")
     return "  ".join(words)
 

@@ -19,8 +19,8 @@ from queues.dead_letters import Letter, told
 from sardonyx.client import letter_claims
 from sardonyx.client.ids import new_id
 from sardonyx.client.job_handle import JobHandle
-from sardonyx.client.letter_claims import Claim, Claims
 from sardonyx.core import node_paths
+from sardonyx.core.claims import Claim, Claims
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec
@@ -159,7 +159,7 @@ class DeadLetters:
                 )
 
     def redo_each(
-        self, job: str, task: str | None = None, corrected: LoadedJob | None = None
+        self, job: str, task: str | None = None, corrected: LoadedJob | None = None, *, restored: bool = False
     ) -> Iterator[tuple[str, JobHandle]]:
         """Submit a job for each task with letters that were neither redone nor dropped; yields each as soon as it is submitted.
 
@@ -167,17 +167,18 @@ class DeadLetters:
             job: an id, the beginning of one, or a name.
             task: only for this task.
             corrected: the job with corrections; None: as it was.
+            restored: also letters that may have been redone before the deployment was restored.
 
         Raises:
             SardonyxError: ``SX-DLQ-TASK``: the job or the corrected one has no such task; then nothing is submitted.
-                ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
+                ``SX-DLQ-RESTORED``, ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-JOB-GONE``.
         """
         piles = self._waiting(job, task)
         if corrected is not None:
             for pile in piles:
                 redo_spec(corrected.spec, pile.task, "", "", 0, 0)
         for pile in piles:
-            handle = self.redo(pile.job, pile.task, corrected)
+            handle = self.redo(pile.job, pile.task, corrected, restored=restored)
             if handle is not None:
                 yield pile.task, handle
 
@@ -206,16 +207,19 @@ class DeadLetters:
             left += [by for pile in piles for by in pile.redone_by]
         return found
 
-    def redo(self, job: str, task: str, corrected: LoadedJob | None = None) -> JobHandle | None:
+    def redo(
+        self, job: str, task: str, corrected: LoadedJob | None = None, *, restored: bool = False
+    ) -> JobHandle | None:
         """Submit a job that reads the task's letters that were neither redone nor dropped; None if there are none.
 
         Args:
             job: the job's id.
             task: the task that failed on them.
             corrected: the job with corrections; None: as it was.
+            restored: also letters that may have been redone before the deployment was restored.
 
         Raises:
-            SardonyxError: ``SX-DLQ-TASK``, the (corrected) job has no such task; ``SX-JOB-GONE``.
+            SardonyxError: ``SX-DLQ-TASK``, the (corrected) job has no such task; ``SX-DLQ-RESTORED``; ``SX-JOB-GONE``.
         """
         spec = self._client.job(job).spec() if corrected is None else corrected.spec
         topic = self._topic(job, task)
@@ -227,6 +231,8 @@ class DeadLetters:
             end, count = self._after_last(topic, claims.next)
             if not count:
                 return None
+            if claims.next < claims.restored and not restored:
+                raise _perhaps_redone(job, task)
             again = redo_spec(spec, task, redo_id, topic, claims.next, end)
             claim = Claim(redo_id, claims.next, end)
             self._code(again, corrected)
@@ -402,6 +408,16 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
         workflow=edges,
         catalog=catalog,
         routes={link: route for link, route in spec.routes.items() if link in links},
+    )
+
+
+def _perhaps_redone(job: str, task: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-DLQ-RESTORED",
+        f"dead letters of task {task} of job {job} may have been redone already",
+        cause="the deployment was restored from a backup, and which letters were redone after the backup is lost",
+        fix=f"look at them with `sardonyx dlq show {job}`; then redo them with --restored, or run `sardonyx dlq drop {job}`",
+        where={"job": job, "task": task},
     )
 
 

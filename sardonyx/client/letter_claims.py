@@ -8,6 +8,7 @@ import msgspec
 
 from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
+from sardonyx.core.claims import Claims
 from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, encode_event, kind_of
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
@@ -15,27 +16,6 @@ from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Append, Check, SetIf
 
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
-
-
-class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Letters that were handed to a new job, or dropped."""
-
-    job: str
-    """Id of the new job; of dropped letters a unique name for the claim."""
-    start: int
-    end: int
-    """The offset after the last one."""
-    dropped: bool = False
-
-
-class Claims(msgspec.Struct, frozen=True):
-    """``/redo/<job>.<task>``."""
-
-    next: int = 0
-    """The first offset that no claim covers."""
-    claims: list[Claim] = []
-    letters: int = 0
-    """How many letters the claims cover."""
 
 
 def read(zk: ZooKeeperSession, job: str, task: str) -> tuple[Claims, int | None]:

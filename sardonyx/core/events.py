@@ -28,6 +28,9 @@ PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked",
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
 TaskState = Literal["pending", "running", "complete"]
 
+UNKNOWN_JOB = "?"
+"""Stands where the id of a job should, if no coordinator can know it: after a restore, for the job that may have resumed one."""
+
 ENDED: frozenset[str] = frozenset({"completed", "stopped", "killed", "failed"})
 """Job statuses that are final. ``stopped``: a user stopped an unbounded job, and all that its inputs had read went through it."""
 
@@ -241,6 +244,18 @@ class LettersClaimed(UserEvent, frozen=True, kw_only=True, tag="letters-claimed"
     letters: int
 
 
+class Restored(Event, frozen=True, kw_only=True, tag="restored"):
+    """The deployment was restored from a backup, which holds the entries before this one. Kafka may have gone past what it
+    says of this job: what was logged of the job after the backup is lost.
+
+    A job that had not ended at the backup cannot go on; it fails with the error. No job can resume it, or one that had ended:
+    since the backup another job may have.
+    """
+
+    job: str
+    error: Failure
+
+
 class Evicted(UserEvent, frozen=True, kw_only=True, tag="evict"):
     """A user evicts a peer."""
 
@@ -284,6 +299,7 @@ AnyEvent = (
     | JobKilled
     | JobPurged
     | LettersClaimed
+    | Restored
     | Evicted
     | Left
 )
@@ -396,7 +412,7 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     resumes: str = ""
     """The job from whose positions this one goes on."""
     resumed_by: str = ""
-    """The job that goes on from the positions of this one. No other can."""
+    """The job that goes on from the positions of this one. No other can. After a restore :data:`UNKNOWN_JOB`."""
     by: str = ""
     """The user who submitted it, as ``user@host``, and the version of the client."""
 

@@ -17,6 +17,8 @@ JOB = "/job"
 SENTINEL = "/sentinel"
 CODE = "/code"
 REDO = "/redo"
+RESTORE = "/restore"
+"""Exists as long as a restore is not complete."""
 
 TOP = (ELECTION, EPOCH, LOG, CHECKPOINT, SNAPSHOT, INBOX, PULSE, PEER_STATE, JOB, SENTINEL, CODE, REDO)
 """The nodes that exist from the first start on."""

@@ -164,6 +164,10 @@ class CoordinatorSettings(_Section):
     """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
     max_partitions: int = Field(default=10_000, ge=1)
     """How many partitions the topics that are created for one job may have together."""
+    max_all_partitions: int = Field(default=100_000, ge=1)
+    """How many partitions the topics of all jobs of the deployment may have together. A job beyond that fails."""
+    max_tasks: int = Field(default=500, ge=1)
+    """How many tasks one job may have."""
     trim_every: Seconds = 60.0
     """How often records that every reader has processed are deleted from the queues of running jobs."""
     snapshot_every: int = Field(default=1000, ge=1)

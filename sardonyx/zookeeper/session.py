@@ -26,6 +26,7 @@ from kazoo.protocol.states import WatchedEvent
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import Request, encode_event, kind_of
+from sardonyx.core.names import request_id
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper import commit, errors, read_ahead
 from sardonyx.zookeeper.bulk import BulkClient
@@ -233,7 +234,8 @@ class ZooKeeperSession(Connection):
         data = encode_event(event)
         if len(data) > ENTRY_LIMIT:
             raise errors.request_too_large(kind_of(event), len(data), ENTRY_LIMIT)
-        self.create_sequential(node_paths.inbox_prefix(kind_of(event), self.runtime.token()), data)
+        uuid = request_id(getattr(event, "by", ""), self.runtime.token())
+        self.create_sequential(node_paths.inbox_prefix(kind_of(event), uuid), data)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         """Create a node whose name ends in the next number of its parent; returns the name. Never makes two nodes.

@@ -45,6 +45,7 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    Restored,
     TaskFailed,
 )
 from sardonyx.core.graph import graph_of
@@ -313,6 +314,7 @@ class History:
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                Restored(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), error=FAILURE),
                 JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 LinksKept(
                     at=world.now,

@@ -44,6 +44,7 @@ from sardonyx.core.events import (
     LinksKept,
     PeerBorn,
     PeerDied,
+    Restored,
     Set,
     TaskFailed,
     kind_of,
@@ -304,6 +305,10 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, j, t, offsets, topic: [
             LinksDeleted(at=w.now, job=j, positions={t: {topic: [_offset(text) for text in offsets.split()]}})
         ],
+    ),
+    (
+        rf"a backup is restored, and Kafka is past {_J}: (.*)",
+        lambda w, j, e: [Restored(at=w.now, job=j, error=_error(e))],
     ),
     (rf"{_J} is killed", lambda w, j: [JobKilled(at=w.now, job=j)]),
     (rf"{_J} is purged", lambda w, j: [JobPurged(at=w.now, job=j)]),

@@ -68,6 +68,10 @@ EVENTS = [
     ),
     (events.BackoffEnded(job="j-1", task="t", failures=2), "the back-off of task j-1/t is over after 2 failures"),
     (events.Evicted(peer="p"), "a user evicts peer p"),
+    (
+        events.Restored(job="j-1", error=FAILURE),
+        "the deployment was restored from a backup; job j-1: SX-FN-RAISED: it raised",
+    ),
 ]
 
 

@@ -155,6 +155,17 @@ def test_the_content_must_be_what_the_spec_says(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["some.zip"]
 
 
+def test_a_bundle_that_is_far_larger_unpacked_is_refused(tmp_path: Path) -> None:
+    """A few KiB in ZooKeeper must not take a peer's memory."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("jobs.py", b"#" * (65 << 20))
+    content = packed.getvalue()
+    assert len(content) < 100_000
+    with pytest.raises(SetupError, match="SX-CODE-LARGE"):
+        CodeBundle.open(content, hashlib.sha256(content).hexdigest(), tmp_path)
+
+
 def test_a_damaged_copy_in_the_cache_is_replaced(tmp_path: Path) -> None:
     """A half-written file in the cache is not trusted because of its name."""
     data, sha256 = zipped(job="def fn(row: dict) -> dict:\n    return row\n# damaged\n")

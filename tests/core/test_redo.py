@@ -108,7 +108,9 @@ class Piles(DeadLetters):
     def piles(self, job: str | None = None) -> list[Pile]:
         return [Pile(job="orders-x", task=task, letters=1, waiting=1) for task in ("a", "b")]
 
-    def redo(self, job: str, task: str, corrected: LoadedJob | None = None) -> JobHandle | None:
+    def redo(
+        self, job: str, task: str, corrected: LoadedJob | None = None, *, restored: bool = False
+    ) -> JobHandle | None:
         if task == "b":
             raise SardonyxError("SX-JOB-GONE", "gone")
         self.handed.append(task)

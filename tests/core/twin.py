@@ -248,6 +248,14 @@ class Twin:
         if task is not None and event["letters"] > task["claimed"]:
             task["claimed"] = event["letters"]
 
+    def on_restored(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or job["refused"]:
+            return
+        if not ended(job):
+            self.end(job, "failed", event["error"])
+        job["resumed_by"] = job["resumed_by"] or "?"
+
     def on_purge(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and ended(job):

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from queues.admin import _refuse_too_much
 from sardonyx import Job, files, generator
-from sardonyx.core.errors import JobFailed
+from sardonyx.core.errors import InputError, JobFailed
 from sardonyx.core.events import JobSubmitted
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.job.load import load
@@ -392,9 +393,10 @@ def test_a_job_that_takes_too_long(house: House, tmp_path: Path) -> None:
     ("change", "code"),
     [
         (lambda spec: msgspec.structs.replace(spec, partitions=10**6), "SX-JOB-LIMIT"),
+        (lambda spec: _with_tasks(spec, 501), "SX-JOB-LIMIT"),
         (lambda spec: msgspec.structs.replace(spec, catalog=[spec.catalog[0], _pathless(spec)]), "SX-JOB-CONNECTOR"),
     ],
-    ids=["a million partitions", "files without a path"],
+    ids=["a million partitions", "501 tasks", "files without a path"],
 )
 def test_a_request_that_no_client_has_checked(house: House, change: Callable[[JobSpec], JobSpec], code: str) -> None:
     """Anybody may write into the inbox. The job fails with the error that `check` would give, and nothing is made for it."""
@@ -414,3 +416,28 @@ def test_a_request_that_no_client_has_checked(house: House, change: Callable[[Jo
 
 def _pathless(spec: JobSpec) -> TaskSpec:
     return msgspec.structs.replace(spec.catalog[1], options={"format": "json"})
+
+
+def _with_tasks(spec: JobSpec, count: int) -> JobSpec:
+    """The same output behind so many inputs."""
+    read, write = spec.catalog
+    inputs = [msgspec.structs.replace(read, name=f"i{n}") for n in range(count - 1)]
+    return msgspec.structs.replace(
+        spec, catalog=[*inputs, write], workflow=[(each.name, write.name) for each in inputs]
+    )
+
+
+def test_all_jobs_together_have_a_limit(house: House) -> None:
+    """However many jobs a client submits: their topics do not have more partitions than the deployment allows."""
+    topic = f"{house.settings.deployment}.other-1.a.b"
+    house.make_named(topic)
+    try:
+        spec = JobSpec(name="x", workflow=[], catalog=[])
+        few = house.settings.model_copy(
+            update={"coordinator": house.settings.coordinator.model_copy(update={"max_all_partitions": 9})}
+        )
+        _refuse_too_much(few, spec, {f"{house.settings.deployment}.x-1.a.b": 7})
+        with pytest.raises(InputError, match=r"all jobs would have 10 partitions; the limit is 9"):
+            _refuse_too_much(few, spec, {f"{house.settings.deployment}.x-1.a.b": 8})
+    finally:
+        house.forget(topic)

@@ -188,7 +188,8 @@ def test_snapshots_are_taken_in_the_midst_of_much_that_waits(zk: ZooKeeperSessio
             transaction.create(prefix, encode_event(Evicted(peer=f"nobody-{n}")), sequence=True)
         assert all(made is True for made in transaction.commit())
     with leadership(timers) as won, capture_logs() as lines:
-        leader = Leader(won, timers, FakeLinks(), wake=threading.Event())
+        every = Limits(client_requests=2000)
+        leader = Leader(won, timers, FakeLinks(), wake=threading.Event(), limits=every)
         leader.take_over()
         leader.turn()
         leader.settle()

@@ -9,11 +9,11 @@ import pytest
 from coordinator.core.decide import replay
 from coordinator.core.state import State, new_state
 from coordinator.loop.election import Leadership
-from coordinator.loop.intake import Intake, numbered
+from coordinator.loop.intake import Intake, fair_share, numbered
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
-from sardonyx.core.events import Left, PeerBorn, PeerDied
+from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
@@ -60,6 +60,49 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(leader: Leadership, zk:
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
     died = until(lambda: collected(intake, state, 4.0), what="the death to be looked for")
     assert [entry.event for entry in died] == [PeerDied(at=4.0, peer="a")]
+
+
+def test_a_flood_of_one_client_delays_no_peer(leader: Leadership, zk: ZooKeeperSession) -> None:
+    """A turn takes all requests of peers, and of clients only some, in their order. The rest comes in the next turns."""
+    woken = threading.Event()
+    intake = Intake(leader, wake=woken.set, limits=Limits(client_requests=10))
+    for n in range(25):
+        zk.request(JobKilled(job=f"j{n}"))
+    zk.create(node_paths.pulse("a"), b"{}")
+    zk.request(Acked(peer="a", assignment=1))
+    first = 1
+    turns: list[list[str]] = []
+    for _ in range(3):
+        woken.clear()
+        found = collected(intake, new_state(), 1.0)
+        turns.append([getattr(entry.event, "job", type(entry.event).__name__) for entry in found])
+        append(leader, first, found)
+        first += len(found)
+        assert woken.is_set() or len(turns) == 3, "more is left, and the loop is told so"
+    kills = [f"j{n}" for n in range(25)]
+    assert [[name for name in turn if name in kills] for turn in turns] == [kills[:10], kills[10:20], kills[20:]]
+    assert turns[0][0] == "PeerBorn"
+    assert turns[0][-1] == "Acked"
+
+
+def test_each_author_gets_its_share() -> None:
+    """A turn takes one request of each author before it takes a second one of any, and keeps the order of each."""
+    names = [f"kill-aaaaaaaa{n:02d}-{n:010d}" for n in range(30)] + [
+        f"submit-bbbbbbbb{n}-{n:010d}" for n in range(30, 32)
+    ]
+    names += ["ack-cccccccc1-0000000032", "kill-dddddddd1-0000000033"]
+    taken = sorted(fair_share(names, 6), key=numbered)
+    assert taken == [*names[:3], *names[30:]]
+    assert sorted(fair_share(names, 100), key=numbered) == names
+
+
+def test_a_purge_has_the_whole_inbox_read(leader: Leadership, zk: ZooKeeperSession) -> None:
+    """What was asked of a purged job before its nodes were gone is decided before its dead letters are removed."""
+    intake = Intake(leader, wake=lambda: None, limits=Limits(client_requests=3))
+    for n in range(8):
+        zk.request(JobKilled(job=f"j{n}"))
+    intake.read_requests_again()
+    assert len(collected(intake, new_state(), 1.0)) == 8
 
 
 def test_a_pulse_that_stays_behind_is_looked_for(leader: Leadership, zk: ZooKeeperSession) -> None:
