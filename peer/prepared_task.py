@@ -17,12 +17,14 @@ from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit,
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
+from peer.rolling_sink import RollingSink
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters
 from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
+from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import Assignment, LinkFacts, LinksNote
@@ -382,9 +384,11 @@ def _sinks(
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
-        made = registry.output(stage.last, assignment.job, settings.deployment, load)
+        made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)
         if isinstance(made, PositionedOutput):
             yield PositionedSink(made)
+        elif isinstance(made, RollingFiles) and parts is not None:
+            yield RollingSink(made, parts, _listing(settings, parts))
         else:
             yield ConnectorSink(made, parts, _listing(settings, parts))
 

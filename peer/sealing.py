@@ -71,6 +71,8 @@ class Sealing:
         if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
             return
         session, work = self._session, self._session.work
+        if not session.meanwhile(self._settled):
+            return
         drained = {p: position for p, position in committed.items() if position is not None}
         own = {p: position for p, position in drained.items() if p in session.reader.held}
         sentinel = str(uuid.uuid4())
@@ -94,6 +96,9 @@ class Sealing:
         log.info(
             "task_sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead
         )
+
+    def _settled(self) -> bool:
+        return all(sink.settled() for sink in self._session.work.sinks)
 
     def _seal_sinks(self) -> None:
         for sink in self._session.work.sinks:

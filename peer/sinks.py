@@ -71,6 +71,10 @@ class Sink(Protocol):
         """Publish what the sink staged. The task calls it after the transaction with the messages has committed."""
         ...
 
+    def settled(self) -> bool:
+        """Whether nothing is left to do before the sentinels. If not, the task asks again a moment later."""
+        ...
+
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
         """Yield the sentinels, which tell the readers of this sink that no more rows follow."""
         ...
@@ -180,6 +184,9 @@ class LinkSink:
     def committed(self) -> None:
         pass
 
+    def settled(self) -> bool:
+        return True
+
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
         for partition in range(self._partitions):
             yield sentinel_message(self._link, partition, uuid, self._writer)
@@ -204,6 +211,9 @@ class TopicSink:
 
     def committed(self) -> None:
         pass
+
+    def settled(self) -> bool:
+        return True
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
@@ -242,6 +252,9 @@ class ConnectorSink:
         if self._staged:
             self._output.publish(self._staged)
             self._staged = []
+
+    def settled(self) -> bool:
+        return True
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupState,
     IsolationLevel,
@@ -228,19 +229,28 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
 
 
 def held_positions(
-    settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
+    settings: Settings, stages: list[Stage], job: str, *, stable: bool = True, listings: bool = False
 ) -> dict[str, dict[Partition, Position | None]]:
-    """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`."""
+    """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`.
+
+    With ``listings``, also those of the listing of its files.
+    """
     if not stages:
         return {}
     partitions = topics(settings)
 
     def ask(stage: Stage) -> dict[Partition, Position | None]:
-        places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
+        links = read_by(stage) if listings else stage.ingress
+        places = [TopicPartition(link.topic, n) for link in links for n in partitions.get(link.topic, ())]
         return positions(settings, stage.group(settings.deployment, job), places, stable=stable)
 
     with ThreadPoolExecutor(min(len(stages), _AT_A_TIME), thread_name_prefix="positions") as pool:
         return dict(zip([stage.name for stage in stages], pool.map(ask, stages), strict=True))
+
+
+def read_by(stage: Stage) -> list[Link]:
+    """The links for which a stage's group commits positions: what it reads, and the listing of its files."""
+    return [*stage.ingress, *(link for link in stage.egress if link.kind == "parts")]
 
 
 def topics(settings: Settings) -> dict[str, list[int]]:
@@ -287,7 +297,7 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
-    """Return every committed message of a topic's first partition, in order.
+    """Return every committed message that a topic's first partition still holds, in order.
 
     It reads up to the end at the time of the call, open transactions included. It waits until those commit or abort,
     so that it cannot miss a committed message after a transaction that hangs.
@@ -296,11 +306,13 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
     """
     # Use the end after open transactions: a read_committed consumer's own watermark stops at the first of them.
-    return [message.value() for message in read_messages(settings, topic, 0, ends(settings, topic)[1])]
+    return [message.value() for message in read_messages(settings, topic, OFFSET_BEGINNING, ends(settings, topic)[1])]
 
 
 def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
     """Yield the committed messages of a topic's first partition in [start, end). It waits for open transactions.
+
+    A start of ``OFFSET_BEGINNING`` is the first record that is left.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.

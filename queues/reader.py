@@ -208,6 +208,20 @@ class Reader:
         wanted = [TopicPartition(partition.topic, partition.number) for partition in self._everything]
         return dict(committed(self._consumer, wanted, self._transaction_timeout))
 
+    def committed_at(self, partition: Partition) -> Position | None:
+        """Ask the broker what the group has committed for a partition, also one that the group does not read.
+
+        Raises:
+            ReaderLost: the broker did not answer.
+        """
+        place = TopicPartition(partition.topic, partition.number)
+        return dict(committed(self._consumer, [place], self._transaction_timeout))[partition]
+
+    def incarnation(self, partition: Partition) -> int | None:
+        """The number of the assignment under which this reader holds a partition; None if it does not hold it."""
+        held = self._held.get(partition)
+        return held.incarnation if held is not None and self.member else None
+
     def group_metadata(self) -> Any:
         """Return the present group membership, by which the broker fences a transaction.
 

@@ -69,6 +69,7 @@ def files(
     split_size: str | None = None,
     mode: Literal["error", "append", "overwrite"] | None = None,
     compression: str | None = None,
+    roll: str | None = None,
 ) -> Connector:
     """Files as input, or a directory of files as output. Relative paths are relative to the spec.
 
@@ -87,6 +88,9 @@ def files(
         split_size: input: the size of a split, such as ``"4 MiB"``.
         mode: output: what to do if the directory is not empty: ``error`` (the default), ``append``, ``overwrite``.
         compression: output: the codec of the format, such as ``zstd`` or ``gzip``.
+        roll: output: how large or old a file gets before readers see it: ``"128 MiB or 5 min"``, ``"5 min"``, or
+            ``"batch"`` for a file from each batch. By default ``"128 MiB or 1 min"`` in a job that never ends, and a file
+            from each batch in others.
     """
     return _connector("files", locals())
 
