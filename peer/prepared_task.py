@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
-from queues import admin, block, dead_letters
+from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
@@ -378,7 +379,8 @@ def _sinks(
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            yield TopicSink(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
+            form = registry.topic_format(link.options, settings.kafka.schema_registry)
+            yield TopicSink(link, form, load, assignment.job, partial(marked_topics.partitions, settings, link.topic))
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)

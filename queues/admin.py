@@ -28,6 +28,7 @@ from queues import committed
 from queues.admin_client import CALL, NEVER, admin_client, error_of, failed, refused, within
 from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
+from queues.marked_topics import refuse_compacted
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
@@ -41,13 +42,8 @@ log = structlog.get_logger()
 
 _AT_A_TIME = 8
 """Number of groups whose positions this module asks for concurrently."""
-_MEMBERS = frozenset(
-    {
-        ConsumerGroupState.STABLE,
-        ConsumerGroupState.PREPARING_REBALANCING,
-        ConsumerGroupState.COMPLETING_REBALANCING,
-    }
-)
+_GROUP = ConsumerGroupState
+_MEMBERS = frozenset({_GROUP.STABLE, _GROUP.PREPARING_REBALANCING, _GROUP.COMPLETING_REBALANCING})
 """States of a consumer group that has members."""
 _LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
 """Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
@@ -94,6 +90,9 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
             raise refused(settings, f"create topic {topic}", error)
         failpoint("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    refuse_compacted(
+        settings, [link.topic for link in graph.links if link.ends_at_marker or link.options.get("end_marker")]
+    )
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
 
@@ -199,7 +198,11 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
             group: error_of(future)
             for group, future in admin.delete_consumer_groups(groups, request_timeout=NEVER).items()
         }
-        groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
+        groups = [
+            group
+            for group, error in errors.items()
+            if error is not None and error.code() != KafkaError.GROUP_ID_NOT_FOUND
+        ]
         if groups and time.monotonic() > deadline:
             raise refused(settings, f"delete group {groups[0]}", errors[groups[0]])
         if groups:  # the groups still have members, which are leaving
@@ -229,28 +232,19 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
 
 
 def held_positions(
-    settings: Settings, stages: list[Stage], job: str, *, stable: bool = True, listings: bool = False
+    settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
 ) -> dict[str, dict[Partition, Position | None]]:
-    """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`.
-
-    With ``listings``, also those of the listing of its files.
-    """
+    """Return the committed positions on all that each stage reads, and its list of files; ``stable`` as in :func:`positions`."""
     if not stages:
         return {}
     partitions = topics(settings)
 
     def ask(stage: Stage) -> dict[Partition, Position | None]:
-        links = read_by(stage) if listings else stage.ingress
-        places = [TopicPartition(link.topic, n) for link in links for n in partitions.get(link.topic, ())]
+        places = [TopicPartition(link.topic, n) for link in stage.positioned for n in partitions.get(link.topic, ())]
         return positions(settings, stage.group(settings.deployment, job), places, stable=stable)
 
     with ThreadPoolExecutor(min(len(stages), _AT_A_TIME), thread_name_prefix="positions") as pool:
         return dict(zip([stage.name for stage in stages], pool.map(ask, stages), strict=True))
-
-
-def read_by(stage: Stage) -> list[Link]:
-    """The links for which a stage's group commits positions: what it reads, and the listing of its files."""
-    return [*stage.ingress, *(link for link in stage.egress if link.kind == "parts")]
 
 
 def topics(settings: Settings) -> dict[str, list[int]]:
@@ -385,7 +379,7 @@ def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) 
     if link.kind != "input":
         return LinkFacts(partitions)
     look = functools.partial(_offsets, admin, settings, link.topic, partitions)
-    end = link.options.get("end")
+    end = None if link.ends_at_marker else link.options.get("end")
     return LinkFacts(
         partitions,
         start=look(link.options.get("start", "earliest")),
@@ -504,7 +498,3 @@ def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
     if listed.errors:
         raise kafka_unreachable(settings, began, str(listed.errors[0]))
     return {group.group_id: group.state for group in listed.valid}
-
-
-def _still_there(error: KafkaError) -> bool:
-    return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)

@@ -32,7 +32,7 @@ from queues.client import CLIENT_LOG, RECONNECT_MS
 from queues.committed import ReaderLost, Recover, committed, starting_points
 from queues.group_watch import GroupWatch
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
-from queues.read_buffer import ReadBuffer, chunk_of, runs
+from queues.read_buffer import ReadBuffer, chunk_of, runs, without_markers
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -92,7 +92,9 @@ class Reader:
         self._everything = [
             Partition(link.topic, number)
             for link, facts in links.values()
-            for number in range(max(facts.partitions, self._partitions_now(link.topic) if facts.stops else 0))
+            for number in range(
+                max(facts.partitions, self._partitions_now(link.topic) if _may_grow(link, facts) else 0)
+            )
         ]
         self._group = GroupWatch(partial(AssignmentAudit, settings, group, self._everything))
         came, went = self._answer(self._assigned), self._answer(self._revoked)
@@ -291,8 +293,13 @@ class Reader:
         if link.has_sentinels:
             chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
         else:
+            last = messages[-1].offset()
+            if 0 in map(len, messages):  # an end marker has no value
+                marked, messages = without_markers(messages)
+                if link.ends_at_marker and held.view.end is None and marked is not None:
+                    held.view.end = marked + 1
             end = held.view.end
-            if end is not None and messages[-1].offset() >= end:
+            if end is not None and last >= end:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
                 held.past_end = True
                 self._consumer.pause([TopicPartition(partition.topic, partition.number)])
@@ -379,6 +386,11 @@ class Reader:
         else:
             consumer.incremental_unassign(partitions)
         log.debug("partitions_revoked", partitions=[f"{p.topic}[{p.number}]" for p in gone])
+
+
+def _may_grow(link: Link, facts: LinkFacts) -> bool:
+    """Whether partitions that were added to a topic since the job was planned must be read to their end, too."""
+    return facts.stops or link.ends_at_marker
 
 
 def _offset(message: Message) -> int:

@@ -41,11 +41,11 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``. Some partitions may be trimmed already.
     """
     links = {link.topic for link in graph.links if link.kind in ("internal", "splits", "parts")}
-    stages = [stage for stage in graph.stages if any(link.topic in links for link in admin.read_by(stage))]
+    stages = [stage for stage in graph.stages if any(link.topic in links for link in stage.positioned)]
     if not stages:
         return {}
     # Without waiting for open transactions: the positions before them are lower, which is safe.
-    held = admin.held_positions(settings, stages, job, stable=False, listings=True)
+    held = admin.held_positions(settings, stages, job, stable=False)
     read: dict[Partition, int] = {}
     unread: set[Partition] = set()
     for found in held.values():

@@ -233,8 +233,8 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             ),
             "end": Option(
                 str | dict[str, int],
-                f'"latest" (as it is at submission), {_OFFSETS}; without it the job never ends',
-                check=_position("latest"),
+                f'"latest" (as it is at submission), "marker" (an end marker), {_OFFSETS}; without it the job never ends',
+                check=_position("latest", "marker"),
             ),
         },
         "output": {
@@ -246,6 +246,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "register": Option(bool, "true or false", formats=_REGISTERED),
             "key": Option(str, "the name of a column", check=_column),
             "partitions": Option(int, "a number from 1 on", check=_from(1)),
+            "end_marker": Option(bool, "true or false"),
         },
     },
     "generator": {

@@ -86,7 +86,8 @@ def output(
 
 def files_output(task: TaskSpec, job: str, *, bounded: bool) -> FilesOutput:
     """The folder that an output task writes. Arguments and errors as of :func:`output`."""
-    roll = task.options.get("roll", None if bounded else DEFAULT)
+    overwrites = task.options.get("mode") == "overwrite"  # then files are published at the end only
+    roll = task.options.get("roll", None if bounded or overwrites else DEFAULT)
     if roll is None:
         return FilesOutput(task.options, job, task.name)
     return RollingFiles(task.options, job, task.name, Roll.parse(roll))
