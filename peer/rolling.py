@@ -25,8 +25,12 @@ from sardonyx.connectors.files.rolling import Merged, RollingFiles
 from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
+from sentinel import rules
 
 log = structlog.get_logger()
+
+_ASK_AGAIN = 0.25
+"""Seconds between questions to the broker about partitions that other peers hold."""
 
 
 class Roller:
@@ -44,6 +48,7 @@ class Roller:
         self._tail: Tail | None = None
         self._listing = Listing()
         self._taken_over = False
+        self._ask_at = 0.0
 
     def look(self) -> None:
         """Merge what is due, if this peer is the one to do so.
@@ -92,7 +97,8 @@ class Roller:
         if not self._taken_over:
             self._session.meanwhile(lambda: self._take_over(sink.files))
             self._taken_over = True
-        chunks = self._listing.due(sink.files.roll, time.time(), ended=self._ended(reader))
+        ended = bool(self._listing.pending) and self._ended(reader)
+        chunks = self._listing.due(sink.files.roll, time.time(), ended=ended)
         if chunks:
             self._roll(sink, chunks)
 
@@ -102,11 +108,13 @@ class Roller:
             files.finish(self._listing.last, self._listing.merged)
         files.tidy(self._listing)
 
-    @staticmethod
-    def _ended(reader: Reader) -> bool:
-        """Whether everything that this peer reads is drained, so that the task is about to be sealed."""
-        held = reader.held.values()
-        return reader.idle and all(position is not None and position.drained is not None for position in held)
+    def _ended(self, reader: Reader) -> bool:
+        """Whether all peers of the task have committed that everything is drained, so that it is about to be sealed."""
+        own = all(position is not None and position.drained is not None for position in reader.held.values())
+        if not (own and reader.idle) or time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + _ASK_AGAIN
+        return rules.sealable({p: position and position.drained for p, position in reader.all_committed().items()})
 
     def _roll(self, sink: RollingSink, chunks: list[Chunk]) -> None:
         session, files, first = self._session, sink.files, Position(chunks[0].offset)

@@ -6,6 +6,7 @@ import pytest
 
 from peer.sinks import TopicSink
 from queues.backlog import unscanned
+from queues.batch import HeldPartition, StartingPoint
 from queues.messages import END_HEADER, JOB_HEADER, Outgoing
 from queues.read_buffer import without_markers
 from sardonyx import Job, JobInvalid, kafka
@@ -121,6 +122,20 @@ def test_wrong_options_are_told(use, options, wrong):
     """The input's word and the output's are two."""
     (problem,) = problems_of("kafka", use, {"topic": "t", "format": "json", **options})
     assert wrong in problem.message
+
+
+def test_a_partition_that_ended_at_its_marker_stays_ended():
+    """A dropped batch makes the reader read again from what is committed, but nothing after the marker."""
+    held = HeldPartition(StartingPoint(None), 1, 0, None)
+    held.view.end = 5
+    assert held.view.record(3)
+    held.view.end_of_partition(5)
+    assert held.view.drained == "end"
+    held.rewind()
+    assert (held.view.end, held.view.position) == (None, 0)
+    held.start = StartingPoint(Position(5, drained="end"))
+    held.rewind()
+    assert (held.view.end, held.view.drained, held.view.record(6)) == (5, "end", False)
 
 
 def test_what_comes_after_the_marker_is_no_backlog():
