@@ -107,7 +107,7 @@ def test_a_killed_job_publishes_what_it_has_committed(
 
         def written() -> bool:
             (write,) = (task for task in handle.status().tasks if task.name == "write")
-            return write.counts is not None and write.counts.rows_out == 500
+            return write.rows_out == 500
 
         until(written, what="all rows to be committed", timeout=90)
         assert len(found(folder)) < 500
