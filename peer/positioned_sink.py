@@ -89,6 +89,9 @@ class PositionedSink:
     def committed(self) -> None:
         self._table = pa.table({})
 
+    def settled(self) -> bool:
+        return True
+
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit,
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
+from peer.rolling_sink import RollingSink
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
-from queues import admin, block, dead_letters
+from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
+from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import Assignment, LinkFacts, LinksNote
@@ -376,15 +379,18 @@ def _sinks(
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            yield TopicSink(link, registry.topic_format(link.options, settings.kafka.schema_registry), load)
+            form = registry.topic_format(link.options, settings.kafka.schema_registry)
+            yield TopicSink(link, form, load, assignment.job, partial(marked_topics.partitions, settings, link.topic))
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
-        made = registry.output(stage.last, assignment.job, settings.deployment, load)
+        made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)
         if isinstance(made, PositionedOutput):
             yield PositionedSink(made)
+        elif isinstance(made, RollingFiles) and parts is not None:
+            yield RollingSink(made, parts, _listing(settings, parts))
         else:
             yield ConnectorSink(made, parts, _listing(settings, parts))
 

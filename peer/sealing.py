@@ -8,7 +8,9 @@ import uuid
 import structlog
 from msgspec.structs import replace
 
+from peer.sinks import TopicSink
 from peer.task_session import TaskSession
+from queues.messages import Outgoing
 from sardonyx.core.events import Completed, Exhausted, encode_event
 from sardonyx.core.positions import Partition, Position, of_inputs, total
 from sardonyx.runtime.failpoints import failpoint
@@ -71,13 +73,21 @@ class Sealing:
         if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
             return
         session, work = self._session, self._session.work
+        if not session.meanwhile(self._settled):
+            return
         drained = {p: position for p, position in committed.items() if position is not None}
         own = {p: position for p, position in drained.items() if p in session.reader.held}
         sentinel = str(uuid.uuid4())
         failpoint("seal")
         # A transaction always carries positions, which fence a sealer that is not in the group. A peer that holds no partition
         # sends those of others, unchanged.
-        session.write([message for sink in work.sinks for message in sink.sentinels(sentinel)], own or drained)
+        messages = [message for sink in work.sinks for message in sink.sentinels(sentinel)]
+        positions = own or drained
+        # Readers drop a second sentinel. A second end marker would end the next run at its beginning, so it is written once.
+        if not any(position.marked for position in drained.values()) and (markers := self._end_markers(sentinel)):
+            messages += markers
+            positions = {partition: position._replace(marked=True) for partition, position in positions.items()}
+        session.write(messages, positions)
         failpoint("sealed")
         session.meanwhile(self._seal_sinks)
         counts = total(drained.values())
@@ -94,6 +104,13 @@ class Sealing:
         log.info(
             "task_sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead
         )
+
+    def _end_markers(self, uuid: str) -> list[Outgoing]:
+        sinks = [sink for sink in self._session.work.sinks if isinstance(sink, TopicSink)]
+        return [message for sink in sinks for message in sink.end_markers(uuid)]
+
+    def _settled(self) -> bool:
+        return all(sink.settled() for sink in self._session.work.sinks)
 
     def _seal_sinks(self) -> None:
         for sink in self._session.work.sinks:

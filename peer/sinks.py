@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from peer.row_functions import Condition, Grouping, Load
 from queues import block
-from queues.messages import LINK_HEADER, ROWS_HEADER, SENTINEL_HEADER, WRITER_HEADER, Outgoing, Records
+from queues.messages import (
+    END_HEADER,
+    JOB_HEADER,
+    LINK_HEADER,
+    ROWS_HEADER,
+    SENTINEL_HEADER,
+    WRITER_HEADER,
+    Outgoing,
+    Records,
+)
 from sardonyx.connectors.base import Output, TopicFormat
 from sardonyx.core.graph import Link
 
@@ -69,6 +78,10 @@ class Sink(Protocol):
 
     def committed(self) -> None:
         """Publish what the sink staged. The task calls it after the transaction with the messages has committed."""
+        ...
+
+    def settled(self) -> bool:
+        """Whether nothing is left to do before the sentinels. If not, the task asks again a moment later."""
         ...
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
@@ -180,6 +193,9 @@ class LinkSink:
     def committed(self) -> None:
         pass
 
+    def settled(self) -> bool:
+        return True
+
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:
         for partition in range(self._partitions):
             yield sentinel_message(self._link, partition, uuid, self._writer)
@@ -189,9 +205,22 @@ class LinkSink:
 
 
 class TopicSink:
-    """Writes to a user's topic: one record per message, with the key from the format. It writes no sentinels."""
+    """Writes to a user's topic: one record per message, with the key from the format. It writes no sentinels.
 
-    def __init__(self, link: Link, form: TopicFormat, load: Load) -> None:
+    Args:
+        link: the link to the topic.
+        form: how rows are written as records.
+        load: finds the user's condition.
+        job: the job's id, for end markers.
+        partitions: returns how many partitions the topic has now.
+    """
+
+    def __init__(
+        self, link: Link, form: TopicFormat, load: Load, job: str = "", partitions: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._marks = bool(link.options.get("end_marker"))
+        self._job = job
+        self._partitions = partitions
         self._topic = link.topic
         self._format = form
         self._filter = EdgeFilter(link, load)
@@ -205,8 +234,16 @@ class TopicSink:
     def committed(self) -> None:
         pass
 
+    def settled(self) -> bool:
+        return True
+
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
+
+    def end_markers(self, uuid: str) -> Iterator[Outgoing]:
+        for partition in range(self._partitions() if self._marks else 0):
+            headers = [(END_HEADER, uuid.encode()), (JOB_HEADER, self._job.encode())]
+            yield Outgoing(self._topic, None, partition, headers=headers)
 
     def sealed(self) -> None:
         pass
@@ -242,6 +279,9 @@ class ConnectorSink:
         if self._staged:
             self._output.publish(self._staged)
             self._staged = []
+
+    def settled(self) -> bool:
+        return True
 
     def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())

@@ -33,6 +33,7 @@ from peer.batch_commit import BatchCommit
 from peer.input_split import InputSplitter
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
+from peer.rolling import Roller
 from peer.sealing import Sealing
 from peer.slot_clients import open_clients
 from peer.task_session import TICK, BatchDropped, OpenClients, TaskSession, result_of
@@ -80,6 +81,7 @@ class TaskLoop:
         self._splitter = InputSplitter(self.session)
         self._batch = BatchCommit(self.session)
         self._sealing = Sealing(self.session)
+        self._roller = Roller(self.session)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.batch_size
 
@@ -106,6 +108,7 @@ class TaskLoop:
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
             self._end(error)
         finally:
+            self._roller.close()
             self._work.abandon()
             self._stop_hooks()
             self.session.background.close()
@@ -115,6 +118,7 @@ class TaskLoop:
         session, reader = self.session, self.session.reader
         try:
             self._splitter.split_if_due()
+            self._roller.look()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
             due_in = reader.batch_due_in(self._batch_size, self._batch_timeout)
             if due_in > 0:

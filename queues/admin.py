@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupState,
     IsolationLevel,
@@ -27,6 +28,7 @@ from queues import committed
 from queues.admin_client import CALL, NEVER, admin_client, error_of, failed, refused, within
 from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
+from queues.marked_topics import refuse_compacted
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
@@ -40,13 +42,8 @@ log = structlog.get_logger()
 
 _AT_A_TIME = 8
 """Number of groups whose positions this module asks for concurrently."""
-_MEMBERS = frozenset(
-    {
-        ConsumerGroupState.STABLE,
-        ConsumerGroupState.PREPARING_REBALANCING,
-        ConsumerGroupState.COMPLETING_REBALANCING,
-    }
-)
+_GROUP = ConsumerGroupState
+_MEMBERS = frozenset({_GROUP.STABLE, _GROUP.PREPARING_REBALANCING, _GROUP.COMPLETING_REBALANCING})
 """States of a consumer group that has members."""
 _LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
 """Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
@@ -86,6 +83,9 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
             raise refused(settings, f"create topic {topic}", error)
         failpoint("in-create-links")
     found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    refuse_compacted(
+        settings, [link.topic for link in graph.links if link.ends_at_marker or link.options.get("end_marker")]
+    )
     return {link.name: _facts(admin, settings, link, found[link.topic]) for link in graph.links}
 
 
@@ -228,7 +228,11 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
             group: error_of(future)
             for group, future in admin.delete_consumer_groups(groups, request_timeout=NEVER).items()
         }
-        groups = [group for group, error in errors.items() if error is not None and _still_there(error)]
+        groups = [
+            group
+            for group, error in errors.items()
+            if error is not None and error.code() != KafkaError.GROUP_ID_NOT_FOUND
+        ]
         if groups and time.monotonic() > deadline:
             raise refused(settings, f"delete group {groups[0]}", errors[groups[0]])
         if groups:  # the groups still have members, which are leaving
@@ -260,13 +264,13 @@ def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
 def held_positions(
     settings: Settings, stages: list[Stage], job: str, *, stable: bool = True
 ) -> dict[str, dict[Partition, Position | None]]:
-    """Return the committed positions of every partition that each stage reads; ``stable`` as in :func:`positions`."""
+    """Return the committed positions on all that each stage reads, and its list of files; ``stable`` as in :func:`positions`."""
     if not stages:
         return {}
     partitions = topics(settings)
 
     def ask(stage: Stage) -> dict[Partition, Position | None]:
-        places = [TopicPartition(link.topic, n) for link in stage.ingress for n in partitions.get(link.topic, ())]
+        places = [TopicPartition(link.topic, n) for link in stage.positioned for n in partitions.get(link.topic, ())]
         return positions(settings, stage.group(settings.deployment, job), places, stable=stable)
 
     with ThreadPoolExecutor(min(len(stages), _AT_A_TIME), thread_name_prefix="positions") as pool:
@@ -317,7 +321,7 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
 
 
 def read_all(settings: Settings, topic: str) -> list[bytes]:
-    """Return every committed message of a topic's first partition, in order.
+    """Return every committed message that a topic's first partition still holds, in order.
 
     It reads up to the end at the time of the call, open transactions included. It waits until those commit or abort,
     so that it cannot miss a committed message after a transaction that hangs.
@@ -326,11 +330,13 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
     """
     # Use the end after open transactions: a read_committed consumer's own watermark stops at the first of them.
-    return [message.value() for message in read_messages(settings, topic, 0, ends(settings, topic)[1])]
+    return [message.value() for message in read_messages(settings, topic, OFFSET_BEGINNING, ends(settings, topic)[1])]
 
 
 def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
     """Yield the committed messages of a topic's first partition in [start, end). It waits for open transactions.
+
+    A start of ``OFFSET_BEGINNING`` is the first record that is left.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.
@@ -403,7 +409,7 @@ def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) 
     if link.kind != "input":
         return LinkFacts(partitions)
     look = functools.partial(_offsets, admin, settings, link.topic, partitions)
-    end = link.options.get("end")
+    end = None if link.ends_at_marker else link.options.get("end")
     return LinkFacts(
         partitions,
         start=look(link.options.get("start", "earliest")),
@@ -523,7 +529,3 @@ def _group_states(settings: Settings) -> dict[str, ConsumerGroupState]:
     if listed.errors:
         raise kafka_unreachable(settings, began, str(listed.errors[0]))
     return {group.group_id: group.state for group in listed.valid}
-
-
-def _still_there(error: KafkaError) -> bool:
-    return bool(error.code() != KafkaError.GROUP_ID_NOT_FOUND)

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from queues.messages import Outgoing
 from sardonyx.core.positions import Partition, Position
-from sentinel.rules import PartitionView
+from sentinel.rules import BOUND_END, PartitionView
 
 
 @dataclass
@@ -97,7 +97,10 @@ class HeldPartition:
     def rewind(self) -> None:
         """Forget everything since the last commit."""
         position = self.committed.offset if self.committed else self.first
-        self.view = PartitionView(position) if self.end is None else PartitionView(position, self.end)
+        end = self.end
+        if end is None and self.committed and self.committed.drained == BOUND_END:
+            end = position  # an end marker was read, and what comes after it is not ours
+        self.view = PartitionView(position, end)
         self.later.clear()
 
     @property

@@ -21,6 +21,13 @@ LINK_HEADER = "sx-link"
 """On a sentinel: the link that ends with it."""
 
 
+END_HEADER = "sx-end"
+"""On an end marker in a user's topic: a uuid. Such a message has no key and no value."""
+
+JOB_HEADER = "sx-job"
+"""On an end marker: the job that wrote it."""
+
+
 class Outgoing(NamedTuple):
     """One message to write. With ``partition`` -1, Kafka's partitioner chooses the partition by the key."""
 

@@ -32,7 +32,7 @@ from queues.client import CLIENT_LOG, RECONNECT_MS
 from queues.committed import ReaderLost, Recover, committed, starting_points
 from queues.group_watch import GroupWatch
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
-from queues.read_buffer import ReadBuffer, chunk_of, runs
+from queues.read_buffer import ReadBuffer, chunk_of, runs, without_markers
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
@@ -93,7 +93,9 @@ class Reader:
         self._everything = [
             Partition(link.topic, number)
             for link, facts in links.values()
-            for number in range(max(facts.partitions, self._partitions_now(link.topic) if facts.stops else 0))
+            for number in range(
+                max(facts.partitions, self._partitions_now(link.topic) if _may_grow(link, facts) else 0)
+            )
         ]
         self._group = GroupWatch(partial(AssignmentAudit, settings, group, self._everything))
         came, went = self._answer(self._assigned), self._answer(self._revoked)
@@ -210,6 +212,20 @@ class Reader:
         wanted = [TopicPartition(partition.topic, partition.number) for partition in self._everything]
         return dict(committed(self._consumer, wanted, self._transaction_timeout))
 
+    def committed_at(self, partition: Partition) -> Position | None:
+        """Ask the broker what the group has committed for a partition, also one that the group does not read.
+
+        Raises:
+            ReaderLost: the broker did not answer.
+        """
+        place = TopicPartition(partition.topic, partition.number)
+        return dict(committed(self._consumer, [place], self._transaction_timeout))[partition]
+
+    def incarnation(self, partition: Partition) -> int | None:
+        """The number of the assignment under which this reader holds a partition; None if it does not hold it."""
+        held = self._held.get(partition)
+        return held.incarnation if held is not None and self.member else None
+
     def group_metadata(self) -> Any:
         """Return the present group membership, by which the broker fences a transaction.
 
@@ -302,8 +318,13 @@ class Reader:
         if link.has_sentinels:
             chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
         else:
+            last = messages[-1].offset()
+            if 0 in map(len, messages):  # an end marker has no value
+                marked, messages = without_markers(messages)
+                if link.ends_at_marker and held.view.end is None and marked is not None:
+                    held.view.end = marked + 1
             end = held.view.end
-            if end is not None and messages[-1].offset() >= end:
+            if end is not None and last >= end:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
                 held.past_end = True
                 self._consumer.pause([TopicPartition(partition.topic, partition.number)])
@@ -411,6 +432,11 @@ def _deleted(link: Link, partition: Partition, position: int, first: int) -> Inp
         fix="Submit the job again; going on would publish the results so far a second time.",
         where=where,
     )
+
+
+def _may_grow(link: Link, facts: LinkFacts) -> bool:
+    """Whether partitions that were added to a topic since the job was planned must be read to their end, too."""
+    return facts.stops or link.ends_at_marker
 
 
 def _offset(message: Message) -> int:

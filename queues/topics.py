@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import topics
 from queues.admin_client import admin_client
+from queues.read_buffer import is_marker
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
@@ -74,7 +75,7 @@ def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: 
 
 
 def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
-    """The values of all committed records, partition by partition.
+    """The values of all committed records, partition by partition. End markers are left out.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time.
@@ -92,7 +93,8 @@ def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
             if message.error() is not None:
                 ended += 1
                 continue
-            found[message.partition()].append(message.value())
+            if not is_marker(message):
+                found[message.partition()].append(message.value())
         return [value for number in sorted(found) for value in found[number]]
     finally:
         consumer.close()

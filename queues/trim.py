@@ -24,8 +24,9 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
     """Delete from a job's internal links what all their readers have committed as read.
 
     A committed position never moves back, and a reader starts at its committed position. So no reader can miss a deleted record.
-    The record at the position stays, because a drained partition's position is that of its sentinel. Dead letters, splits and the
-    users' own topics are left alone. A partition without a committed position is left alone too.
+    The record at the position stays, because a drained partition's position is that of its sentinel. The position on a ``parts``
+    link is that from which the listing of files is still needed (:mod:`peer.rolling`). Dead letters and the users' own topics are
+    left alone. A partition without a committed position is left alone too.
 
     Args:
         settings: connection to Kafka.
@@ -39,8 +40,8 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``. Some partitions may be trimmed already.
     """
-    links = {link.topic for link in graph.links if link.kind == "internal"}
-    stages = [stage for stage in graph.stages if any(link.topic in links for link in stage.ingress)]
+    links = {link.topic for link in graph.links if link.kind in ("internal", "splits", "parts")}
+    stages = [stage for stage in graph.stages if any(link.topic in links for link in stage.positioned)]
     if not stages:
         return {}
     # Without waiting for open transactions: the positions before them are lower, which is safe.

@@ -30,6 +30,7 @@ Code = Literal[
     "topics-deleting",
     "topics-creating",
     "stopping",
+    "awaits-end-marker",
     "no-live-peers",
     "peers-missing",
     "starved-by-unbounded-jobs",
@@ -139,6 +140,8 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
     if job.stopping:
         text = "a user stopped it: it ends when all that its inputs have read has gone through it"
         reasons.append(Reason(code="stopping", text=text))
+    else:
+        reasons += _awaiting_markers(job, plan)
     reasons += [
         *_short(state, job, plan),
         *_blocked(job, plan),
@@ -293,6 +296,18 @@ def _holders(state: State, peers: list[str]) -> list[Holder]:
     return found
 
 
+def _awaiting_markers(job: Job, plan: Plan) -> Iterator[Reason]:
+    """Tasks that read a topic up to end markers: only the job that writes them can tell when they come."""
+    for stage in plan.graph.stages:
+        topics = [link.topic for link in stage.ingress if link.ends_at_marker]
+        if topics and job.tasks[stage.name].state != "complete":
+            text = (
+                f"task {stage.name} reads topic {topics[0]} up to its end markers; the job that writes them does so when it "
+                "completes, and never if it fails or is killed"
+            )
+            yield Reason(code="awaits-end-marker", text=text, task=stage.name)
+
+
 # For people
 
 
@@ -302,6 +317,7 @@ FIXES: dict[Code, str] = {
     "peers-missing": _MORE_PEERS,
     "task-short": _MORE_PEERS,
     "starved-by-unbounded-jobs": "end one with `sardonyx job stop ID`; `sardonyx job submit --resume ID` goes on with it later",
+    "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop ID`",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
 }
 """What to do about a reason that is no error, where a command or a setting would help."""

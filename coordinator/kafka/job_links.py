@@ -13,7 +13,7 @@ from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
 from queues.trim import trim_links
-from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.registry import files_output
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
@@ -68,7 +68,7 @@ class KafkaLinks:
             if parts is None or task.connector != "files" or not Path(str(task.options["path"])).is_dir():
                 continue
 
-            output = FilesOutput(task.options, job, task.name)
+            output = files_output(task, job, bounded=graph.bounded)
             try:
                 if output.unsettled:
                     output.settle(read_all(self._settings, parts.topic))

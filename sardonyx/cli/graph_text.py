@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.core.graph import Graph
+from sardonyx.core.graph import Graph, has_end
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import counted
 
@@ -44,7 +44,12 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
 def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
     links = len(graph.links)
-    end = "ends by itself" if graph.bounded else "runs until it is killed"
+    if graph.bounded:
+        end = "ends by itself"
+    elif all(has_end(task) for task in spec.catalog if task.type == "input"):
+        end = "ends at the end markers of its topics"
+    else:
+        end = "runs until it is killed"
     return f"job {spec.name}: {counted(len(spec.catalog), 'task')}, {counted(links, 'link')}; {end}"
 
 

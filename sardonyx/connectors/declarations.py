@@ -69,6 +69,7 @@ def files(
     split_size: str | None = None,
     mode: Literal["error", "append", "overwrite"] | None = None,
     compression: str | None = None,
+    roll: str | None = None,
 ) -> Connector:
     """Files as input, or a directory of files as output. Relative paths are relative to the spec.
 
@@ -87,6 +88,9 @@ def files(
         split_size: input: the size of a split, such as ``"4 MiB"``.
         mode: output: what to do if the directory is not empty: ``error`` (the default), ``append``, ``overwrite``.
         compression: output: the codec of the format, such as ``zstd`` or ``gzip``.
+        roll: output: how large or old a file gets before readers see it: ``"128 MiB or 5 min"``, ``"5 min"``, or
+            ``"batch"`` for a file from each batch. By default ``"128 MiB or 1 min"`` in a job that never ends, and a file
+            from each batch in others.
     """
     return _connector("files", locals())
 
@@ -105,6 +109,7 @@ def kafka(
     subject: Literal["topic", "record", "topic_record"] | None = None,
     value_schema: str | None = None,
     register: bool | None = None,
+    end_marker: bool | None = None,
 ) -> Connector:
     """A Kafka topic of the user's, one record a message; it is read and written in place.
 
@@ -114,7 +119,8 @@ def kafka(
         schema: input, all but raw: columns and their Spark types. Without it, json: they are inferred; avro and protobuf:
             they are those of the schemas that the records were written with.
         start: input, required: ``"earliest"``, ``"latest"``, a time with its zone, or offsets by partition.
-        end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets. None: it never ends.
+        end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets, or ``"marker"``: at the first
+            end marker of each partition, which another job writes with ``end_marker``. None: it never ends.
         key: output: the column that becomes the record's key.
         partitions: output: how many the topic gets if it has to be created.
         registry: avro and protobuf: address of the schema registry, such as ``"http://registry:8081"``. Without it the
@@ -124,6 +130,8 @@ def kafka(
         value_schema: output, avro: the schema as JSON. Without it, it follows from the types of the rows.
         register: output, avro and protobuf: whether to register a schema that the registry does not have; true by
             default. False: it must be there already.
+        end_marker: output: whether the job writes a message without key and value, with the header ``sx-end``, to the end of
+            each partition when it completes or is stopped. A job with ``end="marker"`` reads up to there.
     """
     return _connector("kafka", locals())
 

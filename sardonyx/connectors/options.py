@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from sardonyx.connectors.files import roll
 from sardonyx.core import units
 from sardonyx.core.text import near
 
@@ -78,6 +79,14 @@ def _size(text: str | int) -> str:
         return "" if units.size(text) > 0 else "it must be more than 0"
     except ValueError as error:
         return str(error)
+
+
+def _roll(text: str) -> str:
+    try:
+        roll.Roll.parse(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _database(url: str) -> str:
@@ -207,6 +216,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "mode": Option(*_words("error", "append", "overwrite")),
             "header": Option(bool, "true or false", formats=_CSV),
             "compression": Option(str, "the name of a codec that the format has"),
+            "roll": Option(str, roll.WANTED, check=_roll),
         },
     },
     "kafka": {
@@ -223,8 +233,8 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             ),
             "end": Option(
                 str | dict[str, int],
-                f'"latest" (as it is at submission), {_OFFSETS}; without it the job never ends',
-                check=_position("latest"),
+                f'"latest" (as it is at submission), "marker" (an end marker), {_OFFSETS}; without it the job never ends',
+                check=_position("latest", "marker"),
             ),
         },
         "output": {
@@ -236,6 +246,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "register": Option(bool, "true or false", formats=_REGISTERED),
             "key": Option(str, "the name of a column", check=_column),
             "partitions": Option(int, "a number from 1 on", check=_from(1)),
+            "end_marker": Option(bool, "true or false"),
         },
     },
     "generator": {
@@ -270,6 +281,11 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
 
 def together(connector: str | None, use: Use, options: Mapping[str, Any]) -> tuple[str, str] | None:
     """What is wrong with options that do not fit together, and the fix; None: nothing."""
+    if connector == "files" and use == "output" and "roll" in options and options.get("mode") == "overwrite":
+        return (
+            'files: roll publishes files while the job runs, and mode="overwrite" only when it has ended',
+            "remove roll, or give another mode",
+        )
     if connector != "sql":
         return None
     if use == "input" and ("table" in options) == ("query" in options):

@@ -14,6 +14,8 @@ from sardonyx.connectors.console import Console
 from sardonyx.connectors.custom import Load, custom_input, custom_output
 from sardonyx.connectors.files.input import FilesInput
 from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.files.roll import DEFAULT, Roll
+from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.generator import Generator
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.sql.input import SqlInput
@@ -24,7 +26,7 @@ from sardonyx.core.errors import InternalError
 from sardonyx.core.spec import TaskSpec, is_custom
 from sardonyx.runtime.functions import import_function
 
-__all__ = ["output", "split_input", "topic_format"]
+__all__ = ["files_output", "output", "split_input", "topic_format"]
 
 
 def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
@@ -52,7 +54,7 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
 
 
 def output(
-    task: TaskSpec, job: str, deployment: str = "default", load: Load = import_function
+    task: TaskSpec, job: str, deployment: str = "default", load: Load = import_function, *, bounded: bool = True
 ) -> Output | PositionedOutput:
     """Where an output task's results go if not into a topic.
 
@@ -61,6 +63,7 @@ def output(
         job: the job's id; staged results are kept under that name.
         deployment: of the cluster; two of them may write to one database.
         load: finds a user's own connector.
+        bounded: whether the job ends by itself; files of one that does not hold rows of several batches unless it says otherwise.
 
     Raises:
         OutputError: its options do not fit together.
@@ -68,7 +71,7 @@ def output(
     """
     match task.connector:
         case "files":
-            return FilesOutput(task.options, job, task.name)
+            return files_output(task, job, bounded=bounded)
         case "sql":
             return SqlOutput(task.options, deployment, job, task.name)
         case "blackhole":
@@ -79,6 +82,15 @@ def output(
             return custom_output(reference, task.options, load, job=job, task=task.name)
         case other:
             raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} does not write pieces")
+
+
+def files_output(task: TaskSpec, job: str, *, bounded: bool) -> FilesOutput:
+    """The folder that an output task writes. Arguments and errors as of :func:`output`."""
+    overwrites = task.options.get("mode") == "overwrite"  # then files are published at the end only
+    roll = task.options.get("roll", None if bounded or overwrites else DEFAULT)
+    if roll is None:
+        return FilesOutput(task.options, job, task.name)
+    return RollingFiles(task.options, job, task.name, Roll.parse(roll))
 
 
 def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:

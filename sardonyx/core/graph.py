@@ -21,6 +21,10 @@ task has written, in the order of their commits. dead: the records that a task c
 input, output: a topic that belongs to the user."""
 
 
+MARKER = "marker"
+"""The ``end`` of an input that ends at the marker which another job writes with ``end_marker``."""
+
+
 class Link(msgspec.Struct, frozen=True):
     """One queue of a job."""
 
@@ -45,6 +49,11 @@ class Link(msgspec.Struct, frozen=True):
         return self.kind in ("internal", "splits", "parts", "dead")
 
     @property
+    def ends_at_marker(self) -> bool:
+        """Whether this is a user's topic that the job reads up to an end marker in each partition."""
+        return self.kind == "input" and self.options.get("end") == MARKER
+
+    @property
     def has_sentinels(self) -> bool:
         """Whether sentinels mark the end of this link (end positions mark the end of a bound input)."""
         return self.kind in ("internal", "splits")
@@ -63,6 +72,11 @@ class Stage(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.task.name
+
+    @property
+    def positioned(self) -> list[Link]:
+        """The links on which its group commits positions: what it reads, and the listing of its files."""
+        return [*self.ingress, *(link for link in self.egress if link.kind == "parts")]
 
     @property
     def last(self) -> TaskSpec:
@@ -91,7 +105,7 @@ class Graph(msgspec.Struct, frozen=True):
     """Tasks that no peer runs by themselves (their topic is a link in place, or they are fused) -> the stages whose state they
     mirror. Such a task is done when all of these stages are done."""
     bounded: bool
-    """Whether the job ends by itself."""
+    """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -134,6 +148,7 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     That is so if a later task groups them, if an edge out of the input has a condition, or if the input itself has
     ``on_error`` or a lifecycle. A Kafka output without a function is bound in place, unless it groups or has a
     lifecycle.
+    An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
     into
     an output do not affect it: the task that writes evaluates them.
@@ -243,16 +258,25 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
     outputs = {
         n
         for n, t in tasks.items()
-        if t.type == "output" and stands_still(t) and not t.group_by and not inputs.intersection(ins[n])
+        if t.type == "output"
+        and stands_still(t)
+        and not t.group_by
+        and not inputs.intersection(ins[n])
+        and not (t.options.get("end_marker") and len(ins[n]) > 1)
     }
     return inputs, outputs
 
 
 def is_endless(link: Link) -> bool:
-    """Whether this is a user's topic that the job reads without end."""
-    return link.kind == "input" and link.options.get("end") is None
+    """Whether this is a user's topic that the job reads without an end that is known beforehand."""
+    return link.kind == "input" and link.options.get("end") in (None, MARKER)
 
 
 def is_bounded(task: TaskSpec) -> bool:
-    """Whether an input ends by itself: a Kafka topic only with an ``end``, every other connector always."""
+    """Whether it is known beforehand where an input ends: a Kafka topic only with an ``end``, every other connector always."""
+    return task.connector != "kafka" or task.options.get("end") not in (None, MARKER)
+
+
+def has_end(task: TaskSpec) -> bool:
+    """Whether an input ends at all."""
     return task.connector != "kafka" or task.options.get("end") is not None

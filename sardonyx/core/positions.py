@@ -32,19 +32,24 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: int = 0
     dead: int = 0
     drained: str | None = None
+    marked: bool = False
 
 
 class Position(NamedTuple):
-    """A committed position. ``drained``: the uuid of the sentinel AT the offset, or ``"end"``; None: not drained."""
+    """A committed position. ``drained``: the uuid of the sentinel AT the offset, or ``"end"``; None: not drained.
+
+    ``marked``: the transaction that committed it also wrote the task's end markers.
+    """
 
     offset: int
     counts: Counts = Counts()
     drained: str | None = None
+    marked: bool = False
 
     def metadata(self) -> str:
         """The text that Kafka keeps with the offset (about 60 bytes; brokers take 4,096)."""
         counts = self.counts
-        held = _Metadata(counts.rows_in, counts.rows_out, counts.skipped, counts.dead, self.drained)
+        held = _Metadata(counts.rows_in, counts.rows_out, counts.skipped, counts.dead, self.drained, self.marked)
         return msgspec.json.encode(held).decode()
 
     @classmethod
@@ -54,7 +59,7 @@ class Position(NamedTuple):
             held = msgspec.json.decode(metadata or "{}", type=_Metadata)
         except msgspec.DecodeError:
             held = _Metadata()
-        return cls(offset, Counts(held.rows_in, held.rows_out, held.skipped, held.dead), held.drained)
+        return cls(offset, Counts(held.rows_in, held.rows_out, held.skipped, held.dead), held.drained, held.marked)
 
 
 def add(one: Counts, other: Counts) -> Counts:

@@ -20,7 +20,7 @@ from sardonyx.connectors import declarations
 from sardonyx.connectors.check_paths import check_places
 from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
-from sardonyx.core.graph import graph_of, is_bounded
+from sardonyx.core.graph import graph_of, has_end
 from sardonyx.core.names import is_name
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
@@ -77,6 +77,7 @@ def problems_of(
         *validate_edges.problems_of_routes(spec),
         *validate_edges.problems_of_fusing(spec),
         *_shared_places(spec),
+        *_end_markers(spec),
     ]
     if import_functions:
         find = partial(_find, functions or {})
@@ -191,6 +192,24 @@ def _unlinked_tasks(spec: JobSpec) -> Iterator[SardonyxError]:
             yield problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
 
 
+def _end_markers(spec: JobSpec) -> Iterator[SardonyxError]:
+    writers: dict[str, list[TaskSpec]] = {}
+    for task in spec.catalog:
+        if task.type == "output" and task.connector == "kafka":
+            writers.setdefault(str(task.options.get("topic")), []).append(task)
+    for topic, tasks in writers.items():
+        marking = next((task for task in tasks if task.options.get("end_marker")), None)
+        if marking is not None and len(tasks) > 1:
+            other = next(task for task in tasks if task is not marking)
+            yield problem(
+                "SX-JOB-END-MARKER",
+                marking.name,
+                f"it has end_marker, but {other.name!r} writes to topic {topic!r}, too",
+                cause="each output writes its end marker when it has ended, and readers stop at the first one",
+                fix="make them one output that comes after all these tasks, or give each a topic of its own",
+            )
+
+
 def _cycle(spec: JobSpec) -> Iterator[SardonyxError]:
     if cycle := structure.cycle_in(spec):
         yield SardonyxError(
@@ -212,7 +231,7 @@ def _connector(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
         return
     for found in declarations.problems_of(task.connector, task.type, task.options):
         yield problem(found.code, task.name, found.message, cause=found.cause, fix=found.fix)
-    unbounded = [other.name for other in spec.catalog if other.type == "input" and not is_bounded(other)]
+    unbounded = [other.name for other in spec.catalog if other.type == "input" and not has_end(other)]
     if task.type == "output" and task.options.get("mode") == "overwrite" and unbounded:
         yield problem(
             "SX-JOB-MODE",

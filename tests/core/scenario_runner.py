@@ -189,6 +189,7 @@ _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) takes at most (\d+)", lambda _, t, name, n: t[name].update(max_peers=int(n))),
     (r"(\w+) begins with (\d+)", lambda _, t, name, n: t[name].update(min_peers=int(n))),
     (r"(\w+) is a topic", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "latest"})),
+    (r"(\w+) follows a job", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "marker"})),
     (r"(\w+) never ends", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
     (r"(\w+) names no topic", lambda _, t, name: t[name].update(_TOPIC)),
     (r"(\d+) partitions?", lambda j, _, n: j.update(partitions=int(n))),

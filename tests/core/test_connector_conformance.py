@@ -148,6 +148,26 @@ class TestJsonOutput(InFolder, OutputSuite):
         ]
 
 
+class TestRolledParquet(TestParquetOutput):
+    published = False
+
+    def make(self):
+        options = {"path": str(self.folder / "out"), "format": "parquet", "roll": "1 MiB or 1 min"}
+        return as_output("files", **options)
+
+
+class TestRolledJson(TestJsonOutput):
+    published = False
+
+    def make(self):
+        return as_output("files", path=str(self.folder / "out"), format="json", roll="1 min", compression="none")
+
+
+class TestJsonByBatch(TestJsonOutput):
+    def make(self):
+        return as_output("files", path=str(self.folder / "out"), format="json", roll="batch")
+
+
 class TestBlackhole(OutputSuite):
     forgets = True
 

@@ -63,6 +63,17 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["completed since 9: all its tasks are complete"],
     ),
     (
+        "waits for the job before it",
+        ["copy is submitted: orders -> write; orders follows a job", MADE, "P1 is born", "2 s pass", "P1 acks"],
+        [
+            (
+                "awaits-end-marker at write: task write reads topic orders up to its end markers; the job that writes them "
+                "does so when it completes, and never if it fails or is killed"
+            ),
+            "runs since 2: 1 virtual peer is at work [P1 active copy/write 2]",
+        ],
+    ),
+    (
         "stopped by a user",
         [
             ENDLESS,

@@ -312,6 +312,9 @@ class LightSink:
 
     work: LightWork
 
+    def settled(self) -> bool:
+        return True
+
     def sentinels(self, uuid: str) -> Iterator[str]:
         yield uuid
 

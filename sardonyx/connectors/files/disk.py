@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from sardonyx.core.errors import OutputError
 
@@ -56,13 +57,20 @@ def make_folder(path: Path) -> None:
 
 def write(path: Path, data: memoryview | bytes) -> None:
     """Write a new file, and make its content and its name durable. If this fails, it leaves no file."""
+    with writing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Give a new file to write into. Make its content and its name durable at the end. If this fails, it leaves no file."""
     with explained(path):
         try:
             with path.open("wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+        except BaseException:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise

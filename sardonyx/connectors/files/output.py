@@ -26,6 +26,7 @@ import structlog
 
 from sardonyx.connectors import json_text
 from sardonyx.connectors.files import disk, one_schema
+from sardonyx.connectors.files.roll import Entry, decode
 from sardonyx.core.errors import InternalError, OutputError
 from sardonyx.runtime.failpoints import failpoint
 
@@ -40,18 +41,6 @@ _CODECS = {
 }
 
 _log = structlog.get_logger()
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One staged file, as the transaction carries it. It takes about 150 bytes."""
-
-    staged: str
-    """Its name below the task's staging folder."""
-    final: str
-    """Its name in the output folder."""
-    rows: int
-    columns: str = ""
-    """csv: a digest of the column names, which the file itself may not hold."""
 
 
 class Success(msgspec.Struct, frozen=True):
@@ -100,13 +89,12 @@ class FilesOutput:
         if not table.num_rows:
             return []
         json_text.check_names(table.column_names)
-        name = f"part-{uuid.uuid4().hex}{self._suffix()}"
+        name = f"part-{uuid.uuid4().hex}{self._suffix(self._codec)}"
         data = self._encoded(table)
         self._check_no_link()
         disk.make_folder(self._staging)
         disk.write(self._staging / name, data)
-        columns = _digest(table.column_names) if self._format == "csv" else ""
-        return [msgspec.json.encode(Entry(name, name, table.num_rows, columns))]
+        return [msgspec.json.encode(self._listed(name, table, data))]
 
     def publish(self, entries: Sequence[bytes]) -> None:
         """Make committed files visible. With ``overwrite`` only the seal does so; the earlier files stay until then.
@@ -152,18 +140,25 @@ class FilesOutput:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
         failpoint("in-seal")
         self._remove_staging()  # 5. what no commit lists is gone too
+        self._succeed(done)  # 6. the last step
+
+    def _succeed(self, done: Success) -> None:
         new = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
         disk.write(new, msgspec.json.encode(done))
-        disk.rename(new, self._folder / SUCCESS)  # 6. the last step
+        disk.rename(new, self._folder / SUCCESS)
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
     # --- Writing ------------------------------------------------------------------------------------------------------
 
-    def _suffix(self) -> str:
+    def _listed(self, name: str, table: pa.Table, data: memoryview) -> Entry:  # noqa: ARG002 (for a subclass)
+        """How the transaction lists a staged file."""
+        return Entry(name, name, table.num_rows, _digest(table.column_names) if self._format == "csv" else "")
+
+    def _suffix(self, codec: str | None) -> str:
         if self._format == "parquet":
             return ".parquet"
-        return f".{self._format}{_SUFFIXES.get(self._codec or '', '')}"
+        return f".{self._format}{_SUFFIXES.get(codec or '', '')}"
 
     def _encoded(self, table: pa.Table) -> memoryview:
         sink = pa.BufferOutputStream()
@@ -309,9 +304,9 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _entry(data: bytes) -> Entry:
-    entry = msgspec.json.decode(data, type=Entry)
-    if any(Path(name).name != name for name in (entry.staged, entry.final)):
-        raise InternalError("SX-BUG-ENTRY", f"an entry names a file outside its folder: {entry}")
+    entry = decode(data)
+    if not isinstance(entry, Entry):
+        raise InternalError("SX-BUG-ENTRY", f"the listing of an output without roll holds a merge: {entry}")
     return entry
 
 

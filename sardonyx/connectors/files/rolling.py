@@ -1,0 +1,240 @@
+"""Files of about a given size or age as output, exactly once: the rows of several batches become one file.
+
+The steps, each durable before the next:
+
+1. Each batch stages a chunk, and its transaction lists it, as in :mod:`sardonyx.connectors.files.output`.
+2. ``merge`` writes a file with the rows of the oldest chunks, where readers do not see it.
+3. A transaction lists the merge. Only one peer at a time can commit it (:mod:`peer.rolling`). This does not happen here.
+4. ``finish`` renames the file to where readers see it, and then removes the chunks.
+
+Step 4 may be interrupted anywhere, and any peer that has the listing can repeat it. A merge whose transaction does not commit
+leaves a file that no reader sees, and its chunks as they were. Readers see the rename only, so no row is ever seen twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from sardonyx.connectors.files import disk, one_schema
+from sardonyx.connectors.files.output import FilesOutput, Success
+from sardonyx.connectors.files.roll import Entry, Listing, Roll, Rolled
+from sardonyx.core.errors import OutputError
+from sardonyx.runtime.failpoints import failpoint
+
+_MERGED = "merged-"
+"""How the staged name of a merged file begins."""
+
+_ABANDONED = 86_400.0
+"""Seconds after which a chunk that no commit lists is removed. A batch ends within minutes, so its writer is long dead."""
+
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 64 << 20
+"""Rows, and bytes in memory, of a row group in a merged Parquet file, at most."""
+
+_log = structlog.get_logger()
+
+
+class Merged(NamedTuple):
+    """What :meth:`RollingFiles.merge` has made."""
+
+    file: str
+    """The name that it gets in the output folder; empty if there is no file to publish."""
+    chunks: int
+    """How many of the chunks are in it: the first ones."""
+    files: int
+    """How many files of the output folder hold these chunks."""
+
+
+class RollingFiles(FilesOutput):
+    """A folder of result files, each with the rows of several batches.
+
+    Args:
+        options: as in the spec: path (absolute), format, header, compression.
+        job: the job's id.
+        task: the task's name.
+        roll: when a file is complete.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-CODEC``, the format has no such compression.
+    """
+
+    def __init__(self, options: dict[str, Any], job: str, task: str, roll: Roll) -> None:
+        super().__init__(options, job, task)
+        self.roll = roll
+        self._compression = self._codec
+        self._joins_bytes = roll.merges and self._format != "parquet"
+        if self._joins_bytes:
+            self._codec = None  # of chunks: merging joins their bytes, and compresses them once
+
+    # --- What each peer does ------------------------------------------------------------------------------------------
+
+    def _listed(self, name: str, table: pa.Table, data: memoryview) -> Entry:
+        plain = super()._listed(name, table, data)
+        if not self.roll.merges:
+            return plain
+        header = len(self._encoded(table.slice(0, 0))) if self._format == "csv" and self._header else 0
+        return Entry(name, name, table.num_rows, plain.columns, len(data), header)
+
+    def publish(self, entries: Sequence[bytes]) -> None:
+        """Make a batch's file visible, if batches have files of their own. Otherwise :meth:`finish` does so later."""
+        if not self.roll.merges:
+            self._publish_staged(Listing(entries))
+
+    def settle(self, entries: Sequence[bytes]) -> None:
+        """Publish what is committed, and remove all other staged files, once no peer works on the ended job.
+
+        Chunks that are not merged become files of their own: that needs no commit to be exactly once.
+        """
+        self._put_in_place(Listing(entries))
+        self._remove_staging()
+
+    def seal(self, entries: Sequence[bytes]) -> None:
+        """Make the folder the complete result. ``entries`` are those that the listing still holds.
+
+        Files that were published earlier stay as they are, so two of them may have different types.
+        """
+        listing = Listing(entries)
+        files, rows = listing.totals()
+        left = [chunk.entry for chunk in listing.pending]
+        done = Success(self._job, self._task, files + len(left), rows + sum(entry.rows for entry in left))
+        if self._done(done, ()):
+            return
+        disk.make_folder(self._folder)
+        self._put_in_place(listing)
+        failpoint("in-seal")
+        self._remove_staging()
+        self._succeed(done)
+
+    def _put_in_place(self, listing: Listing) -> None:
+        if listing.last is not None:
+            self.finish(listing.last, listing.merged)
+        if self.roll.merges:
+            self._publish([chunk.entry for chunk in listing.pending])
+        else:
+            self._publish_staged(listing)
+
+    # --- What one peer does -------------------------------------------------------------------------------------------
+
+    def merge(self, chunks: Sequence[Entry]) -> Merged:
+        """Write a file with the rows of committed chunks to disk, where readers do not see it. Take as many as fit together.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-LOST`` if a chunk is neither staged nor published; ``SX-OUTPUT-WRITE``.
+        """
+        if not self.roll.merges:
+            for entry in chunks:
+                disk.rename(self._staging / entry.staged, self._folder / entry.final)
+            disk.sync(self._folder)
+            return Merged("", len(chunks), len(chunks))
+        taken = len(chunks)
+        while True:
+            # What a release without roll has published is no longer staged.
+            staged = [entry for entry in chunks[:taken] if self._place(entry).parent == self._staging]
+            alone = taken - len(staged)
+            if not staged:
+                return Merged("", taken, alone)
+            try:
+                return Merged(self._write_merged(staged), taken, 1 + alone)
+            except OutputError as error:  # types that do not go together go into files of their own
+                if error.code != "SX-OUTPUT-SCHEMA" or taken == 1:
+                    raise
+                taken //= 2
+
+    def _write_merged(self, staged: Sequence[Entry]) -> str:
+        if self._format == "csv":
+            self._check_columns(staged)
+        name = f"part-{uuid.uuid4().hex}{self._suffix(self._compression)}"
+        self._check_no_link()
+        with disk.writing(self._staging / f"{_MERGED}{name}") as file:
+            if self._joins_bytes:
+                self._join(staged, file)
+            else:
+                self._join_parquet([self._staging / entry.staged for entry in staged], file)
+        return name
+
+    def finish(self, rolled: Rolled, chunks: Sequence[Entry]) -> None:
+        """Make a committed merge visible, then remove its chunks. May be repeated, and by several peers at a time."""
+        if not rolled.file:
+            return
+        # A file that is not staged was published before, and may have been moved on by those who read the folder.
+        disk.rename(self._staging / f"{_MERGED}{rolled.file}", self._folder / rolled.file)
+        disk.sync(self._folder)
+        failpoint("roll-published")
+        for entry in chunks:
+            disk.remove(self._staging / entry.staged)
+        failpoint("roll-finished")
+
+    def tidy(self, listing: Listing) -> None:
+        """Remove what killed peers left: merges that were not committed, and old chunks that no commit lists.
+
+        Only the peer that merges may call it, after :meth:`finish`, while it has no merge under way.
+        """
+        listed = {chunk.entry.staged for chunk in listing.pending}
+        with disk.explained(self._staging):
+            found = list(self._staging.iterdir()) if self._staging.is_dir() else []
+        for path in found:
+            if path.name.startswith(_MERGED) or (path.name not in listed and _age(path) > _ABANDONED):
+                _log.info("abandoned_file_removed", path=str(path))
+                disk.remove(path)
+
+    # --- Merging ------------------------------------------------------------------------------------------------------
+
+    def _join(self, staged: Sequence[Entry], file: IO[bytes]) -> None:
+        with self._compressed(file) as out:
+            for number, entry in enumerate(staged):
+                with self._reading(entry) as chunk:
+                    chunk.seek(entry.header if number else 0)
+                    shutil.copyfileobj(chunk, out, 1 << 20)
+
+    def _compressed(self, file: IO[bytes]) -> Any:
+        if self._compression in (None, "none"):
+            return contextlib.nullcontext(file)
+        # The stream closes what it writes to, and the file must stay open until it is durable.
+        other = os.fdopen(os.dup(file.fileno()), "wb")
+        return pa.CompressedOutputStream(pa.PythonFile(other, "w"), self._compression)
+
+    def _reading(self, entry: Entry) -> IO[bytes]:
+        try:
+            return (self._staging / entry.staged).open("rb")
+        except FileNotFoundError:
+            raise self._lost(entry) from None
+
+    def _join_parquet(self, paths: Sequence[Path], file: IO[bytes]) -> None:
+        schema, others = one_schema.unified(paths)
+        different = set(others)
+        with pq.ParquetWriter(file, schema, compression=self._compression or "snappy") as writer:
+            waiting: list[pa.Table] = []
+            for path in paths:
+                table = one_schema.fitted(path, schema) if path in different else pq.read_table(path, partitioning=None)
+                waiting.append(table.replace_schema_metadata(None))
+                if sum(map(len, waiting)) >= _GROUP_ROWS or sum(each.nbytes for each in waiting) >= _GROUP_BYTES:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))
+
+    def _publish_staged(self, listing: Listing) -> None:
+        """Publish files that are still staged. One that is not has been published, by its batch or by the peer that merges."""
+        for chunk in listing.pending:
+            disk.rename(self._staging / chunk.entry.staged, self._folder / chunk.entry.final)
+            failpoint("in-publish")
+        if listing.pending:
+            disk.sync(self._folder)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
