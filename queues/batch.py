@@ -86,6 +86,8 @@ class HeldPartition:
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
     """A record after the bound end came: no more are asked for."""
+    at_end: bool = False
+    """The broker had no further record when it was asked last."""
 
     def __post_init__(self) -> None:
         self.rewind()
@@ -102,6 +104,7 @@ class HeldPartition:
             end = position  # an end marker was read, and what comes after it is not ours
         self.view = PartitionView(position, end)
         self.later.clear()
+        self.at_end = False
 
     @property
     def to_commit(self) -> bool:

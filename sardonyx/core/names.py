@@ -31,3 +31,14 @@ def request_id(author: str, token: str) -> str:
     without being read.
     """
     return (hashlib.sha256(author.encode()).hexdigest()[:AUTHOR] if author else "") + token
+
+
+TAG_RULE = "a letter, then letters, digits, _, -, . or =, at most 60 in all"
+"""The rule of :func:`is_tag` in words, for messages."""
+
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.=-]{0,59}")
+
+
+def is_tag(text: str) -> bool:
+    """Whether this can be a tag of a peer, a task or a job."""
+    return _TAG.fullmatch(text) is not None
