@@ -266,7 +266,7 @@ class VirtualPeer:
             if self._task is None:
                 self._revoke("its node grants a task that it never accepted")
                 return
-            self._task.handle.update(note.state)
+            self._task.handle.update(note.state, note.yields)
             if self._machine.state != "working":
                 self._work_on(self._task)
 

@@ -21,7 +21,7 @@ from sardonyx.connectors.check_paths import check_places
 from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, is_bounded
-from sardonyx.core.names import is_name
+from sardonyx.core.names import TAG_RULE, is_name, is_tag
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
 from sardonyx.job import validate_edges
@@ -113,6 +113,11 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
             cause=str(error),
             fix='write a number and a unit, such as "1 h"',
         )
+    for message in structure.share_problems(spec.priority, spec.weight, spec.percentage, spec.max_peers):
+        yield SardonyxError("SX-JOB-SHARE", message, fix="correct it; docs/jobs.md says what each of them does")
+    for tag in spec.tags:
+        if not is_tag(tag):
+            yield SardonyxError("SX-JOB-TAG", f"the job cannot have the tag {tag!r}", fix=f"a tag is {TAG_RULE}")
     for kind in ("input", "output"):
         if not any(task.type == kind for task in spec.catalog):
             yield SardonyxError(
