@@ -143,8 +143,8 @@ def _ended(job: Job) -> Iterator[Reason]:
 def _running(state: State, name: str, job: Job) -> list[Reason]:
     plan = state.plans[name]
     reasons = [
-        *_missing(state, name, job, plan),
         *_untagged(state, job, plan),
+        *_missing(state, name, job, plan),
         *_shares(state, name, job),
         *_backing_off(state, job, plan),
     ]
@@ -219,6 +219,8 @@ def _queued(state: State, name: str) -> Iterator[Reason]:
     others = [other for other, found in wanted.items() if found.peers]
     text = f"it is queued: all virtual peers that there are ({state.live}) have been promised to {', '.join(others)}"
     if not others or state.free:
+        if state.jobs[name].waits_for:
+            return
         text = "it is queued: with its tags, percentage and max_peers it cannot go on with the virtual peers that there are"
     yield Reason(code="queued-behind", text=text, needed=wanted[name].floor)
 

@@ -224,7 +224,10 @@ def cluster_view(state: State, at: float | None = None) -> ClusterView:
     ]
     peers = [
         peer_view(
-            name, note, PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, peer.tags), peer.since
+            name,
+            note,
+            PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, tuple(sorted(peer.tags))),
+            peer.since,
         )
         for name, peer in sorted(state.peers.items())
         if (note := peer.note()) is not None

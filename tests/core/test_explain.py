@@ -341,6 +341,10 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> write; read never ends; write asks for gpu", MADE, "P1 is born"],
         [
             "no-tag at write: task write needs a virtual peer with the tag gpu, and there is none",
+            (
+                "queued-behind needed 1: it is queued: with its tags, percentage and max_peers it cannot go on with "
+                "the virtual peers that there are"
+            ),
         ],
     ),
     (
