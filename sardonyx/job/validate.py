@@ -70,6 +70,7 @@ def problems_of(
         problems += [
             *_connector(spec, task),
             *_numbers(spec, task),
+            *_tags(task),
             *_function_named(task),
             *validate_edges.problems_of_task(task),
         ]
@@ -255,6 +256,12 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
             cause=str(error),
             fix='write a number and a unit, such as "100 ms"',
         )
+
+
+def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
+    for tag in task.tags:
+        if not is_tag(tag):
+            yield problem("SX-JOB-TAG", task.name, f"it cannot have the tag {tag!r}", fix=f"a tag is {TAG_RULE}")
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
