@@ -209,7 +209,7 @@ class ChangeSet:
         if count:
             state.tagged[tags] = count
         state.stale |= state.with_tags
-        state.targets.clear()
+        state.forget_targets()
         self.tags_changed = True
 
     def take_pulse(self, name: str) -> None:
@@ -441,12 +441,12 @@ class ChangeSet:
             self.jobs[name] = None
             self.state.stale.add(name)
             self.state.jobs_with_capacity.add(name)
-            self.state.targets.clear()
+            self.state.forget_targets()
 
     def schedule(self, scheduler: Scheduler) -> None:
         """Divide the peers by another rule."""
         self.state.scheduler = scheduler
-        self.state.targets.clear()
+        self.state.forget_targets()
         self.jobs |= dict.fromkeys(name for name in self.state.plans if self.state.jobs[name].status == "running")
 
     def _resumed(self, name: str, by: str) -> Job:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from coordinator.core.state import Demand, Job, Plan, State, Target
+from coordinator.core.state import Bounds, Demand, Job, Plan, State, Target, Tier
 
 _EXACT = 6
 """Decimals to which shares are compared: the order of a sum must not decide who gets a peer."""
@@ -87,9 +87,12 @@ def targets(state: State) -> dict[str, Target]:
     if known is None:
         if len(state.targets) > 8:  # peers come and go one by one: the last few numbers are asked for again
             state.targets.clear()
-        entries = [_Entry(name, state.jobs[name], demand) for name, demand in state.demands.items()]
-        entries.sort(key=lambda entry: entry.job.number)
-        known = state.targets[live] = _within_pools(state, entries, live)
+        found = _fair_to_all(state, live)
+        if found is None:
+            entries = [_Entry(name, state.jobs[name], demand) for name, demand in state.demands.items()]
+            entries.sort(key=lambda entry: entry.job.number)
+            found = _within_pools(state, entries, live)
+        known = state.targets[live] = found
     return known
 
 
@@ -116,7 +119,7 @@ def _refresh(state: State) -> None:
             state.with_tags.discard(name)
         if after != before:
             state.floors += (after.floor if after else 0) - (before.floor if before else 0)
-            state.targets.clear()
+            state.forget_targets()
     state.stale.clear()
 
 
@@ -230,34 +233,62 @@ def _floors(entries: Iterable[_Entry], live: int, found: dict[str, Target]) -> t
 def _fair(entries: Sequence[_Entry], live: int, *, by_width: bool) -> dict[str, Target]:
     found: dict[str, Target] = {}
     served, left = _floors(sorted(entries, key=lambda entry: -entry.job.priority), live, found)
-    for _, tier in groupby(served, key=lambda entry: entry.job.priority):
-        jobs = list(tier)
-        low = [entry.demand.floor for entry in jobs]
-        high = [entry.demand.cap for entry in jobs]
-        got = min(sum(low) + left, sum(high))
-        left -= got - sum(low)
-        width = [entry.demand.width for entry in jobs]
-        if by_width and got <= sum(width):
-            high = width
-        elif by_width:
-            low = width
-        shares = _level(got, low, high, [entry.job.weight for entry in jobs])
-        peers = _whole(shares, got, high, low)
-        for entry, share, whole in zip(jobs, shares, peers, strict=True):
-            found[entry.name] = Target(entry.demand.floor, share, whole)
+    return found | _by_tiers(_tiers(served), left, by_width=by_width)
+
+
+def _fair_to_all(state: State, live: int) -> dict[str, Target] | None:
+    """The same where each job gets its floor and none has tags, from what is known of the jobs; None if that is not so."""
+    if state.scheduler not in ("turns", "balanced") or state.with_tags or state.floors > live:
+        return None
+    if not state.tiers:
+        entries = [_Entry(name, state.jobs[name], demand) for name, demand in state.demands.items()]
+        entries.sort(key=lambda entry: (-entry.job.priority, entry.job.number))
+        state.tiers = _tiers(entries)
+    return _by_tiers(state.tiers, live - state.floors, by_width=state.scheduler == "turns")
+
+
+def _tiers(entries: Sequence[_Entry]) -> list[Tier]:
+    """Jobs in the order of their priorities, as tiers of equal ones."""
+    tiers = []
+    for _, jobs in groupby(entries, key=lambda entry: entry.job.priority):
+        tier = list(jobs)
+        low, width, cap = ([entry.demand[place] for entry in tier] for place in range(3))
+        weights = [entry.job.weight for entry in tier]
+        tiers.append(
+            Tier(
+                [entry.name for entry in tier],
+                Bounds(low, cap, weights),
+                Bounds(low, width, weights),
+                Bounds(width, cap, weights),
+            )
+        )
+    return tiers
+
+
+def _by_tiers(tiers: Sequence[Tier], left: int, *, by_width: bool) -> dict[str, Target]:
+    """``left``: what remains when each job has its floor."""
+    found: dict[str, Target] = {}
+    for tier in tiers:
+        floors = tier.all.low
+        got = min(sum(floors) + left, sum(tier.all.high))
+        left -= got - sum(floors)
+        bounds = tier.all
+        if by_width:
+            bounds = tier.narrow if got <= sum(tier.narrow.high) else tier.wide
+        shares = _level(got, bounds)
+        peers = _whole(shares, got, bounds.high, bounds.low)
+        for name, floor, share, whole in zip(tier.names, floors, shares, peers, strict=True):
+            found[name] = Target(floor, share, whole)
     return found
 
 
-def _level(amount: int, low: Sequence[int], high: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """Shares between ``low`` and ``high`` whose sum is ``amount``, in proportion to the weights where they can be: a level
-    rises, and lifts each job from its low to its high.
+def _level(amount: int, bounds: Bounds) -> list[float]:
+    """Shares within the bounds whose sum is ``amount``, in proportion to the weights where they can be: a level rises, and
+    lifts each job from its low to its high.
     """
-    turns = sorted(
-        [(least / weight, weight) for least, weight in zip(low, weights, strict=True)]
-        + [(most / weight, -weight) for most, weight in zip(high, weights, strict=True)]
-    )
+    low, high, weights = bounds.low, bounds.high, bounds.weights
     level, slope, left = 0.0, 0.0, float(amount - sum(low))
-    for height, change in turns:
+    for height, change in bounds.turns:
         if slope > 0 and left <= slope * (height - level):
             break
         left -= slope * (height - level)

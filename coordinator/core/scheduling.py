@@ -49,19 +49,25 @@ def next_offer(state: State) -> Offer | None:
         return None
     names = in_turn(state, state.jobs_with_capacity)
     wanted = targets(state) if len(names) > 1 else {}
-    best: tuple[bool, int, bool] | None = None
+    below = [name for name in names if name not in wanted or state.held[name] < wanted[name].peers]
+    found = _best_offer(state, below)
+    if found is not None or len(below) == len(names) or any(_keeps(state, name) for name in below):
+        return found
+    return _best_offer(state, [name for name in names if name not in below])
+
+
+def _best_offer(state: State, names: list[str]) -> Offer | None:
+    """Of these jobs one of the highest priority, of these one with a task without peers; of equals the first."""
+    best = (math.inf, True)
     found: Offer | None = None
-    kept = False
     for name in names:
-        below = name not in wanted or state.held[name] < wanted[name].peers
         offer = _offer_to(state, name)
-        if offer is None:
-            kept = kept or (below and _keeps(state, name))
-            continue
-        rank = (not below, -state.jobs[name].priority, bool(state.jobs[name].tasks[offer.task].peers))
-        if best is None or rank < best:
-            best, found = rank, offer
-    return None if kept and best is not None and best[0] else found
+        if offer is not None:
+            job = state.jobs[name]
+            rank = (-job.priority, bool(job.tasks[offer.task].peers))
+            if found is None or rank < best:
+                best, found = rank, offer
+    return found
 
 
 def _offer_to(state: State, name: str) -> Offer | None:
@@ -106,7 +112,9 @@ def choose(state: State, name: str, free: float) -> Offer | None:
     for stage in plan.stages:
         task = job.tasks[stage]
         # The limit is checked first: in a busy cluster most tasks are full.
-        if len(task.peers) >= plan.limit[stage] or not _is_open(job, plan, stage):
+        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.backing_off:
+            continue
+        if plan.bounded and _blocked(job, plan, stage):
             continue
         needed = 1 if task.peers else needs(job, plan, stage)
         able = _able(state, plan, stage, free) if look else free
@@ -116,12 +124,6 @@ def choose(state: State, name: str, free: float) -> Offer | None:
         if rank < least:
             best, least = Offer(name, stage, needed), rank
     return best
-
-
-def _is_open(job: Job, plan: Plan, stage: str) -> bool:
-    """Whether a task may be offered, if it takes another peer."""
-    task = job.tasks[stage]
-    return not (task.state == "complete" or task.backing_off or (plan.bounded and _blocked(job, plan, stage)))
 
 
 def _able(state: State, plan: Plan, stage: str, free: float) -> float:

@@ -60,6 +60,30 @@ class Target(NamedTuple):
     peers: int
 
 
+class Bounds:
+    """For jobs of one priority the least and the most that each gets, and its weight. ``turns``: the levels, in order, from
+    which on a share rises, or does so no more, and by how much the sum of all rises faster from there.
+    """
+
+    __slots__ = ("high", "low", "turns", "weights")
+
+    def __init__(self, low: list[int], high: list[int], weights: list[float]) -> None:
+        self.low, self.high, self.weights = low, high, weights
+        self.turns = sorted(
+            [(least / weight, weight) for least, weight in zip(low, weights, strict=True)]
+            + [(most / weight, -weight) for most, weight in zip(high, weights, strict=True)]
+        )
+
+
+class Tier(NamedTuple):
+    """The jobs of one priority: from floors to caps, from floors to widths, from widths to caps."""
+
+    names: list[str]
+    all: Bounds
+    narrow: Bounds
+    wide: Bounds
+
+
 class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A virtual peer."""
 
@@ -281,6 +305,7 @@ class State:
         "stale",
         "tagged",
         "targets",
+        "tiers",
         "turn",
         "with_tags",
     )
@@ -332,6 +357,14 @@ class State:
         """The sum of their floors."""
         self.targets: dict[int, dict[str, Target]] = {}
         """What jobs are entitled to, by the number of live peers, as far as it was asked for since a demand changed."""
+
+        self.tiers: list[Tier] = []
+        """The running jobs by priority, as far as they were asked for since a demand changed."""
+
+    def forget_targets(self) -> None:
+        """A demand has changed."""
+        self.targets.clear()
+        self.tiers = []
 
     @property
     def live(self) -> int:

@@ -11,6 +11,7 @@ from scenario_runner import World
 from coordinator.core import entitlement, scheduling
 from coordinator.core.entitlement import targets
 from coordinator.core.scheduling import Offer
+from coordinator.core.state import Bounds
 from sardonyx.core.events import LinkFacts, LinksCreated, PolicySet
 
 
@@ -185,7 +186,7 @@ def test_a_share_is_exact_to_a_peer(seed: int) -> None:
         high = [least + rng.randint(0, 20) for least in low]
         weights = [rng.choice([0.3, 1.0, 1.0, 2.5]) for _ in range(count)]
         amount = rng.randint(sum(low), sum(high))
-        shares = entitlement._level(amount, low, high, weights)
+        shares = entitlement._level(amount, Bounds(low, high, weights))
         assert math.isclose(sum(shares), amount, abs_tol=1e-6)
         whole = entitlement._whole(shares, amount, high, low)
         assert sum(whole) == amount
