@@ -332,6 +332,13 @@ job.output("publish", kafka("{made}", format="json"), after=last)
         until(lambda: unbounded.status().waits_for == 0, what="a peer for each task")
         assert house.completed(house.submit(tmp_path, HEAD + crowd)).task("drop").rows_out == 100
         assert unbounded.status().status == "running"
+        assert house.call("job", "scale", unbounded.id, "--weight", "3", "--max-peers", "7").exit_code == 0
+        told(house.call("job", "scale", unbounded.id, "--weight", "-1"), "SX-JOB-SHARE", "weight cannot be -1")
+        told(house.call("cluster", "policy", "set", "fair"), "SX-CLI-POLICY", "turns, balanced, greedy, percentage")
+        shown = house.call("cluster", "policy", "set", "balanced").stdout
+        assert f"scheduler balanced, {2 * PEERS} virtual peers" in shown
+        assert f"  {unbounded.id}: has " in shown
+        assert "of 7 (priority 0, weight 3, at most 7)" in shown
         unbounded.kill()
     until(lambda: len(house.client.peers()) == PEERS, what="the peers to be gone")
 
