@@ -11,6 +11,10 @@ WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 """States in which a peer may commit for its task."""
 
 
+PATIENCE = 0.5
+"""Seconds without anything to read after which a peer gives its task up, if another task of its job has no peer."""
+
+
 class AssignmentRevoked(Exception):
     """The assignment was taken away: stop without committing anything more."""
 
@@ -29,10 +33,21 @@ class AssignmentHandle:
         assignment: what was granted.
         connected: whether ZooKeeper is connected; while it is not, the assignment stands but nothing may be committed for it.
         runtime: time and threads.
+        patience: seconds without anything to read after which the peer gives the task up, if another task has no peer.
     """
 
-    def __init__(self, assignment: Assignment, connected: Callable[[], bool], runtime: Runtime = REAL) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        connected: Callable[[], bool],
+        runtime: Runtime = REAL,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
         self.assignment = assignment
+        self.patience = patience
+        self.worked = False
+        """Whether a batch was committed for it."""
         self._connected = connected
         self._changed = runtime.condition()
         self._state: PeerState = "active"

@@ -57,9 +57,6 @@ _HEARD_SOON = 10.0
 _STOPPED_WITHIN = 8.0
 """Seconds that a task's lifecycle may take to stop, before its peer goes on without waiting. It is stopped all the same."""
 
-_MOMENT = 0.5
-"""Seconds without anything to read after which a peer gives its task up, if another task of its job has no peer."""
-
 _PAUSE = 1.0
 """Seconds between attempts while something that the task needs is away."""
 
@@ -144,6 +141,7 @@ class TaskLoop:
             failpoint("applied")
             self._batch.check(batch)
             self._batch.commit(batch, *result)  # 5, 6, 7
+            self._handle.worked = True
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
@@ -163,7 +161,7 @@ class TaskLoop:
         now = time.monotonic()
         if not (self._handle.yields_when_idle and self.session.reader.worked_off):
             self._idle_since = now
-        elif now - self._idle_since > _MOMENT:
+        elif now - self._idle_since > self._handle.patience:
             self._handle.give_up()
 
     def _drop(self, pause: float = 0.0) -> None:
