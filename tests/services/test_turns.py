@@ -44,7 +44,11 @@ def test_an_unbounded_job_runs_on_fewer_peers_than_tasks(
         cluster.peers(peers, faults=script)
         handle = cluster.submit(job)
         until(lambda: len(cluster.records(sent)) >= RECORDS, what="all records", timeout=400)
-        assert "takes-turns" in {reason.code for reason in handle.explain(look=False).explanation.reasons}
+
+        def reasons() -> set[str]:
+            return {reason.code for reason in handle.explain(look=False).explanation.reasons}
+
+        until(lambda: "takes-turns" in reasons(), what="it to say that its peers take turns")
         cluster.fill(topic, ({"n": n} for n in range(RECORDS, RECORDS + 20)))
         until(lambda: len(cluster.records(sent)) >= RECORDS + 20, what="the records that came later", timeout=180)
         handle.stop()
