@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sardonyx.core.events import Assignment, PeerState
+from sardonyx.core.events import Assignment, PeerState, Yields
 from sardonyx.runtime.clock import REAL, Runtime
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
 """States in which a peer may commit for its task."""
+
+
+PATIENCE = 0.5
+"""Seconds without anything to read after which a peer gives its task up, if another task of its job has no peer."""
 
 
 class AssignmentRevoked(Exception):
@@ -29,15 +33,28 @@ class AssignmentHandle:
         assignment: what was granted.
         connected: whether ZooKeeper is connected; while it is not, the assignment stands but nothing may be committed for it.
         runtime: time and threads.
+        patience: seconds without anything to read after which the peer gives the task up, if another task has no peer.
     """
 
-    def __init__(self, assignment: Assignment, connected: Callable[[], bool], runtime: Runtime = REAL) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        connected: Callable[[], bool],
+        runtime: Runtime = REAL,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
         self.assignment = assignment
+        self.patience = patience
+        self.worked = False
+        """Whether a batch was committed for it."""
         self._connected = connected
         self._changed = runtime.condition()
         self._state: PeerState = "active"
         self._revoked = False
         self._draining = False
+        self._yields: Yields = ""
+        self._gives_up = False
 
     @property
     def state(self) -> PeerState:
@@ -58,9 +75,28 @@ class AssignmentHandle:
         """Whether the peer leaves after the present batch."""
         return self._draining
 
-    def update(self, state: PeerState) -> None:
+    @property
+    def yields_when_idle(self) -> bool:
+        """Whether the peer is to give the task up as soon as it has nothing to read."""
+        return self._yields == "idle" and self._state != "sealing"
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the peer gives the task up after the present batch, so that it can work elsewhere. It never takes that back:
+        the task's loop ends by it.
+        """
+        if self._yields in ("turn", "share") and self._state != "sealing":
+            self._gives_up = True
+        return self._gives_up
+
+    def give_up(self) -> None:
+        """Give the task up, because there is nothing to read."""
+        self._gives_up = True
+
+    def update(self, state: PeerState, yields: Yields = "") -> None:
         with self._changed:
             self._state = state
+            self._yields = yields
             self._changed.notify_all()
 
     def drain(self) -> None:

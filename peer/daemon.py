@@ -260,7 +260,9 @@ class _Crew:
         self._most = most
         self._runtime = zk.runtime
         self._name = f"{_host()}-{self._runtime.token()[:12]}"
-        self._about = PulseNote(self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT)
+        self._about = PulseNote(
+            self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT, tuple(settings.peer.tags)
+        )
         self._numbers = itertools.count()
         self._peers: list[VirtualPeer] = []
         self._over = self._runtime.signal()

@@ -26,6 +26,8 @@ Steps 3 to 7 are in :mod:`peer.batch_commit`, the beginning of an input in :mod:
 
 from __future__ import annotations
 
+import time
+
 import structlog
 
 from peer.assignment import AssignmentHandle, RunnerLost
@@ -41,7 +43,7 @@ from queues.connectivity import reach_kafka
 from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
-from sardonyx.core.events import TaskFailed
+from sardonyx.core.events import TaskFailed, Yielded
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
@@ -82,6 +84,7 @@ class TaskLoop:
         self._sealing = Sealing(self.session)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.batch_size
+        self._idle_since = time.monotonic()
 
     def run(self) -> None:
         """Work until the assignment is revoked or drained. Report a failure to the coordinator.
@@ -103,6 +106,10 @@ class TaskLoop:
                     self._restart(error)
                 finally:
                     self.session.close()
+            if self._handle.gives_up:
+                failpoint("yield")
+                self._report(Yielded(peer=self._work.peer, assignment=self._work.assignment.id))
+                log.info("task_given_up")
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
             self._end(error)
         finally:
@@ -120,6 +127,7 @@ class TaskLoop:
             if due_in > 0:
                 reader.poll(min(due_in, TICK))
                 self._sealing.look()
+                self._give_up_if_idle()
                 return
             failpoint("read")  # 1
             batch = reader.cut(self._batch_size)  # 2
@@ -133,6 +141,7 @@ class TaskLoop:
             failpoint("applied")
             self._batch.check(batch)
             self._batch.commit(batch, *result)  # 5, 6, 7
+            self._handle.worked = True
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
@@ -146,6 +155,14 @@ class TaskLoop:
                 raise
             log.warning("batch_delayed", code=reason.code, error=reason.message)
             self._drop(_PAUSE)
+
+    def _give_up_if_idle(self) -> None:
+        """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed."""
+        now = time.monotonic()
+        if not (self._handle.yields_when_idle and self.session.reader.worked_off):
+            self._idle_since = now
+        elif now - self._idle_since > self._handle.patience:
+            self._handle.give_up()
 
     def _drop(self, pause: float = 0.0) -> None:
         """Leave nothing of the batch, and go back to the committed positions."""
@@ -205,13 +222,18 @@ class TaskLoop:
         failure = failure_of(error, where=where)
         log.error("task_failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
         passing = not fatal and may_pass(error)
-        report = TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal, passing=passing)
+        self._report(
+            TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal, passing=passing)
+        )
+
+    def _report(self, report: TaskFailed | Yielded) -> None:
+        """Have the coordinator take the task away from this peer; without this report it would stay ours permanently."""
         while not self._handle.revoked:
             try:
                 self._zk.request(report)
                 return
-            except ZooKeeperAway as away:  # without this report the task would stay ours permanently
-                log.warning("failure_report_delayed", error=away.message)
+            except ZooKeeperAway as away:
+                log.warning("report_delayed", error=away.message)
                 self._handle.pause(1.0)
             except SessionLost:  # then the peer itself is lost, and the task with it
                 return

@@ -63,8 +63,8 @@ class TaskSession:
 
     @property
     def over(self) -> bool:
-        """Whether no further batch may begin: the assignment was revoked, or the peer drains."""
-        return self.handle.revoked or self.handle.draining
+        """Whether no further batch may begin: the assignment was revoked, the peer drains, or it gives the task up."""
+        return self.handle.revoked or self.handle.draining or self.handle.gives_up
 
     def may_open(self) -> bool:
         """Wait while ZooKeeper is away: the slot may belong to another peer by now, and opening it would fence that peer.

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from peer.assignment import WORKING, AssignmentHandle, RunnerLost
+from peer.assignment import PATIENCE, WORKING, AssignmentHandle, RunnerLost
 from peer.peer_machine import PeerMachine
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
@@ -28,6 +28,9 @@ log = structlog.get_logger()
 
 _LOOK_ANYWAY = 5.0
 """Seconds after which the peer reads its state node without a watch event. A safety net: normally the watch tells it."""
+
+_LONGEST_PATIENCE = 8.0
+"""Seconds that a peer waits at most for something to read, before it gives its task up to work at one that has no peer."""
 
 _LET_GO = 10.0
 """Seconds that a task loop has to notice a revoked assignment, before the peer goes on without waiting for it. The next holder of
@@ -93,6 +96,8 @@ class VirtualPeer:
         self._name = name
         self._about = about
         self._broke = broke
+        self._idle_tasks = 0
+        """How many tasks in a row it had nothing to do for. In a job without work, peers then change tasks ever less often."""
         self._wake = self._runtime.signal()
         self._thread: Worker | None = None
         # Set by other threads; the peer's own thread acts on them at its next turn.
@@ -266,7 +271,7 @@ class VirtualPeer:
             if self._task is None:
                 self._revoke("its node grants a task that it never accepted")
                 return
-            self._task.handle.update(note.state)
+            self._task.handle.update(note.state, note.yields)
             if self._machine.state != "working":
                 self._work_on(self._task)
 
@@ -283,7 +288,8 @@ class VirtualPeer:
             log.error("task_declined", code=failure.code, error=failure.message, **bound)
             self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
             return
-        handle = AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime)
+        patience = min(PATIENCE * 2**self._idle_tasks, _LONGEST_PATIENCE)
+        handle = AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime, patience=patience)
         self._task = _TaskInHand(assignment, prepared, handle)
         self._machine.fire("prepare")
 
@@ -326,6 +332,7 @@ class VirtualPeer:
         if task is None:
             return
         task.handle.revoke()
+        self._idle_tasks = 0 if task.handle.worked else min(self._idle_tasks + 1, 10)
         if task.worker is not None:
             task.worker.join(_LET_GO)
             if task.worker.is_alive():

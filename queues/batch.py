@@ -86,6 +86,8 @@ class HeldPartition:
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
     past_end: bool = False
     """A record after the bound end came: no more are asked for."""
+    at_end: bool = False
+    """The broker had no further record when it was asked last."""
 
     def __post_init__(self) -> None:
         self.rewind()
@@ -99,6 +101,7 @@ class HeldPartition:
         position = self.committed.offset if self.committed else self.first
         self.view = PartitionView(position) if self.end is None else PartitionView(position, self.end)
         self.later.clear()
+        self.at_end = False
 
     @property
     def to_commit(self) -> bool:

@@ -199,6 +199,16 @@ class Reader:
         """Whether the buffer is empty and nothing waits for a commit."""
         return not self._buffer and not any(held.later or held.to_commit for held in self._held.values())
 
+    @property
+    def worked_off(self) -> bool:
+        """Whether it has partitions, and has committed all that they hold."""
+        return (
+            bool(self._held)
+            and self.member
+            and self.idle
+            and all(held.at_end or held.past_end for held in self._held.values())
+        )
+
     def all_committed(self) -> dict[Partition, Position | None]:
         """Ask the broker what the group has committed for every partition of every ingress link.
 
@@ -263,6 +273,7 @@ class Reader:
             partition = Partition(message.topic(), message.partition())
             held = self._held.get(partition)
             if held is not None and not held.past_end:
+                held.at_end = True
                 self._keep(held, Chunk(partition, end=message.offset()))
             return
         if error.fatal() or error.code() in _LOST:
@@ -273,6 +284,7 @@ class Reader:
         held = self._held.get(partition)
         if held is None or held.past_end:
             return
+        held.at_end = False
         link, _ = self._links[partition.topic]
         if link.has_sentinels:
             chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]

@@ -6,11 +6,18 @@ import random
 
 from sardonyx.core.spec import JobSpec, TaskSpec
 
+TAGS = ["gpu", "zone=a"]
+"""All tags that a random job asks for."""
 
-def random_spec(rng: random.Random, name: str, endless: float = 0.3) -> JobSpec:
+
+def random_spec(rng: random.Random, name: str, endless: float = 0.3, *, tags: float = 0.0) -> JobSpec:
     """A job of two to five tasks in any shape, sometimes with topics in place, sometimes without end. ``endless``: how often an
-    input topic has no end.
+    input topic has no end. ``tags``: how often a task or the job asks for some.
     """
+
+    def some_tags() -> list[str]:
+        return rng.sample(TAGS, rng.randint(1, 2)) if tags and rng.random() < tags else []
+
     size = rng.randint(2, 5)
     edges: set[tuple[str, str]] = set()
     for task in range(1, size):
@@ -35,6 +42,7 @@ def random_spec(rng: random.Random, name: str, endless: float = 0.3) -> JobSpec:
                 consumption="sequential" if rng.random() < 0.2 else "concurrent",
                 min_peers=rng.choice([1, 1, 1, 2, 3]),
                 max_peers=rng.choice([None, None, 2]),
+                tags=some_tags(),
             )
         )
     return JobSpec(
@@ -43,4 +51,9 @@ def random_spec(rng: random.Random, name: str, endless: float = 0.3) -> JobSpec:
         catalog=catalog,
         partitions=rng.randint(1, 4),
         failure_limit=rng.randint(0, 5),
+        priority=rng.choice([0, 0, 0, 1, -1]),
+        weight=rng.choice([1.0, 1.0, 1.0, 2.0, 0.3]),
+        percentage=rng.choice([None, None, 70.0, 30.0, 12.5]),
+        max_peers=rng.choice([None, None, None, 1, 3]),
+        tags=some_tags(),
     )

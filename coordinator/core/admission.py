@@ -12,7 +12,7 @@ from coordinator.core.state import Job
 from sardonyx.core import structure
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Graph, graph_of
-from sardonyx.core.names import is_name
+from sardonyx.core.names import is_name, is_tag
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 
@@ -135,6 +135,12 @@ def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
     if not spec.catalog:
         yield "SX-JOB-STRUCTURE", "the job has no tasks"
     reached, left = structure.reached(spec), structure.left(spec)
+    for problem in structure.share_problems(spec.priority, spec.weight, spec.percentage, spec.max_peers):
+        yield "SX-JOB-SHARE", problem
+    tags = [*spec.tags, *(tag for task in spec.catalog for tag in task.tags)]
+    for tag in tags:
+        if not is_tag(tag):
+            yield "SX-JOB-TAG", f"{tag[:80]!r} cannot be a tag"
     for task in spec.catalog:
         yield from _task_problems(task, has_in=task.name in reached, has_out=task.name in left)
 

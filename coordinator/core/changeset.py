@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import force_setattr, replace
 
 from coordinator.core import peer_states
-from coordinator.core.peer_states import Trigger
-from coordinator.core.scheduling import Offer
+from coordinator.core.peer_states import WORKING, Trigger
+from coordinator.core.scheduling import Offer, asks, seconds
 from coordinator.core.state import (
     REMEMBERED_DEAD,
     REMEMBERED_PURGED,
@@ -45,14 +45,18 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerNote,
+    Scheduler,
     Set,
     TaskNote,
     TaskState,
     TreeEffect,
+    Yields,
 )
 from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
+
+_NO_TAGS: frozenset[str] = frozenset()
 
 FORGIVEN = 600.0
 """Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
@@ -67,7 +71,7 @@ class ChangeSet:
         at: its wall clock, seconds since 1970.
     """
 
-    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "n", "state")
+    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "n", "state", "tags_changed")
 
     def __init__(self, state: State, n: int, at: float) -> None:
         self.state = state
@@ -80,6 +84,8 @@ class ChangeSet:
         self._removed: list[TreeEffect] = []
         self._outer: list[OuterEffect] = []
         self._free = state.free
+        self.tags_changed = False
+        """Whether peers with tags came or went."""
 
     @property
     def free_changed(self) -> bool:
@@ -107,9 +113,12 @@ class ChangeSet:
 
     def birth(self, name: str, born: PeerBorn) -> None:
         """Add an idle peer."""
-        peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid)
-        peer.version, peer.format, peer.tags = born.version, born.format, born.tags
+        tags = frozenset(born.tags)
+        peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid, tags=tags)
+        peer.version, peer.format = born.version, born.format
         self.state.peers[name] = peer
+        if tags:
+            self._count_tags(tags, 1)
         self.state.by_state["idle"][name] = None
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
@@ -117,6 +126,8 @@ class ChangeSet:
         """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
+        if peer.tags and trigger in ("die", "revoke") and peer.state != "revoked":
+            self._count_tags(peer.tags, -1)
         peer.state = peer_states.after(peer.state, trigger)
         peer.since, peer.order = self.at, state.order
         state.order += 1
@@ -129,17 +140,77 @@ class ChangeSet:
     def leave(self, name: str, trigger: Trigger) -> None:
         """Move a peer to another state and off its task. If all remaining peers of the task are waiting, they become idle."""
         peer = self._peer(name)
-        place, peer.assignment = peer.assignment, None
-        self.move(name, trigger)
-        if place is None:
+        if peer.assignment is None:
+            self.move(name, trigger)
             return
+        place = peer.assignment
         task = self._task(place.job, place.task)
-        del task.peers[name]
+        self._off(name, task, trigger)
         if all(self.state.peers[other].state == "waiting" for other in task.peers):
             for other in self.state.on_task(task):
-                self._peer(other).assignment = None
-                del task.peers[other]
-                self.move(other, "release")
+                self._off(other, task, "release")
+        if not task.peers:
+            task.left = self.n
+
+    def _off(self, name: str, task: Task, trigger: Trigger) -> None:
+        """Take one peer off its task."""
+        state, peer = self.state, self._peer(name)
+        if peer.assignment is not None:
+            state.held[peer.assignment.job] -= 1
+        self.mark(name, "")
+        peer.assignment = None
+        del task.peers[name]
+        self.move(name, trigger)
+
+    def mark(self, name: str, yields: Yields) -> None:
+        """Set when a peer gives its task up."""
+        peer = self.state.peers[name]
+        if peer.yields == yields:
+            return
+        peer = self._peer(name)
+        if peer.assignment is not None and "share" in (yields, peer.yields):
+            job, giving = peer.assignment.job, self.state.giving
+            count = giving.pop(job, 0) + (1 if yields == "share" else -1)
+            if count:
+                giving[job] = count
+        peer.yields = yields
+
+    def take_turns(self, name: str) -> None:
+        """Have the peers of an unbounded job give their tasks up to a task without peers as soon as they have nothing to read;
+        or no more, when each task has a peer.
+        """
+        state = self.state
+        job, plan = state.jobs[name], state.plans.get(name)
+        if plan is None or job.status != "running":
+            return
+        asking = [] if plan.bounded else [stage for stage in plan.stages if asks(job.tasks[stage])]
+        if not asking and name not in state.short:
+            return
+        state.short.discard(name)
+        for stage in plan.stages:
+            for other in job.tasks[stage].peers:
+                peer = state.peers[other]
+                if not any(plan.tags.get(task, _NO_TAGS) <= peer.tags for task in asking):
+                    if peer.yields in ("idle", "turn"):
+                        self.mark(other, "")
+                    continue
+                if not peer.yields and peer.state in WORKING:
+                    self.mark(other, "idle")
+                if peer.yields in ("idle", "turn"):
+                    state.short.add(name)
+        if asking and state.held[name] > 1:
+            for other in seconds(state, name):
+                self.mark(other, "turn")
+
+    def _count_tags(self, tags: frozenset[str], more: int) -> None:
+        """One more or less live peer has these tags, so jobs with tags may ask for more or less."""
+        state = self.state
+        count = state.tagged.pop(tags, 0) + more
+        if count:
+            state.tagged[tags] = count
+        state.stale |= state.with_tags
+        state.forget_targets()
+        self.tags_changed = True
 
     def take_pulse(self, name: str) -> None:
         """Have a dead peer's pulse removed."""
@@ -147,13 +218,15 @@ class ChangeSet:
         self._outer.append(DeletePulse(name))
 
     def offer(self, offer: Offer) -> None:
-        """Offer a task to the peers that have been idle longest; each gets the smallest free slot."""
+        """Offer a task to idle peers (:meth:`State.idle_for`); each gets the smallest free slot."""
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
+        tags = self.state.plans[offer.job].tags.get(offer.task)
         for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
-            name = next(iter(self.state.by_state["idle"]))
+            name = self.state.idle_for(tags)
             self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
             task.peers[name] = slot
+            self.state.held[offer.job] += 1
             self.move(name, "offer")
         self.state.turn = job.number
 
@@ -161,7 +234,18 @@ class ChangeSet:
 
     def admit(self, name: str, spec: JobSpec, resumes: str = "", by: str = "") -> None:
         """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
-        job = Job(self.n, self.n, spec, self.at, resumes=resumes, by=by)
+        job = Job(
+            self.n,
+            self.n,
+            spec,
+            self.at,
+            resumes=resumes,
+            by=by,
+            priority=spec.priority,
+            weight=spec.weight,
+            percentage=spec.percentage,
+            max_peers=spec.max_peers,
+        )
         if resumes:
             before = self._resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
@@ -184,7 +268,9 @@ class ChangeSet:
         if job.stopping:
             facts = _stopped(graph, facts)
         job.status, job.links, job.facts = "running", "made", facts
-        self.state.plans[name] = Plan(graph, facts)
+        self.state.plans[name] = Plan(graph, facts, job.spec.tags)
+        self.state.held[name] = 0
+        self.state.stale.add(name)
         self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
         self.state.jobs_with_capacity.add(name)
 
@@ -195,7 +281,8 @@ class ChangeSet:
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)
-        self.state.plans[name] = Plan(graph, job.facts)
+        self.state.plans[name] = Plan(graph, job.facts, job.spec.tags)
+        self.state.stale.add(name)
         self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
         for stage in graph.stages:
             if any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
@@ -217,7 +304,11 @@ class ChangeSet:
                 if peer in task.peers:  # it may have become idle when another peer left
                     self.leave(peer, "release")
         del self.state.plans[name], self.state.names[job.spec.name]
+        self.set_queued(name, queued=False)
         self.state.jobs_with_capacity.discard(name)
+        self.state.short.discard(name)
+        self.state.held.pop(name, None)
+        self.state.stale.add(name)
         self._outer.append(DeleteLinks(name))
 
     def links_came_late(self, name: str) -> None:
@@ -247,8 +338,8 @@ class ChangeSet:
     def keep_positions(
         self, name: str, graph: Graph, committed: Mapping[str, Mapping[str, Sequence[int | None]]]
     ) -> None:
-        """Keep where tasks have come to in the user's topics, unless it is known. The first answer is the right one: a task that
-        is complete commits nothing more.
+        """Keep where tasks have come to in the user's topics, unless it is known. The first answer is the right one: a task
+        that is complete commits nothing more.
         """
         job = self.state.jobs[name]
         if job.facts is None:
@@ -294,6 +385,7 @@ class ChangeSet:
             return
         task = self._task(job, name)
         task.state = state
+        self.state.stale.add(job)
         task.counts = counts or task.counts
         if state == "complete":
             self.set_backing_off(job, name, backing_off=False)
@@ -304,8 +396,8 @@ class ChangeSet:
                 self._task(job, bound).state = "complete" if complete else "running"
 
     def task_failed(self, job: str, name: str, error: Failure, *, passing: bool) -> Task:
-        """Count a failure, and keep the first error that counts for the limit, or else the last one. If the last failure was long
-        ago, the count starts again.
+        """Count a failure, and keep the first error that counts for the limit, or else the last one. If the last failure was
+        long ago, the count starts again.
         """
         self.set_backing_off(job, name, backing_off=False)
         task = self._task(job, name)
@@ -333,6 +425,29 @@ class ChangeSet:
             self.state.missing += peers - job.waits_for
             job.waits_for = peers
             job.waits_since = None if not peers else self.at if job.waits_since is None else job.waits_since
+
+    def set_queued(self, name: str, *, queued: bool) -> None:
+        """Set whether a job must wait until other jobs leave it the peers without which it cannot go on."""
+        if self.state.jobs[name].queued != queued:
+            self.job(name).queued = queued
+            (self.state.queued.add if queued else self.state.queued.discard)(name)
+
+    def scale(self, name: str, values: Mapping[str, object]) -> None:
+        """Change what a job is entitled to."""
+        job = self.state.jobs[name]
+        for field, value in values.items():
+            setattr(job, field, value)
+        if job.status == "running":
+            self.jobs[name] = None
+            self.state.stale.add(name)
+            self.state.jobs_with_capacity.add(name)
+            self.state.forget_targets()
+
+    def schedule(self, scheduler: Scheduler) -> None:
+        """Divide the peers by another rule."""
+        self.state.scheduler = scheduler
+        self.state.forget_targets()
+        self.jobs |= dict.fromkeys(name for name in self.state.plans if self.state.jobs[name].status == "running")
 
     def _resumed(self, name: str, by: str) -> Job:
         """Set which job goes on from the positions of this one. It goes to the end of the row of those that may expire."""

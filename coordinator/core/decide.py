@@ -20,6 +20,7 @@ import msgspec
 from coordinator.core import scheduling
 from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
+from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
@@ -40,6 +41,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobScaled,
     JobStopped,
     JobSubmitted,
     LastCommits,
@@ -51,10 +53,15 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    PolicySet,
+    Rebalanced,
     TaskFailed,
+    TurnEnded,
+    Yielded,
 )
 from sardonyx.core.names import is_job_id
 from sardonyx.core.positions import continued
+from sardonyx.core.structure import share_problems
 
 
 def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
@@ -86,7 +93,10 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
     _HANDLERS[type(event)](changes, event)
     # Without such a change, the offers after the previous event still hold.
     if changes.jobs or changes.free_changed:
+        _queue_jobs(changes)
         _offer_work(changes)
+        for job in changes.jobs:
+            changes.take_turns(job)
         _count_missing(changes)
     state.n = n
     return changes.effects()
@@ -149,7 +159,7 @@ def _grace_ended(changes: ChangeSet, event: GraceEnded) -> None:
 
 
 def _held(
-    changes: ChangeSet, event: Acked | AckTimedOut | Declined | Exhausted | Completed | TaskFailed
+    changes: ChangeSet, event: Acked | AckTimedOut | Declined | Exhausted | Completed | TaskFailed | Yielded | TurnEnded
 ) -> Peer | None:
     peer = changes.state.peers.get(event.peer)
     if peer is None or peer.assignment is None or peer.assignment.id != event.assignment:
@@ -262,7 +272,55 @@ def _completed(changes: ChangeSet, event: Completed) -> None:
         changes.end(place.job, "stopped" if job.stopping else "completed")
 
 
+def _turn_ended(changes: ChangeSet, event: TurnEnded) -> None:
+    """The peer gives its task up after its batch, unless as many do so already as tasks have no peer."""
+    peer = _held(changes, event)
+    if peer is None or peer.assignment is None:
+        return
+    job = peer.assignment.job
+    if job in changes.state.short and event.peer in scheduling.turns_over(changes.state, job):
+        changes.mark(event.peer, "turn")
+
+
+def _yielded(changes: ChangeSet, event: Yielded) -> None:
+    """The peer has stopped working on its task, so it becomes idle even if it need not give the task up any more."""
+    peer = _held(changes, event)
+    if peer is not None:
+        changes.leave(event.peer, "release")
+
+
+def _rebalanced(changes: ChangeSet, event: Rebalanced) -> None:
+    """So many peers of the job give their tasks up, if it is still above its share."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.gave != event.gave:
+        return
+    for move in scheduling.giving_back(changes.state):
+        if move.job == event.job:
+            job.gave, job.gave_at = job.gave + 1, event.at
+            for peer in move.peers[: event.peers]:
+                changes.mark(peer, "share")
+            changes.take_turns(move.job)
+
+
 # Jobs
+
+
+def _policy_set(changes: ChangeSet, event: PolicySet) -> None:
+    if changes.state.scheduler != event.scheduler:
+        changes.schedule(event.scheduler)
+
+
+def _job_scaled(changes: ChangeSet, event: JobScaled) -> None:
+    """What the event leaves out stays as it is. A value that is not valid, or of a job that has ended, changes nothing."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.ended:
+        return
+    given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
+    found = {name: value for name, value in given.items() if value is not None and value != getattr(job, name)}
+    if "max_peers" in found:
+        found["max_peers"] = event.max_peers or None
+    if found and next(share_problems(**found), None) is None:
+        changes.scale(event.job, found)
 
 
 def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
@@ -370,14 +428,28 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     JobKilled: _killed,
     JobPurged: _purged,
     LettersClaimed: _letters_claimed,
+    Yielded: _yielded,
+    TurnEnded: _turn_ended,
+    Rebalanced: _rebalanced,
+    PolicySet: _policy_set,
+    JobScaled: _job_scaled,
 }
 
 
 # After every event that may change which peer gets which task
 
 
+def _queue_jobs(changes: ChangeSet) -> None:
+    """Jobs whose floors cannot be given are queued; those whose floors can be given now, no more."""
+    state = changes.state
+    wanted = queued(state)
+    if wanted != state.queued:
+        for job in sorted(wanted ^ state.queued):
+            changes.set_queued(job, queued=job in wanted)
+
+
 def _offer_work(changes: ChangeSet) -> None:
-    """Idle peers get work. Jobs that could not go on otherwise preempt peers: the oldest such job first."""
+    """Idle peers get work. Bounded jobs that could not go on otherwise preempt peers of their own: the oldest such job first."""
     while True:
         while (offer := scheduling.next_offer(changes.state)) is not None:
             changes.offer(offer)
@@ -401,10 +473,12 @@ def _count_missing(changes: ChangeSet) -> None:
 
 def _in_question(changes: ChangeSet) -> list[str]:
     """The running jobs that may get other peers after this event: those that it changed and, if the number of idle peers changed,
-    all that have capacity. All as well if it changed an unbounded job, which may have peers for others now.
+    all that have capacity.
     """
     known, touched = changes.state.jobs, changes.jobs
-    if changes.free_changed or any(scheduling.gives_peers(changes.state, job) for job in touched):
+    if changes.tags_changed:
+        touched = dict.fromkeys([*touched, *sorted(changes.state.with_tags)])
+    if changes.free_changed:
         touched = dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)])
     return [job for job in touched if known[job].status == "running"] if touched else []
 
@@ -427,6 +501,10 @@ class Timers(msgspec.Struct, frozen=True):
     """A peer that does not answer an offer within this time is revoked."""
     revoke_grace: float = 10.0
     """A revoked or leaving peer must withdraw its pulse within this time."""
+    quantum: float = 5.0
+    """How long a peer works on a task of an unbounded job while another task of it has no peer."""
+    rebalance_after: float = 60.0
+    """A job gives no peers to others for this long after it has done so, except those without which they cannot go on."""
     failure_backoff: float = 1.0
     """The back-off after a task's first failure; it doubles with each further failure, up to a minute."""
     keep_jobs: int = 1000
@@ -456,7 +534,21 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
             break
         events.append(GraceEnded(at=now, peer=name))
     events += _backoffs_due(state, now, timers)
+    for job in _in_order(state):
+        for name in scheduling.turns_over(state, job):
+            if _over(now, state.peers[name].since, timers.quantum):
+                events.append(TurnEnded(at=now, peer=name, assignment=state.assignment(name).id))
+    for move in scheduling.giving_back(state):
+        giver = state.jobs[move.job]
+        rested = giver.gave_at is None or _over(now, giver.gave_at, timers.rebalance_after)
+        if count := len(move.peers) if rested else move.at_once:
+            events.append(Rebalanced(at=now, job=move.job, peers=count, gave=giver.gave))
     return events
+
+
+def _in_order(state: State) -> list[str]:
+    """The jobs whose peers take turns, the oldest first."""
+    return sorted(state.short, key=lambda job: state.jobs[job].number)
 
 
 EXPIRED_AT_ONCE = 500
@@ -495,6 +587,12 @@ def next_due(state: State, timers: Timers) -> float | None:
             first = min(first, state.peers[next(iter(queue))].since + timeout)
     for failures, row in state.backing_off.items():
         first = min(first, row[0][0] + timers.backoff(failures))
+    for job in state.short:
+        for peer in scheduling.turns_over(state, job)[:1]:
+            first = min(first, state.peers[peer].since + timers.quantum)
+    for move in scheduling.giving_back(state):
+        gave_at = state.jobs[move.job].gave_at
+        first = min(first, 0.0 if gave_at is None or move.at_once else gave_at + timers.rebalance_after)
     return None if first == math.inf else first
 
 

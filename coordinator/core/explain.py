@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.core.entitlement import needs, supply, targets
 from coordinator.core.peer_states import ASSIGNED
-from coordinator.core.scheduling import asks, blocking, needs, stalled
+from coordinator.core.scheduling import asks, blocking, stalled
 from coordinator.core.state import Job, Plan, State, Task
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import JobStatus, PeerState
@@ -31,7 +32,13 @@ Code = Literal[
     "topics-creating",
     "stopping",
     "no-live-peers",
+    "queued-behind",
+    "no-tag",
     "peers-missing",
+    "takes-turns",
+    "over-share",
+    "below-share",
+    "job-full",
     "starved-by-unbounded-jobs",
     "task-backing-off",
     "task-short",
@@ -135,7 +142,12 @@ def _ended(job: Job) -> Iterator[Reason]:
 
 def _running(state: State, name: str, job: Job) -> list[Reason]:
     plan = state.plans[name]
-    reasons = [*_missing(state, name, job, plan), *_backing_off(state, job, plan)]
+    reasons = [
+        *_untagged(state, job, plan),
+        *_missing(state, name, job, plan),
+        *_shares(state, name, job),
+        *_backing_off(state, job, plan),
+    ]
     if job.stopping:
         text = "a user stopped it: it ends when all that its inputs have read has gone through it"
         reasons.append(Reason(code="stopping", text=text))
@@ -171,6 +183,11 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         )
         return
     if not job.waits_for:
+        if job.queued:
+            yield from _queued(state, name)
+        return
+    if not plan.bounded and state.held[name]:
+        yield _turns(state, name, job, plan)
         return
     asking = [stalled(job, plan)[0]] if plan.bounded else _asking(job, plan)
     needed = sum(needs(job, plan, stage) for stage in asking)
@@ -183,14 +200,71 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         free=state.free,
         peers=_holders(state, [*busy, *revoked]),
     )
+    if job.queued:
+        yield from _queued(state, name)
     others = [peer for peer in busy if state.assignment(peer).job != name]
     held = Counter(state.assignment(peer).job for peer in others)
-    if held and all(not state.plans[other].bounded for other in held):
+    if job.queued and held and all(not state.plans[other].bounded for other in held):
         holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
         yield Reason(
             code="starved-by-unbounded-jobs",
             text=f"all peers with a task work for jobs that never end: {holding}",
             since=max(state.peers[peer].since for peer in others),
+        )
+
+
+def _queued(state: State, name: str) -> Iterator[Reason]:
+    """The job holds nothing, because the peers that there are have been promised to others."""
+    wanted = targets(state)
+    others = [other for other, found in wanted.items() if found.peers]
+    text = f"it is queued: all virtual peers that there are ({state.live}) have been promised to {', '.join(others)}"
+    if not others or state.free:
+        if state.jobs[name].waits_for:
+            return
+        text = "it is queued: with its tags, percentage and max_peers it cannot go on with the virtual peers that there are"
+    yield Reason(code="queued-behind", text=text, needed=wanted[name].floor)
+
+
+def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
+    asking = _asking(job, plan)
+    verb = plural(len(asking), "has", "have")
+    return Reason(
+        code="takes-turns",
+        text=f"its {_peers(state.held[name])} {plural(state.held[name], 'takes', 'take')} turns: {counted(len(asking), 'task')} "
+        f"({', '.join(asking)}) {verb} no peer now; {_peers(job.waits_for, 'more ')} would do",
+        since=job.waits_since,
+        needed=job.waits_for,
+        free=state.free,
+    )
+
+
+def _untagged(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+    """Tasks that no live peer can run."""
+    for stage, tags in plan.tags.items():
+        if job.tasks[stage].state != "complete" and not supply(state, tags):
+            text = f"task {stage} needs a virtual peer with {plural(len(tags), 'the tag', 'the tags')} "
+            yield Reason(code="no-tag", text=f"{text}{', '.join(sorted(tags))}, and there is none", task=stage)
+
+
+def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
+    """The job has more peers than it is entitled to, or less, or all that it may have."""
+    held, share = state.held[name], targets(state)[name].peers
+    if giving := state.giving.get(name):
+        yield Reason(
+            code="over-share",
+            text=f"it has {_peers(held)} and a share of {share}: {giving} of them {plural(giving, 'goes', 'go')} to other jobs "
+            "after the batch in hand",
+            since=job.gave_at,
+        )
+    elif held < share and not state.free:
+        yield Reason(
+            code="below-share",
+            text=f"it has {_peers(held)} and a share of {share}: other jobs give it some when they have committed their batches",
+            needed=share - held,
+        )
+    if job.max_peers is not None and held >= job.max_peers:
+        yield Reason(
+            code="job-full", text=f"it has as many peers as its max_peers allows: {job.max_peers}", limit=job.max_peers
         )
 
 
@@ -228,7 +302,7 @@ def _counted(task: Task, limit: int) -> str:
 
 def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     """Tasks that would run if more peers were idle, unless the job as a whole waits for peers."""
-    if job.waits_for:
+    if job.waits_for or not plan.bounded:
         return
     for stage in _asking(job, plan):
         if not blocking(job, plan, stage):
@@ -243,6 +317,8 @@ def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
+    if not plan.bounded:
+        return
     for stage in _asking(job, plan):
         before = blocking(job, plan, stage)
         if before:
@@ -300,6 +376,12 @@ _MORE_PEERS = "start `sardonyx peer` on another machine, or give a daemon more w
 FIXES: dict[Code, str] = {
     "no-live-peers": "start a peer daemon: `sardonyx peer`",
     "peers-missing": _MORE_PEERS,
+    "queued-behind": "start more peers, end a job, or run `sardonyx job scale ID --priority N`",
+    "no-tag": "start a daemon with it: `sardonyx peer --tag TAG`",
+    "takes-turns": _MORE_PEERS,
+    "below-share": "wait; `sardonyx job scale ID --weight N` gives it a larger share",
+    "over-share": "nothing; `sardonyx job scale ID --weight N` gives it a larger share",
+    "job-full": "allow more: `sardonyx job scale ID --max-peers N`",
     "task-short": _MORE_PEERS,
     "starved-by-unbounded-jobs": "end one with `sardonyx job stop ID`; `sardonyx job submit --resume ID` goes on with it later",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",

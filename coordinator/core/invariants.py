@@ -7,10 +7,12 @@ from coordinator.core.state import (
     REMEMBERED_DEAD,
     REMEMBERED_PURGED,
     Job,
+    Peer,
     State,
     Task,
     broken,
     expirable_jobs,
+    tagged_peers,
 )
 
 
@@ -32,6 +34,7 @@ def check(state: State) -> None:
         for task_name, task in job.tasks.items():
             _check_task(state, name, task_name, task)
     _check_kept(state)
+    _check_shares(state)
 
 
 def _check_peer(state: State, name: str, listed: list[tuple[str, str, int]]) -> None:
@@ -120,6 +123,27 @@ def _check_kept(state: State) -> None:
     _rule(not state.purged.keys() & state.jobs.keys(), "a deleted job is unknown")
     _rule(len(state.purged) <= REMEMBERED_PURGED, "only the last deleted jobs are remembered")
     _rule(len(state.by_state["dead"]) <= REMEMBERED_DEAD, "only the last dead peers are remembered")
+
+
+def _check_shares(state: State) -> None:
+    """What is kept of how peers are divided among jobs must follow from what is stored."""
+    held: dict[str, list[Peer]] = {name: [] for name in state.plans if state.jobs[name].status == "running"}
+    for peer in state.peers.values():
+        if peer.assignment is not None:
+            held[peer.assignment.job].append(peer)
+        _rule(not peer.yields or peer.assignment is not None, "only a peer with a task gives one up")
+    for name, peers in held.items():
+        job, marks = state.jobs[name], [peer.yields for peer in peers]
+        _rule(state.held.get(name) == len(peers), "peers of jobs are counted", job=name)
+        _rule(state.giving.get(name, 0) == marks.count("share"), "peers that are given away are counted", job=name)
+        _rule((name in state.short) == ("idle" in marks or "turn" in marks), "jobs with turns are known", job=name)
+        if name in state.short:
+            lacks = any(not task.peers and task.state != "complete" for task in job.tasks.values())
+            _rule(lacks and not state.plans[name].bounded, "no turns without need", job=name)
+    _rule(state.held.keys() == held.keys(), "peers are counted for the running jobs")
+    _rule(state.queued == {name for name, job in state.jobs.items() if job.queued}, "queued jobs are known")
+    _rule(state.tagged == tagged_peers(state), "peers with tags are counted")
+    _rule(all(not job.queued or job.status == "running" for job in state.jobs.values()), "only running jobs are queued")
 
 
 def _rule(holds: bool, rule: str, **where: object) -> None:

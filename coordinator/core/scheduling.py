@@ -1,24 +1,25 @@
-"""Which task an idle peer gets next, when peers are preempted, and how many peers are missing. Pure; it changes only the set of
-jobs that may have capacity.
+"""Which task an idle peer gets next, which peers give their tasks up, and how many peers are missing. Pure; it changes only
+the set of jobs that may have capacity.
 
-Tasks without peers come first, of whatever job; jobs take turns in this. In a job they come in topological order. An unbounded
-job without peers begins only if there are enough for all its tasks, since it gives no results before that. Then come tasks that
-more peers can share: jobs take turns again, and in a job the task with the fewest peers comes first.
+Jobs below their targets (:mod:`coordinator.core.entitlement`) come first, of these those of a higher priority, then tasks without
+peers, then tasks that more peers can share; jobs take turns. In a bounded job tasks without peers come in topological order,
+in an unbounded one those that have been left longest. Of tasks to be shared the one with the fewest peers comes first.
 
-A task is not offered while a task directly upstream has no peers and is not complete: its peers could only wait, and may be just
-those that are missing upstream. A task that backs off after a failure is not offered.
+In a bounded job a task is not offered while a task directly upstream has no peers and is not complete: its peers could only
+wait, and may be just those that are missing upstream. In an unbounded job peers take turns at the tasks, and what was read
+waits in the links. A task that backs off after a failure is not offered.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
-from functools import partial
+from collections.abc import Collection
 from typing import NamedTuple
 
+from coordinator.core.entitlement import gang, needs, supply, targets
 from coordinator.core.peer_states import WORKING
-from coordinator.core.state import Job, Plan, State, Task
+from coordinator.core.state import Job, Plan, State, Target, Task
 
 
 class Offer(NamedTuple):
@@ -37,30 +38,54 @@ class Preemption(NamedTuple):
 
 
 def next_offer(state: State) -> Offer | None:
-    """The next offer to the idle peers; None if no job has work for so few.
+    """The next offer to the idle peers; None if no job has work for so few, or if they are kept for a job that needs several
+    at once.
 
-    A task without peers comes first, of whatever job; then an unbounded job without peers, if there are enough for all its tasks;
-    then a further peer for a task that has some.
+    Jobs below their targets come first. Of these, and of the others, those of a higher priority do, and then tasks without
+    peers.
     """
     free = state.free
     if not free or not state.jobs_with_capacity:
         return None
-    begins: Offer | None = None
-    shares: Offer | None = None
-    for name in in_turn(state, state.jobs_with_capacity):
-        offer = choose(state, name, free)
-        if offer is None:
-            if choose(state, name, math.inf) is None and not any(
-                task.backing_off for task in state.jobs[name].tasks.values()
-            ):
-                state.jobs_with_capacity.discard(name)
-        elif state.jobs[name].tasks[offer.task].peers:
-            shares = shares or offer
-        elif state.plans[name].bounded or holds_peers(state, name):
-            return offer
-        else:
-            begins = begins or offer
-    return begins or shares
+    names = in_turn(state, state.jobs_with_capacity)
+    wanted = targets(state) if len(names) > 1 else {}
+    below = [name for name in names if name not in wanted or state.held[name] < wanted[name].peers]
+    found = _best_offer(state, below)
+    if found is not None or len(below) == len(names) or any(_keeps(state, name) for name in below):
+        return found
+    return _best_offer(state, [name for name in names if name not in below])
+
+
+def _best_offer(state: State, names: list[str]) -> Offer | None:
+    """Of these jobs one of the highest priority, of these one with a task without peers; of equals the first."""
+    best = (math.inf, True)
+    found: Offer | None = None
+    for name in names:
+        offer = _offer_to(state, name)
+        if offer is not None:
+            job = state.jobs[name]
+            rank = (-job.priority, bool(job.tasks[offer.task].peers))
+            if found is None or rank < best:
+                best, found = rank, offer
+    return found
+
+
+def _offer_to(state: State, name: str) -> Offer | None:
+    """What a job would be offered. A job that can take no peer, however many are idle, is not asked again until it changes."""
+    job = state.jobs[name]
+    if job.queued:
+        return None
+    offer = choose(state, name, state.free)
+    if offer is not None or job.max_peers is not None or choose(state, name, math.inf) is not None:
+        return offer
+    if not any(task.backing_off for task in job.tasks.values()):
+        state.jobs_with_capacity.discard(name)
+    return None
+
+
+def _keeps(state: State, name: str) -> bool:
+    """Whether idle peers are kept for a job below its target, which needs several at once."""
+    return not (state.jobs[name].queued or state.plans[name].tags or choose(state, name, math.inf) is None)
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:
@@ -75,52 +100,41 @@ def in_turn(state: State, names: Collection[str]) -> list[str]:
 
 
 def choose(state: State, name: str, free: float) -> Offer | None:
-    """The next task of a running job if ``free`` peers are idle, and how many of them start it."""
+    """The next task of a running job if ``free`` peers are idle, and how many of them start it. Infinitely many have all
+    tags.
+    """
     job, plan = state.jobs[name], state.plans[name]
-    gang: int | None = None
-    shared: tuple[int, str] | None = None
+    look = free < math.inf and bool(plan.tags)
+    free = min(free, room(state, name))
+    together = 0 if plan.bounded or state.held[name] else gang(job, plan)
+    best: Offer | None = None
+    least = (math.inf, 0)
     for stage in plan.stages:
         task = job.tasks[stage]
-        staffed = len(task.peers)
-        full = staffed >= plan.limit[stage]  # checked first: in a busy cluster most tasks are full
-        if full or task.state == "complete" or task.backing_off or _blocked(job, plan, stage):
+        # The limit is checked first: in a busy cluster most tasks are full.
+        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.backing_off:
             continue
-        if not staffed:
-            if gang is None:  # only for jobs with such a task
-                gang = 0 if plan.bounded or holds_peers(state, name) else floor(job, plan)
-            needed = needs(job, plan, stage)
-            if max(needed, gang) <= free:
-                return Offer(name, stage, needed)
-        elif free > 0 and (shared is None or staffed < shared[0]):
-            shared = (staffed, stage)
-    return Offer(name, shared[1], 1) if shared else None
+        if plan.bounded and _blocked(job, plan, stage):
+            continue
+        needed = 1 if task.peers else needs(job, plan, stage)
+        able = _able(state, plan, stage, free) if look else free
+        if needed > able or together > free:
+            continue
+        rank = (len(task.peers), 0 if plan.bounded or task.peers else task.left)
+        if rank < least:
+            best, least = Offer(name, stage, needed), rank
+    return best
 
 
-def holds_peers(state: State, name: str) -> bool:
-    """Whether any task of the job has peers."""
-    return any(task.peers for task in state.jobs[name].tasks.values())
+def _able(state: State, plan: Plan, stage: str, free: float) -> float:
+    """How many of ``free`` idle peers can run a task."""
+    return min(free, state.fitting(plan.tags[stage])) if stage in plan.tags else free
 
 
-def gives_peers(state: State, name: str) -> bool:
-    """Whether other jobs may take peers from this one: it runs and is unbounded."""
-    return state.jobs[name].status == "running" and not state.plans[name].bounded
-
-
-def lacks_peers(state: State, name: str) -> bool:
-    """Whether a task of this running job has no peers. An unbounded job gives no results then."""
-    return any(deserted(state.jobs[name].tasks[stage]) for stage in state.plans[name].stages)
-
-
-def floor(job: Job, plan: Plan) -> int:
-    """How many peers an unbounded job without peers needs before it can give results: enough for all its tasks at once."""
-    return sum(needs(job, plan, stage) for stage in plan.stages if job.tasks[stage].state != "complete")
-
-
-def needs(job: Job, plan: Plan, stage: str) -> int:
-    """How many idle peers a task without peers needs: ``min_peers`` to start, one to go on."""
-    if job.tasks[stage].state != "pending":
-        return 1
-    return max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
+def room(state: State, name: str) -> float:
+    """How many more peers a running job may have."""
+    most = state.jobs[name].max_peers
+    return math.inf if most is None else max(most - state.held[name], 0)
 
 
 def deserted(task: Task) -> bool:
@@ -164,130 +178,195 @@ def stalled(job: Job, plan: Plan) -> list[str]:
 
 
 def preemption(state: State, name: str) -> Preemption | None:
-    """The peers that must leave their tasks so that this job can go on, because not enough peers are idle.
+    """The peers that must leave their tasks so that this bounded job can go on, because not enough peers are idle.
 
-    A bounded job whose front has no peers takes them from its own later tasks. Peers of the last tasks in topological order are
-    taken first, and of these the ones that came last: they lose the least work. Otherwise, see :func:`_spare`.
+    If its front has no peers, it takes them from its own later tasks. Peers of the last tasks in topological order are taken
+    first, and of these the ones that came last: they lose the least work. Other jobs keep theirs, see :func:`giving_back`.
     """
     job, plan = state.jobs[name], state.plans[name]
-    if plan.bounded:
-        front = stalled(job, plan)
-        for stage in front:
-            needed = needs(job, plan, stage)
-            peers = _preempted(state, job, plan, needed - state.free)
-            if peers:
-                return Preemption(peers, [Offer(name, stage, needed)])
-        choices = [[Offer(name, stage, needs(job, plan, stage))] for stage in front]
-    else:
-        choices = [_missing(job, plan, name)]
-    for offers in choices:
-        needed = sum(offer.peers for offer in offers)
-        peers = _spare(state, job, needed - state.free) if needed > state.free else []
+    if not plan.bounded or job.queued:
+        return None
+    for stage in stalled(job, plan):
+        needed, tags = needs(job, plan, stage), plan.tags.get(stage)
+        free = state.free if tags is None else state.fitting(tags)
+        peers = _preempted(state, name, needed, (free, room(state, name)), tags or frozenset())
         if peers:
-            return Preemption(peers, offers)
+            return Preemption(peers, [Offer(name, stage, needed)])
     return None
 
 
-def _missing(job: Job, plan: Plan, name: str) -> list[Offer]:
-    """Offers for all tasks without peers, except those that back off and those that would have to wait for such a task."""
-    found: list[str] = []
-    for stage in plan.stages:
-        if asks(job.tasks[stage]) and all(before in found for before in blocking(job, plan, stage)):
-            found.append(stage)
-    return [Offer(name, stage, needs(job, plan, stage)) for stage in found]
-
-
-def _spare(state: State, job: Job, missing: int) -> list[str]:
-    """``missing`` peers that unbounded jobs can give to this one; an empty list if they cannot.
-
-    First the peers beyond the first ones of a task: those of the task with the most of them, the latest first. Then all peers of
-    later unbounded jobs that lack peers for one of their tasks, since such a job gives no results: those of the latest job first,
-    and of its last tasks. A bounded job gives none to others, because its peers become idle by themselves.
-    """
-    found: list[str] = []
-    extra = _extra_peers(state)
-    while extra:
-        largest = max(extra, key=lambda each: (len(each.peers) - each.least, each.number, each.place))
-        peer = largest.peers.pop()
-        if state.peers[peer].state in WORKING:
-            found.append(peer)
-        if len(found) == missing:
-            return found
-        if len(largest.peers) == largest.least:
-            extra.remove(largest)
-    for peer in _peers_of_stuck_jobs(state, job):
-        if peer not in found:
-            found.append(peer)
-        if len(found) == missing:
-            return found
-    return []
-
-
-class _Extra(NamedTuple):
-    """A task of an unbounded job with more peers than it needs; ``peers``: all of them, the latest last."""
-
-    number: int
-    place: int
-    least: int
-    peers: list[str]
-
-
-def _extra_peers(state: State) -> list[_Extra]:
-    found = []
-    for name in filter(partial(gives_peers, state), state.plans):
-        job, plan = state.jobs[name], state.plans[name]
-        for place, stage in enumerate(plan.stages):
-            least = max(1, min(plan.stages[stage].min_peers, plan.limit[stage]))
-            if len(job.tasks[stage].peers) > least:
-                found.append(_Extra(job.number, place, least, state.on_task(job.tasks[stage])))
-    return found
-
-
-def _peers_of_stuck_jobs(state: State, job: Job) -> Iterator[str]:
-    """Peers at work for unbounded jobs that are later than this one and lack peers: in the order in which they are taken."""
-    later = [
-        name
-        for name in filter(partial(gives_peers, state), state.plans)
-        if state.jobs[name].number > job.number and lacks_peers(state, name)
-    ]
-    for name in sorted(later, key=lambda name: state.jobs[name].number, reverse=True):
-        for stage in reversed(state.plans[name].stages):
-            for peer in reversed(state.on_task(state.jobs[name].tasks[stage])):
-                if state.peers[peer].state in WORKING:
-                    yield peer
-
-
-def _preempted(state: State, job: Job, plan: Plan, missing: int) -> list[str]:
-    """Peers that give ``missing`` or more idle peers when they leave; an empty list if there are not so many.
+def _preempted(state: State, name: str, needed: int, had: tuple[float, float], tags: frozenset[str]) -> list[str]:
+    """Peers with these tags that give ``needed`` or more idle peers when they leave; an empty list if there are not so many,
+    or if none must leave. ``had``: how many are idle, and how many more the job may have; peers without the tags leave to make
+    room for others.
 
     Sealing peers are not taken, since they will be idle soon. Neither are waiting ones: they become idle with the last peer for
     which they wait.
     """
+    free, more = had
     found: list[str] = []
-    for stage in reversed(plan.stages):
-        others = state.on_task(job.tasks[stage])
-        for peer in reversed(others.copy()):
-            if missing > 0 and state.peers[peer].state in WORKING:
-                found.append(peer)
-                others.remove(peer)
-                missing -= 1
-                if all(state.peers[other].state == "waiting" for other in others):
-                    missing -= len(others)
-    return found if missing <= 0 else []
+    rows = [state.on_task(state.jobs[name].tasks[stage]) for stage in reversed(state.plans[name].stages)]
+    for for_room, row in [*((False, row) for row in rows), *((True, row) for row in rows)]:
+        for peer in reversed(row.copy()):
+            known = state.peers[peer]
+            enough = more >= needed if for_room else free >= needed
+            if enough or known.state not in WORKING or not (for_room or tags <= known.tags):
+                continue
+            found.append(peer)
+            row.remove(peer)
+            gone = [peer, *_waiting_only(state, row)]
+            free += sum(tags <= state.peers[other].tags for other in gone)
+            more += len(gone)
+    return found if min(free, more) >= needed else []
+
+
+def _waiting_only(state: State, peers: list[str]) -> list[str]:
+    """These peers, if all of them are waiting; they are taken out of the list."""
+    if any(state.peers[peer].state != "waiting" for peer in peers):
+        return []
+    gone = peers.copy()
+    peers.clear()
+    return gone
 
 
 def waits_for(state: State, name: str) -> int:
-    """How many more virtual peers a running job needs before it can go on; 0 if it can.
+    """How many more virtual peers a running job needs: 0 if none.
 
-    An unbounded job needs peers on all its tasks at the same time. A bounded job completes its tasks one after the other. So it
-    needs only the peers of the first task of its front, less the peers of its downstream tasks. A task that backs off needs none.
+    An unbounded job needs one on each of its tasks, as far as its ``max_peers`` allows. A bounded job completes its tasks one
+    after the other. So it needs only the peers of the first task of its front, less the peers of its downstream tasks. A task
+    that backs off needs none, nor does one whose tags no live peer has: more peers of the daemons that there are would not
+    help.
     """
     job, plan = state.jobs[name], state.plans[name]
     if not plan.bounded:
-        missing = sum(needs(job, plan, stage) for stage in plan.stages if asks(job.tasks[stage]))
-        return max(0, missing - state.free)
-    front = stalled(job, plan)
+        asking = (stage for stage in plan.stages if asks(job.tasks[stage]) and has_peers(state, plan, stage))
+        missing = sum(needs(job, plan, stage) for stage in asking)
+        return max(0, int(min(missing, room(state, name))) - state.free)
+    front = [stage for stage in stalled(job, plan) if has_peers(state, plan, stage)]
     if not front:
         return 0
-    own = sum(len(job.tasks[stage].peers) for stage in plan.stages)
-    return max(0, needs(job, plan, front[0]) - state.free - own)
+    return max(0, needs(job, plan, front[0]) - state.free - state.held[name])
+
+
+def has_peers(state: State, plan: Plan, stage: str) -> bool:
+    """Whether any live peer has the tags of a task."""
+    return stage not in plan.tags or supply(state, plan.tags[stage]) > 0
+
+
+class Move(NamedTuple):
+    """Peers that a job is to give to others. ``at_once``: how many of them others cannot go on without."""
+
+    job: str
+    peers: list[str]
+    at_once: int
+
+
+def giving_back(state: State) -> list[Move]:
+    """What each job above its target is to give, so that those below theirs can go on, or have their shares.
+
+    Nothing moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
+    count as given. The jobs that are furthest above their targets give first.
+    """
+    if len(state.plans) < 2:
+        return []
+    wanted = targets(state)
+    under = [
+        name
+        for name, target in wanted.items()
+        if state.held[name] < target.peers and choose(state, name, math.inf) is not None
+    ]
+    if not under:
+        return []
+    over = {
+        name: spare
+        for name, target in wanted.items()
+        if (spare := state.held[name] - state.giving.get(name, 0) - target.peers) > 0
+    }
+    lacking = [name for name in under if _lacks(state, name, wanted[name])]
+    if not lacking and not any(_exceeds(wanted[name], spare) for name, spare in over.items()):
+        return []
+    tags = [state.plans[name].tags.get(stage, frozenset()) for name in under for stage in _open(state, name)]
+    given = sum(state.giving.values()) + sum(_of_use(state, name, tags) for name in state.by_state["idle"])
+    first = sum(max(wanted[name].floor - state.held[name], 0) for name in under) - given
+    lack = sum(wanted[name].peers - state.held[name] for name in under) - given
+    moves = []
+    for name in sorted(over, key=lambda name: (-over[name], -state.jobs[name].number)):
+        peers = _given(state, name, tags)[: max(min(over[name], lack), 0)]
+        if peers:
+            moves.append(Move(name, peers, max(min(first, len(peers)), 0)))
+            lack -= len(peers)
+            first -= len(peers)
+    return moves
+
+
+def _lacks(state: State, name: str, target: Target) -> bool:
+    """Whether a job has less than its share, rounded down, or cannot go on."""
+    return state.held[name] < max(math.floor(round(target.share, 6)), target.floor)
+
+
+def _exceeds(target: Target, spare: int) -> bool:
+    """Whether a job has more than its share, rounded up."""
+    return target.peers + spare > math.ceil(round(target.share, 6))
+
+
+def _of_use(state: State, peer: str, tags: list[frozenset[str]]) -> bool:
+    """Whether a peer could run a task with one of these sets of tags."""
+    return any(each <= state.peers[peer].tags for each in tags)
+
+
+def _open(state: State, name: str) -> list[str]:
+    """The tasks of a job that may take another peer."""
+    job, plan = state.jobs[name], state.plans[name]
+    return [
+        stage
+        for stage in plan.stages
+        if job.tasks[stage].state != "complete"
+        and not job.tasks[stage].backing_off
+        and len(job.tasks[stage].peers) < plan.limit[stage]
+    ]
+
+
+def _given(state: State, name: str, tags: list[frozenset[str]]) -> list[str]:
+    """The peers at work that a job could give, in this order: those of the task with the most of them, of equals the last in
+    topological order; the latest first.
+    """
+    rows = [state.on_task(state.jobs[name].tasks[stage]) for stage in reversed(state.plans[name].stages)]
+    order = [max(rows, key=len).pop() for _ in range(state.held[name])]
+    return [
+        peer
+        for peer in order
+        if state.peers[peer].state in WORKING and state.peers[peer].yields != "share" and _of_use(state, peer, tags)
+    ]
+
+
+def seconds(state: State, name: str) -> list[str]:
+    """The peers of an unbounded job that give their tasks up at once, because other peers stay there and other tasks have
+    none: of the task with the most peers, of equals the last in topological order; the latest first.
+    """
+    job, plan = state.jobs[name], state.plans[name]
+    asked = [plan.tags.get(stage, frozenset()) for stage in plan.stages if asks(job.tasks[stage])]
+    peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
+    leaving = [peer for peer in peers if state.peers[peer].yields in ("turn", "share")]
+    rows = [
+        [peer for peer in state.on_task(job.tasks[stage]) if peer not in leaving] for stage in reversed(plan.stages)
+    ]
+    found: list[str] = []
+    for _ in peers:
+        row = max(rows, key=len)
+        able = len(row) > 1 and len(found) + len(leaving) < len(asked)
+        peer = row.pop() if able else ""
+        if able and state.peers[peer].state in WORKING and _of_use(state, peer, asked):
+            found.append(peer)
+    return found
+
+
+def turns_over(state: State, name: str) -> list[str]:
+    """The peers of an unbounded job whose turns may end: as many as tasks have no peer, less those that give their tasks up
+    already; those that have been at theirs longest.
+    """
+    job, plan = state.jobs[name], state.plans[name]
+    asking = sum(asks(job.tasks[stage]) for stage in plan.stages)
+    peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
+    asking -= sum(state.peers[peer].yields in ("turn", "share") for peer in peers)
+    able = [peer for peer in peers if state.peers[peer].state == "active" and state.peers[peer].yields == "idle"]
+    return sorted(able, key=lambda peer: state.peers[peer].order)[: max(asking, 0)]

@@ -7,10 +7,10 @@ they came about live, by replay of the log, or from a snapshot.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import count
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,10 @@ from sardonyx.core.events import (
     LinksNote,
     PeerNote,
     PeerState,
+    Scheduler,
     TaskNote,
     TaskState,
+    Yields,
 )
 from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.spec import JobSpec, encode_spec
@@ -40,6 +42,46 @@ again within seconds, so a thousand further deaths lie far beyond any repetition
 for as long as the deployment lives."""
 REMEMBERED_PURGED = 1_000
 """Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
+
+
+class Demand(NamedTuple):
+    """What a running job asks for: peers without which it cannot go on, one for each task, and the most that it can use."""
+
+    floor: int
+    width: int
+    cap: int
+
+
+class Target(NamedTuple):
+    """What a job is entitled to: the peers without which it cannot go on, its share as a fraction, and as a whole number."""
+
+    floor: int
+    share: float
+    peers: int
+
+
+class Bounds:
+    """For jobs of one priority the least and the most that each gets, and its weight. ``turns``: the levels, in order, from
+    which on a share rises, or does so no more, and by how much the sum of all rises faster from there.
+    """
+
+    __slots__ = ("high", "low", "turns", "weights")
+
+    def __init__(self, low: list[int], high: list[int], weights: list[float]) -> None:
+        self.low, self.high, self.weights = low, high, weights
+        self.turns = sorted(
+            [(least / weight, weight) for least, weight in zip(low, weights, strict=True)]
+            + [(most / weight, -weight) for most, weight in zip(high, weights, strict=True)]
+        )
+
+
+class Tier(NamedTuple):
+    """The jobs of one priority: from floors to caps, from floors to widths, from widths to caps."""
+
+    names: list[str]
+    all: Bounds
+    narrow: Bounds
+    wide: Bounds
 
 
 class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -58,13 +100,15 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     pid: int = 0
     version: str = ""
     format: int = 0
-    tags: tuple[str, ...] = ()
+    tags: frozenset[str] = frozenset()
+    yields: Yields = ""
+    """When it is to give its task up."""
     pulse_due: bool = False
     """Whether the peer is dead and its pulse must still be deleted."""
 
     def note(self) -> PeerNote | None:
         """The note of its state node; None for a dead peer."""
-        return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment)
+        return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment, self.yields)
 
 
 class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -90,6 +134,8 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Dead letters on its topic, counted when the job's links were deleted; only if the final counts are not known."""
     positions: dict[str, list[int]] = {}
     """As in :class:`sardonyx.core.events.TaskNote`. Never changed in place."""
+    left: int = 0
+    """The event with which its last peer left it; 0: it never had one."""
 
     def note(self) -> TaskNote:
         return TaskNote(
@@ -132,6 +178,16 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The job that goes on from the positions of this one."""
     by: str = ""
     """The user who submitted it, and the version of the client."""
+    priority: int = 0
+    weight: float = 1.0
+    percentage: float | None = None
+    max_peers: int | None = None
+    queued: bool = False
+    """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
+    gave: int = 0
+    """How many times it has given peers to other jobs."""
+    gave_at: float | None = None
+    """Wall clock of the last time that it gave peers to other jobs."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -149,6 +205,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             resumes=self.resumes,
             resumed_by=self.resumed_by,
             by=self.by,
+            queued=self.queued,
         )
 
     @property
@@ -181,12 +238,13 @@ class Plan:
     """What follows from a job's spec and the facts of its links. Kept until the job ends, never stored.
 
     ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take;
-    ``bounded``: whether the job ends by itself, by its spec or because it was stopped.
+    ``bounded``: whether the job ends by itself, by its spec or because it was stopped; ``tags``: of the stages that ask for
+    any; ``pool``: the tags that all of them ask for.
     """
 
-    __slots__ = ("bounded", "graph", "limit", "stages", "upstream")
+    __slots__ = ("bounded", "graph", "limit", "pool", "stages", "tags", "upstream")
 
-    def __init__(self, graph: Graph, facts: dict[str, LinkFacts]) -> None:
+    def __init__(self, graph: Graph, facts: dict[str, LinkFacts], tags: list[str]) -> None:
         self.graph = graph
         self.bounded = graph.bounded or any(known.stops for known in facts.values())
         self.stages = {stage.name: stage.task for stage in graph.stages}
@@ -197,6 +255,12 @@ class Plan:
             for stage in graph.stages
         }
         self.limit = {stage.name: _limit(stage, facts) for stage in graph.stages}
+        asked = {
+            stage.name: frozenset([*tags, *(tag for task in (stage.task, *stage.fused) for tag in task.tags)])
+            for stage in graph.stages
+        }
+        self.tags = {stage: found for stage, found in asked.items() if found}
+        self.pool = frozenset[str].intersection(*asked.values()) if asked else frozenset()
 
 
 def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
@@ -207,18 +271,25 @@ def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
     return max(1, widest if stage.task.max_peers is None else min(widest, stage.task.max_peers))
 
 
+_LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
+
+
 class State:
     """Everything that the coordinator knows after event ``n``.
 
-    The first seven attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
+    The first eight attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
     does not grow with the number of peers or jobs.
     """
 
     __slots__ = (
         "backing_off",
         "by_state",
+        "demands",
         "deployment",
         "expirable",
+        "floors",
+        "giving",
+        "held",
         "jobs",
         "jobs_with_capacity",
         "missing",
@@ -228,7 +299,15 @@ class State:
         "peers",
         "plans",
         "purged",
+        "queued",
+        "scheduler",
+        "short",
+        "stale",
+        "tagged",
+        "targets",
+        "tiers",
         "turn",
+        "with_tags",
     )
 
     def __init__(self, deployment: str) -> None:
@@ -243,6 +322,7 @@ class State:
         self.jobs: dict[str, Job] = {}
         self.purged: OrderedDict[str, None] = OrderedDict()
         """Ids of the last deleted jobs, oldest first."""
+        self.scheduler: Scheduler = "turns"
 
         self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in peer_states.STATES}
         """The peers in each state; the one that has been in it longest comes first."""
@@ -258,11 +338,57 @@ class State:
         """Jobs that may expire; the one that has been so longest comes first."""
         self.missing = 0
         """How many more virtual peers all jobs together wait for."""
+        self.held: dict[str, int] = {}
+        """How many peers each running job has."""
+        self.giving: dict[str, int] = {}
+        """How many of them are to give their tasks up for other jobs; without the jobs that have none."""
+        self.short: set[str] = set()
+        """Unbounded jobs whose peers take turns, since a task has no peer."""
+        self.queued: set[str] = set()
+        self.tagged: dict[frozenset[str], int] = {}
+        """How many live peers have these tags; without those that have none."""
+        self.with_tags: set[str] = set()
+        """Running jobs that have tasks with tags."""
+        self.stale: set[str] = set()
+        """Jobs whose demand may have changed; :mod:`coordinator.core.entitlement` looks at them when it is asked next."""
+        self.demands: dict[str, Demand] = {}
+        """Of the running jobs, as far as it was looked at."""
+        self.floors = 0
+        """The sum of their floors."""
+        self.targets: dict[int, dict[str, Target]] = {}
+        """What jobs are entitled to, by the number of live peers, as far as it was asked for since a demand changed."""
+
+        self.tiers: list[Tier] = []
+        """The running jobs by priority, as far as they were asked for since a demand changed."""
+
+    def forget_targets(self) -> None:
+        """A demand has changed."""
+        self.targets.clear()
+        self.tiers = []
+
+    @property
+    def live(self) -> int:
+        """How many peers are idle or on a task."""
+        return sum(len(self.by_state[state]) for state in _LIVE)
 
     @property
     def free(self) -> int:
         """How many peers are idle."""
         return len(self.by_state["idle"])
+
+    def fitting(self, tags: frozenset[str]) -> int:
+        """How many idle peers have these tags."""
+        return sum(tags <= self.peers[name].tags for name in self.by_state["idle"])
+
+    def idle_for(self, tags: frozenset[str] | None) -> str:
+        """The idle peer that gets a task: of those with its tags, one with the fewest others; of these, the one that has been
+        idle longest.
+        """
+        if not self.tagged:
+            return next(iter(self.by_state["idle"]))
+        wanted = tags or frozenset()
+        fitting = (name for name in self.by_state["idle"] if wanted <= self.peers[name].tags)
+        return min(fitting, key=lambda name: len(self.peers[name].tags))
 
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
@@ -306,6 +432,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     peers: dict[str, Peer]
     jobs: dict[str, Job]
     purged: list[str]
+    scheduler: Scheduler
 
 
 class _Format(msgspec.Struct):
@@ -315,7 +442,15 @@ class _Format(msgspec.Struct):
 def encode_state(state: State) -> bytes:
     """A state as canonical JSON bytes: equal states give equal bytes."""
     stored = _Stored(
-        FORMAT, state.deployment, state.n, state.turn, state.order, state.peers, state.jobs, list(state.purged)
+        FORMAT,
+        state.deployment,
+        state.n,
+        state.turn,
+        state.order,
+        state.peers,
+        state.jobs,
+        list(state.purged),
+        state.scheduler,
     )
     return msgspec.json.encode(stored, order="deterministic")
 
@@ -338,6 +473,7 @@ def decode_state(data: bytes) -> State:
     state.peers = stored.peers
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     state.purged = OrderedDict.fromkeys(stored.purged)
+    state.scheduler = stored.scheduler
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
         state.by_state[peer.state][name] = None
     for name, job in state.jobs.items():
@@ -352,7 +488,24 @@ def decode_state(data: bytes) -> State:
             state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
     state.missing = missing_peers(state)
+    state.tagged = tagged_peers(state)
+    state.stale = set(state.jobs_with_capacity)
+    for name in state.jobs_with_capacity:
+        peers = [state.peers[peer] for task in state.jobs[name].tasks.values() for peer in task.peers]
+        state.held[name] = len(peers)
+        if giving := sum(peer.yields == "share" for peer in peers):
+            state.giving[name] = giving
+        if any(peer.yields in ("idle", "turn") for peer in peers):
+            state.short.add(name)
+        if state.jobs[name].queued:
+            state.queued.add(name)
     return state
+
+
+def tagged_peers(state: State) -> dict[frozenset[str], int]:
+    return dict(
+        Counter(state.peers[name].tags for one in _LIVE for name in state.by_state[one] if state.peers[name].tags)
+    )
 
 
 def missing_peers(state: State) -> int:
@@ -366,7 +519,7 @@ def expirable_jobs(state: State) -> list[str]:
 def plan_of(state: State, job: str) -> Plan:
     """Make a job's plan from its spec and the facts of its links."""
     found = state.jobs[job]
-    return Plan(graph_of(found.spec, state.deployment, job), found.facts or {})
+    return Plan(graph_of(found.spec, state.deployment, job), found.facts or {}, found.spec.tags)
 
 
 def _unreadable(why: str) -> SardonyxError:

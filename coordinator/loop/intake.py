@@ -32,6 +32,7 @@ from sardonyx.core.events import (
     decode_request,
     encode_event,
 )
+from sardonyx.core.names import is_tag
 from sardonyx.core.spec import JobSpec
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import Watch
@@ -303,7 +304,7 @@ def _birth(at: float, name: str, note: PulseNote) -> PeerBorn:
         pid=note.pid,
         version=note.version[:NAME],
         format=note.format,
-        tags=tuple(sorted({tag[:NAME] for tag in note.tags[:TAGS]})),
+        tags=tuple(sorted({tag for tag in note.tags[:TAGS] if is_tag(tag)})),
     )
 
 

@@ -96,6 +96,8 @@ class Leader:
             ack_timeout=settings.coordinator.ack_timeout,
             revoke_grace=settings.coordinator.revoke_grace,
             failure_backoff=settings.coordinator.failure_backoff,
+            quantum=settings.coordinator.quantum,
+            rebalance_after=settings.coordinator.rebalance_after,
             keep_jobs=settings.coordinator.keep_jobs,
         )
         self.state = new_state(settings.deployment)

@@ -14,6 +14,7 @@ from sardonyx.cli import (
     link_commands,
     log_commands,
     peer_commands,
+    share_commands,
     topic_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
@@ -26,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 job_app = typer.Typer(help="Submit jobs, show them, wait for them, kill and purge them.", no_args_is_help=True)
+cluster_app = typer.Typer(help="Show and choose how virtual peers are divided among jobs.", no_args_is_help=True)
 peers_app = typer.Typer(help="Show and evict virtual peers.", no_args_is_help=True)
 dlq_app = typer.Typer(
     help="Show, redo, drop and export dead letters: records that a task failed on.", no_args_is_help=True
@@ -63,11 +65,13 @@ cluster_commands.register(app)
 job_commands.register(app, job_app)
 inspect_commands.register(app)
 peer_commands.register(peers_app)
+share_commands.register(cluster_app, job_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)
 topic_commands.register(topic_app)
 log_commands.register(log_app)
 app.add_typer(job_app, name="job")
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(peers_app, name="peers")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(link_app, name="link")

@@ -70,10 +70,17 @@ def peer(
             help="Number of virtual peers; auto: as many as jobs need. Default: the setting peer.virtual_peers (auto).",
         ),
     ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag", metavar="TAG", help="What the peers offer, such as gpu; tasks may ask for it. Repeatable."
+        ),
+    ] = None,
 ) -> int:
     """Run a peer daemon: one Spark session and its virtual peers. SIGTERM lets it finish its batches, a second one stops it."""
     call.daemon = True
     call.flags["peer.virtual_peers"] = virtual_peers
+    call.flags["peer.tags"] = ",".join(tag) if tag else None
     call.settings.require("zookeeper", "kafka")
     from peer.daemon import main
 

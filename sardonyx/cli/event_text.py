@@ -19,6 +19,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobScaled,
     JobStopped,
     JobSubmitted,
     Left,
@@ -28,8 +29,12 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    PolicySet,
+    Rebalanced,
     TaskFailed,
+    TurnEnded,
     UserEvent,
+    Yielded,
 )
 from sardonyx.core.text import counted, plural
 
@@ -75,7 +80,33 @@ def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
             return f"{letters} of task {event.job}/{event.task} {verb} been redone or dropped so far"
         case BackoffEnded():
             return f"the back-off of task {event.job}/{event.task} is over after {counted(event.failures, 'failure')}"
+    return _of_shares(event, held)
+
+
+def _of_shares(event: AnyEvent, held: Assignment | None) -> str:
+    match event:
+        case JobScaled():
+            given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
+            words = ", ".join(
+                f"{name.replace('_', ' ')} {value:g}" for name, value in given.items() if value is not None
+            )
+            return f"a user scales job {event.job}: {words or 'nothing changes'}"
+        case Rebalanced():
+            return f"job {event.job} gives {counted(event.peers, 'peer')} to other jobs"
+        case PolicySet():
+            return f"a user has peers divided by the scheduler {event.scheduler}"
+        case Yielded():
+            return f"peer {event.peer} gives up {_place(event, held)} after its batch"
+        case TurnEnded():
+            return f"the turn of peer {event.peer} at {_place(event, held)} is over"
     return _of_links(event, held)
+
+
+def _place(event: AnyEvent, held: Assignment | None) -> str:
+    place = f"assignment {getattr(event, 'assignment', '')}"
+    if held is not None and held.id == getattr(event, "assignment", None):
+        place += f" ({held.job}/{held.task})"
+    return place
 
 
 def _of_links(event: AnyEvent, held: Assignment | None) -> str:
@@ -90,9 +121,7 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
 
 
 def _of_an_assignment(event: AnyEvent, held: Assignment | None) -> str:
-    place = f"assignment {getattr(event, 'assignment', '')}"
-    if held is not None and held.id == getattr(event, "assignment", None):
-        place += f" ({held.job}/{held.task})"
+    place = _place(event, held)
     match event:
         case Acked():
             return f"peer {event.peer} accepts {place}"

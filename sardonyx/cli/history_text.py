@@ -120,6 +120,8 @@ def _job(note: Note | None) -> str:
     words: list[str] = [note.status]
     if note.waits_for:
         words.append(f"waits for {note.waits_for} more virtual {plural(note.waits_for, 'peer')}")
+    if note.queued:
+        words.append("queued")
     if note.links != "none":
         words.append(f"links {note.links}")
     return ", ".join(words + ([failure_words(note.error)] if note.error else []))

@@ -24,6 +24,7 @@ from sardonyx.client.job_handle import CARRY_OUT, JobHandle
 from sardonyx.client.views import (
     JobView,
     PeerView,
+    Policy,
     TaskView,
     Why,
     is_untouched,
@@ -44,6 +45,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     PeerNote,
     PulseNote,
+    Scheduler,
     Set,
     TaskNote,
     decode_request,
@@ -275,6 +277,22 @@ class Client:
         from sardonyx.client.why import why
 
         return why(self, job, look=look)
+
+    def policy(self) -> Policy:
+        """Say how virtual peers are divided among jobs: the scheduler, and what each running job is entitled to and has."""
+        from sardonyx.client import shares
+
+        return shares.policy(self.zk)
+
+    def set_policy(self, scheduler: Scheduler) -> Policy:
+        """Choose how virtual peers are divided among jobs: ``turns``, ``balanced``, ``greedy`` or ``percentage``.
+
+        Raises:
+            SardonyxError: ``SX-POLICY-PENDING``: no coordinator has processed it in time.
+        """
+        from sardonyx.client import shares
+
+        return shares.set_policy(self.zk, scheduler, CARRY_OUT)
 
     def led(self) -> bool:
         """Whether a coordinator runs for this deployment."""

@@ -14,8 +14,9 @@ from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobStopped
+from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobScaled, JobStopped
 from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.structure import share_problems
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
@@ -140,6 +141,36 @@ class JobHandle:
                 where={"job": self.id},
             )
         self._zk.request(JobStopped(job=self.id, by=asker()))
+
+    def scale(
+        self,
+        *,
+        priority: int | None = None,
+        weight: float | None = None,
+        percentage: float | None = None,
+        max_peers: int | None = None,
+    ) -> None:
+        """Change what the job is entitled to. What is not given stays as it is.
+
+        Args:
+            priority: jobs of a higher priority get their shares first.
+            weight: its share, relative to other jobs of its priority.
+            percentage: its share of all peers, where the scheduler is ``percentage``.
+            max_peers: at most this many peers; 0: no limit.
+
+        Raises:
+            SardonyxError: ``SX-JOB-SHARE``: a value cannot be. ``SX-JOB-GONE``: the job was purged, or never taken in.
+        """
+        given = {"priority": priority, "weight": weight, "percentage": percentage, "max_peers": max_peers or None}
+        wrong = list(share_problems(**{name: value for name, value in given.items() if value is not None}))  # type: ignore[arg-type]
+        if wrong:
+            raise SardonyxError(
+                "SX-JOB-SHARE", "; ".join(wrong), fix="correct it; docs/jobs.md says what each of them does"
+            )
+        self.spec()  # the job is there
+        self._zk.request(
+            JobScaled(job=self.id, priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
+        )
 
     def await_resumable(self, timeout: float = CARRY_OUT) -> None:
         """Wait until the positions of a job that has ended are known. Returns after ``timeout`` seconds in any case."""

@@ -19,6 +19,7 @@ from sardonyx.core.events import (
     PeerNote,
     PeerState,
     PulseNote,
+    Scheduler,
     TaskNote,
     TaskState,
 )
@@ -96,7 +97,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks in topological order."""
     error: Failure | None = None
     waits_for: int = 0
-    """How many more virtual peers it needs before it can continue."""
+    """How many more virtual peers it needs: a bounded job before it can continue, an unbounded one for a peer on each task."""
+    queued: bool = False
+    """It runs and gets no virtual peers now, because those that there are have been promised to other jobs."""
     submitted_at: float | None = None
     ended_at: float | None = None
     letters: int = 0
@@ -151,6 +154,33 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The latest first. Only tasks with final counts show rows."""
 
 
+class JobShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running job is entitled to."""
+
+    id: str
+    has: int
+    """Its virtual peers now."""
+    share: int
+    """How many it is entitled to."""
+    least: int
+    """How many it cannot go on without."""
+    queued: bool
+    priority: int
+    weight: float
+    percentage: float | None
+    max_peers: int | None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How virtual peers are divided among jobs."""
+
+    scheduler: Scheduler
+    peers: int
+    """Virtual peers that are idle or have a task."""
+    jobs: list[JobShare]
+    """Those that run, in order of submission."""
+
+
 class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job from continuing, and that the coordinator's log does not know."""
 
@@ -194,7 +224,10 @@ def cluster_view(state: State, at: float | None = None) -> ClusterView:
     ]
     peers = [
         peer_view(
-            name, note, PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, peer.tags), peer.since
+            name,
+            note,
+            PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, tuple(sorted(peer.tags))),
+            peer.since,
         )
         for name, peer in sorted(state.peers.items())
         if (note := peer.note()) is not None
@@ -245,6 +278,7 @@ def job_view(
         tasks=views,
         error=note.error,
         waits_for=0 if note.status in ENDED else note.waits_for,
+        queued=note.queued,
         submitted_at=note.submitted_at,
         ended_at=note.ended_at,
         letters=note.letters,
@@ -399,6 +433,8 @@ def waiting_for(view: JobView, *, led: bool) -> str | None:
         return "no coordinator leads this deployment; start one with `sardonyx coordinator`"
     if view.status == "submitted":
         return "the coordinator has not taken it in yet"
-    if view.waits_for:
-        return f"waits for {view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
-    return None
+    needed = f"{view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
+    if view.queued:
+        return f"waits for {needed if view.waits_for else 'virtual peers'}: it is queued, since other jobs come first"
+    turns = "; its peers take turns at its tasks" if any(task.peers for task in view.tasks) else ""
+    return f"waits for {needed}{turns}" if view.waits_for else None

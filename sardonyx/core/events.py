@@ -1,8 +1,8 @@
 """The closed set of events, their wire form, and the notes that the coordinator's nodes hold. Pure.
 
-The coordinator decides on one event after the other; each has its number ``n`` in the log. Peers and clients request an event by
-writing its wire form to ``/inbox``. The coordinator itself makes the others, from a pulse, a timer or a completed effect. Time
-and ids are stamped into an event before it is logged, so a replay gives the same decisions.
+The coordinator decides on one event after the other; each has its number ``n`` in the log. Peers and clients request an event
+by writing its wire form to ``/inbox``. The coordinator itself makes the others, from a pulse, a timer or a completed effect.
+Time and ids are stamped into an event before it is logged, so a replay gives the same decisions.
 """
 
 from __future__ import annotations
@@ -24,17 +24,24 @@ RULES = 2
 """The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
 that does not say which rules it knows is of a release that knows only rules 1."""
 
+Scheduler = Literal["turns", "balanced", "greedy", "percentage"]
+"""How virtual peers are divided among jobs; ``docs/coordination.md`` says what each does."""
+Yields = Literal["", "idle", "turn", "share"]
+"""When a peer gives its task up. Empty: not at all. ``idle``: as soon as it has nothing to read. ``turn`` and ``share``: after
+the batch in hand, because its turn at the task is over, or because its job has more than its share of the peers."""
+
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
 TaskState = Literal["pending", "running", "complete"]
 
 ENDED: frozenset[str] = frozenset({"completed", "stopped", "killed", "failed"})
-"""Job statuses that are final. ``stopped``: a user stopped an unbounded job, and all that its inputs had read went through it."""
+"""Job statuses that are final. ``stopped``: a user stopped an unbounded job, and all that its inputs had read went through
+it."""
 
 
 class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The facts about a link from when its job was planned. They change only when the job is stopped. All readers agree on them,
-    because they are offered their task after the change.
+    """The facts about a link from when its job was planned. They change only when the job is stopped. All readers agree on
+    them, because they are offered their task after the change.
     """
 
     partitions: int
@@ -90,6 +97,7 @@ class PeerBorn(Event, frozen=True, kw_only=True, tag="born"):
     version: str = ""
     format: int = 0
     tags: tuple[str, ...] = ()
+    """What the peer offers; a task with tags goes only to peers that have all of them."""
 
 
 class PeerDied(Event, frozen=True, kw_only=True, tag="died"):
@@ -127,8 +135,8 @@ class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
 
 
 class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
-    """The job's topics, groups and sentinels are gone. The fields are those of :class:`LastCommits`. ``counts`` and ``positions``
-    lack a task whose group was gone before a coordinator could read it.
+    """The job's topics, groups and sentinels are gone. The fields are those of :class:`LastCommits`. ``counts`` and
+    ``positions`` lack a task whose group was gone before a coordinator could read it.
     """
 
     job: str
@@ -184,7 +192,9 @@ class Completed(Event, frozen=True, kw_only=True, tag="completed"):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
-    """A task failed on a peer. ``fatal``: another attempt cannot help (the user's function raised, or the input does not fit)."""
+    """A task failed on a peer. ``fatal``: another attempt cannot help (the user's function raised, or the input does not
+    fit).
+    """
 
     peer: str
     assignment: int
@@ -193,6 +203,46 @@ class TaskFailed(Event, frozen=True, kw_only=True, tag="failed"):
     passing: bool = False
     """The cause lies outside and may pass (a full disk, a broker that refuses). The task backs off, and the failure does not
     count for the job's ``failure_limit``."""
+
+
+class Yielded(Event, frozen=True, kw_only=True, tag="yielded"):
+    """A peer has committed its last batch and gives its task up, as its state node asks."""
+
+    peer: str
+    assignment: int
+
+
+class TurnEnded(Event, frozen=True, kw_only=True, tag="turn-ended"):
+    """A peer has worked on its task for ``coordinator.quantum``, while another task of its job has no peer."""
+
+    peer: str
+    assignment: int
+
+
+class Rebalanced(Event, frozen=True, kw_only=True, tag="rebalance"):
+    """A job has more than its share while others lack peers: so many of its peers give their tasks up."""
+
+    job: str
+    peers: int
+    gave: int
+    """How many times it had given peers before; an event that comes twice or too late changes nothing."""
+
+
+class PolicySet(UserEvent, frozen=True, kw_only=True, tag="policy"):
+    """A user chooses how peers are divided among jobs."""
+
+    scheduler: Scheduler
+
+
+class JobScaled(UserEvent, frozen=True, kw_only=True, tag="job-scaled"):
+    """A user changes what a job is entitled to. What is None stays as it is."""
+
+    job: str
+    priority: int | None = None
+    weight: float | None = None
+    percentage: float | None = None
+    max_peers: int | None = None
+    """0: no limit from now on."""
 
 
 class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
@@ -253,6 +303,9 @@ Request = (
     | LettersClaimed
     | Evicted
     | Left
+    | Yielded
+    | PolicySet
+    | JobScaled
 )
 """Events that peers and clients may put into the inbox."""
 
@@ -277,6 +330,11 @@ AnyEvent = (
     | LettersClaimed
     | Evicted
     | Left
+    | Yielded
+    | TurnEnded
+    | Rebalanced
+    | PolicySet
+    | JobScaled
 )
 
 _events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -363,6 +421,7 @@ class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     state: PeerState
     n: int
     assignment: Assignment | None = None
+    yields: Yields = ""
 
 
 class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -375,7 +434,8 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: float | None = None
     error: Failure | None = None
     waits_for: int = 0
-    """How many more virtual peers it needs before it can go on; 0 if none."""
+    """How many more virtual peers it needs: a bounded job, before it can go on; an unbounded one, for a peer on each of its
+    tasks."""
     waits_since: float | None = None
     """Since when it needs any, seconds since 1970."""
     links: Literal["none", "made", "gone"] = "none"
@@ -390,6 +450,8 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """The job that goes on from the positions of this one. No other can."""
     by: str = ""
     """The user who submitted it, as ``user@host``, and the version of the client."""
+    queued: bool = False
+    """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):

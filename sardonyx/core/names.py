@@ -19,3 +19,14 @@ def is_name(text: str) -> bool:
 def is_job_id(text: str) -> bool:
     """Whether this can be the id of a job: its name and what the client appends to tell it from others of that name."""
     return _JOB_ID.fullmatch(text) is not None
+
+
+TAG_RULE = "a letter, then letters, digits, _, -, . or =, at most 60 in all"
+"""The rule of :func:`is_tag` in words, for messages."""
+
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.=-]{0,59}")
+
+
+def is_tag(text: str) -> bool:
+    """Whether this can be a tag of a peer, a task or a job."""
+    return _TAG.fullmatch(text) is not None

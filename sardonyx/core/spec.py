@@ -108,6 +108,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """``module:Class``, made once for each peer that runs the task."""
     fuse: bool = False
     """Whether it runs in the micro-batches of the task before it, without a queue between the two."""
+    tags: list[str] = []
+    """Only virtual peers that have all these tags run the task."""
     doc: str = ""
 
 
@@ -124,6 +126,16 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
     keep: str | None = None
     """How long a record stays in an internal queue at least, such as "1 h"; None: until its readers have processed it."""
+    priority: int = 0
+    """Jobs of a higher priority get peers before those of a lower one; each job gets what it needs to go on before either."""
+    weight: float = 1.0
+    """Its share of the peers, relative to other jobs of its priority."""
+    percentage: float | None = None
+    """Its share of all peers, where the cluster's scheduler is ``percentage``."""
+    max_peers: int | None = None
+    """The most peers that it gets, over all its tasks."""
+    tags: list[str] = []
+    """Tags of all its tasks: only virtual peers that have them work for the job."""
     code: str | None = None
     """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
     doc: str = ""

@@ -66,3 +66,21 @@ def reached(spec: JobSpec) -> set[str]:
 def left(spec: JobSpec) -> set[str]:
     """Tasks that an edge leads out of: every task but outputs should be one."""
     return {source for source, _ in spec.workflow}
+
+
+MOST_PRIORITY = 1000
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000.0
+
+
+def share_problems(
+    priority: int = 0, weight: float = 1.0, percentage: float | None = None, max_peers: int | None = None
+) -> Iterator[str]:
+    """What is wrong with what a job asks of the cluster, a sentence each."""
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        yield f"priority cannot be {priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}"
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        yield f"weight cannot be {weight}: it lies between {LEAST_WEIGHT} and {MOST_WEIGHT}"
+    if percentage is not None and not 0 < percentage <= 100:
+        yield f"percentage cannot be {percentage}: it is more than 0 and at most 100"
+    if max_peers is not None and max_peers < 1:
+        yield f"max_peers cannot be {max_peers}: a job needs at least one peer"

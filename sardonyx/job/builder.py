@@ -122,6 +122,11 @@ class Job:
         failure_limit: how many failures of one task the job survives, not counting those that its function caused.
         keep: how long a record stays in an internal queue at least, such as "1 h". Without it, a record may be deleted as soon as
             the tasks that read the queue have processed it.
+        priority: jobs of a higher priority get their shares before those of a lower one; each gets first what it needs to go on.
+        weight: its share of the peers, relative to other jobs of its priority.
+        percentage: its share of all peers, where the cluster's scheduler is ``percentage``.
+        max_peers: at most this many peers, over all its tasks.
+        tags: only virtual peers that have all these tags work for the job, such as ``["pool-a"]``.
         doc: what it is for, in a sentence.
     """
 
@@ -133,13 +138,28 @@ class Job:
         partitions: int = DEFAULT_PARTITIONS,
         failure_limit: int = 3,
         keep: str | None = None,
+        priority: int = 0,
+        weight: float = 1.0,
+        percentage: float | None = None,
+        max_peers: int | None = None,
+        tags: Sequence[str] = (),
         doc: str = "",
     ) -> None:
         _require(name, str, "a job's name is a text")
         self.name = name
         self.location = calling_code()
         """Where the job was made: paths are relative to this file, and its folder holds the job's own modules."""
-        self._settings = {"partitions": partitions, "failure_limit": failure_limit, "keep": keep, "doc": doc}
+        self._settings = {
+            "partitions": partitions,
+            "failure_limit": failure_limit,
+            "keep": keep,
+            "priority": priority,
+            "weight": weight,
+            "percentage": percentage,
+            "max_peers": max_peers,
+            "tags": _listed_tags(tags),
+            "doc": doc,
+        }
         self._catalog: list[dict[str, Any]] = []
         self._workflow: list[tuple[str, str]] = []
         self._routes: dict[str, dict[str, Any]] = {}
@@ -157,6 +177,7 @@ class Job:
         sequential: bool = False,
         min_peers: int = 1,
         max_peers: int | None = None,
+        tags: Sequence[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
@@ -180,6 +201,7 @@ class Job:
         sequential: bool = False,
         min_peers: int = 1,
         max_peers: int | None = None,
+        tags: Sequence[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
@@ -199,6 +221,7 @@ class Job:
             sequential: one peer at a time. For one order of all rows, also give the job ``partitions=1``.
             min_peers: the task begins only when this many virtual peers are free for it.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
+            tags: only virtual peers that have all these tags run the task, such as ``["gpu"]``.
             batch_size: how many rows (not bytes) a batch aims at.
             batch_timeout: how soon a batch that is not full begins after the one before it began, such as ``"100 ms"``. A row
                 that comes alone waits for no other.
@@ -227,6 +250,7 @@ class Job:
         sequential: bool = False,
         min_peers: int = 1,
         max_peers: int | None = None,
+        tags: Sequence[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
@@ -343,8 +367,15 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
             found[key] = arguments[key]
     if arguments.get("fuse"):
         found["fuse"] = arguments["fuse"]
+    if arguments["tags"] != ():
+        found["tags"] = _listed_tags(arguments["tags"])
     found["consumption"] = "sequential" if arguments["sequential"] else "concurrent"
     return found
+
+
+def _listed_tags(tags: Sequence[str]) -> object:
+    """Tags as data. A single text stays one, so that validation can say that a list is wanted."""
+    return tags if isinstance(tags, str) else list(tags)
 
 
 def _listed(after: After | None) -> list[Task | Edge | str]:

@@ -21,7 +21,7 @@ from sardonyx.connectors.check_paths import check_places
 from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, is_bounded
-from sardonyx.core.names import is_name
+from sardonyx.core.names import TAG_RULE, is_name, is_tag
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
 from sardonyx.job import validate_edges
@@ -70,6 +70,7 @@ def problems_of(
         problems += [
             *_connector(spec, task),
             *_numbers(spec, task),
+            *_tags(task),
             *_function_named(task),
             *validate_edges.problems_of_task(task),
         ]
@@ -113,6 +114,11 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
             cause=str(error),
             fix='write a number and a unit, such as "1 h"',
         )
+    for message in structure.share_problems(spec.priority, spec.weight, spec.percentage, spec.max_peers):
+        yield SardonyxError("SX-JOB-SHARE", message, fix="correct it; docs/jobs.md says what each of them does")
+    for tag in spec.tags:
+        if not is_tag(tag):
+            yield SardonyxError("SX-JOB-TAG", f"the job cannot have the tag {tag!r}", fix=f"a tag is {TAG_RULE}")
     for kind in ("input", "output"):
         if not any(task.type == kind for task in spec.catalog):
             yield SardonyxError(
@@ -250,6 +256,12 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
             cause=str(error),
             fix='write a number and a unit, such as "100 ms"',
         )
+
+
+def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
+    for tag in task.tags:
+        if not is_tag(tag):
+            yield problem("SX-JOB-TAG", task.name, f"it cannot have the tag {tag!r}", fix=f"a tag is {TAG_RULE}")
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:

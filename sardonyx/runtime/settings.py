@@ -32,7 +32,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from sardonyx.core import units
 from sardonyx.core.errors import SetupError
-from sardonyx.core.names import NAME_RULE, is_name
+from sardonyx.core.names import NAME_RULE, TAG_RULE, is_name, is_tag
 from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
 
@@ -160,6 +160,11 @@ class CoordinatorSettings(_Section):
     revoke_grace: Seconds = 10.0
     failure_backoff: Seconds = 1.0
     """How long a task rests after its first failure; twice as long after each further one, at most a minute."""
+    quantum: Seconds = 5.0
+    """How long a peer works on a task of an unbounded job while another task of the job has no peer. A peer needs about half a
+    second to take a task over, so much less than some seconds costs throughput."""
+    rebalance_after: Seconds = 60.0
+    """A job that has given peers to others gives no more for so long, except those without which another job cannot go on."""
     keep_jobs: int = Field(default=1000, ge=0)
     """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
     max_partitions: int = Field(default=10_000, ge=1)
@@ -182,11 +187,22 @@ def _number_or_auto(value: Any) -> int | Literal["auto"]:
     return number
 
 
+def _tags(value: Any) -> list[str]:
+    """A list, or a text with commas."""
+    tags = [tag.strip() for tag in value.split(",")] if isinstance(value, str) else list(value)
+    for tag in tags:
+        if not isinstance(tag, str) or not is_tag(tag):
+            raise ValueError(f"{tag!r} cannot be a tag: a tag is {TAG_RULE}")
+    return sorted(set(tags))
+
+
 class PeerSettings(_Section):
     """A peer daemon: how many virtual peers, and the timers of their Kafka group and transactions."""
 
     virtual_peers: Annotated[int | Literal["auto"], PlainValidator(_number_or_auto)] = "auto"
     """``auto``: four, and more while jobs wait for them, up to a number that the machine bears."""
+    tags: Annotated[list[str], BeforeValidator(_tags)] = []
+    """What the daemon's virtual peers offer, such as ``gpu``: tasks and jobs with tags go only to peers that have them."""
     session_timeout: Seconds = 12.0
     """After how long the task's group gives a member up by itself. With more than ``zookeeper.session_timeout`` a slot whose
     holder died goes over, partitions and all, before that; with less the others share them first, and again when it is taken."""

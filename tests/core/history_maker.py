@@ -6,6 +6,7 @@ twice or never; timers run out; the leader changes. Afterwards it can be told to
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ from sardonyx.core.events import (
     GraceEnded,
     JobKilled,
     JobPurged,
+    JobScaled,
     JobStopped,
     JobSubmitted,
     Left,
@@ -44,11 +46,16 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    PolicySet,
+    Rebalanced,
     TaskFailed,
+    TurnEnded,
+    Yielded,
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec
-from tests.random_jobs import random_spec
+from tests.random_jobs import TAGS, random_spec
+from tests.shares import Turns, hold_shares
 
 FAILURE = Failure("SX-TEST", "something broke")
 TIMERS = Timers(keep_jobs=4)
@@ -74,10 +81,12 @@ class History:
     born: int = 0
     submitted: int = 0
     doubled: float = 0.3
+    turns: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         self._endless = self.rng.choice([0.3, 0.3, 0.9])
         self._most_peers = self.rng.choice([6, 6, 12])
+        self._tags = self.rng.choice([0.0, 0.0, 0.3])
 
     # One event
 
@@ -102,12 +111,13 @@ class History:
         state = world.state
         for job in state.plans:
             if state.jobs[job].status == "running":
-                assert scheduling.choose(state, job, state.free) is None or not state.free, "a peer idles beside work"
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
                 assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
-                assert job in state.jobs_with_capacity or scheduling.choose(state, job, 10**6) is None, (
+                assert job in state.jobs_with_capacity or scheduling.choose(state, job, math.inf) is None, (
                     f"{job} is left out"
                 )
+        hold_shares(state)
+        self.turns.look(state)
         return effects
 
     def _out_of_order(self, event: AnyEvent) -> None:
@@ -146,6 +156,7 @@ class History:
             self._effect_done: 12,
             self._time: 4,
             self._trouble: 6,
+            self._users: 3,
         }
         return self.rng.choices(list(kinds), list(kinds.values()))[0]()
 
@@ -159,6 +170,8 @@ class History:
         name = self.rng.choice(peers)
         peer = self.world.state.peers[name]
         assignment = self.world.state.assignment(name).id
+        if peer.yields and self.rng.random() < 0.6:
+            return Yielded(at=self.world.now, peer=name, assignment=assignment)
         if peer.state == "acking":
             return Acked(at=self.world.now, peer=name, assignment=assignment)
         if peer.state == "active":
@@ -210,7 +223,8 @@ class History:
             return None
         self.born += 1
         self.pulses.add(f"P{self.born}")
-        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born)
+        tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born, tags=tags)
 
     def _death(self) -> AnyEvent | None:
         if not self.pulses:
@@ -225,7 +239,9 @@ class History:
         if sum(not job.ended for job in self.world.state.jobs.values()) >= 3:
             return None
         self.submitted += 1
-        spec = random_spec(self.rng, name=self.rng.choice(["one", "two", "three"]), endless=self._endless)
+        spec = random_spec(
+            self.rng, name=self.rng.choice(["one", "two", "three"]), endless=self._endless, tags=self._tags
+        )
         if self.rng.random() < 0.1:
             spec = spoilt(self.rng, spec)
         name = f"{spec.name}-{self.submitted}" if self.rng.random() < 0.98 else "no/id"
@@ -301,13 +317,39 @@ class History:
         assert not events or first is not None, "what is due was announced"
         return events
 
+    def _users(self) -> AnyEvent | None:
+        """Users stop an unbounded job, or change what a running one is entitled to."""
+        state, rng = self.world.state, self.rng
+        running = [name for name in state.plans if state.jobs[name].status == "running"]
+        if not running:
+            return None
+        job = rng.choice(running)
+        if rng.random() < 0.3 and not state.plans[job].bounded:
+            return JobStopped(at=self.world.now, job=job)
+        weight = rng.choice([0.5, 1.0, 2.0, 4.0])
+        return JobScaled(at=self.world.now, job=job, weight=weight, priority=0, max_peers=rng.choice([None, 0]))
+
     def _trouble(self) -> AnyEvent | None:
         """Failures, kills and timers out of nowhere."""
         world, rng = self.world, self.rng
         peer = f"P{rng.randint(1, self.born + 1)}"
         assignment = world.told.get(peer, 0)
+        job = rng.choice([*world.state.jobs, "nobody-knows"])
+        gave = world.state.jobs[job].gave if job in world.state.jobs else 0
         return rng.choice(
             [
+                Yielded(at=world.now, peer=peer, assignment=assignment),
+                TurnEnded(at=world.now, peer=peer, assignment=assignment),
+                Rebalanced(at=world.now, job=job, peers=rng.randint(1, 3), gave=gave),
+                PolicySet(at=world.now, scheduler=rng.choice(["turns", "balanced", "greedy", "percentage"])),
+                JobScaled(
+                    at=world.now,
+                    job=job,
+                    priority=rng.choice([None, 0, 2, 9999]),
+                    weight=rng.choice([None, None, 1.0, 3.0]),
+                    percentage=rng.choice([None, None, 60.0]),
+                    max_peers=rng.choice([None, 0, 2]),
+                ),
                 TaskFailed(at=world.now, peer=peer, assignment=assignment, error=FAILURE, fatal=rng.random() < 0.1),
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
                 GraceEnded(at=world.now, peer=peer),
@@ -345,9 +387,8 @@ class History:
             if peer is None or peer.state == "dead" or (few and self.rng.random() < 0.6):
                 self.deliver(PeerDied(at=world.now, peer=name))
                 self.pulses.discard(name)
-        wanted = [t.min_peers for job in world.state.jobs.values() if not job.ended for t in job.spec.catalog]
-        while len(self.pulses) < max(wanted, default=0):
-            self.deliver(self.birth() or PeerBorn(peer="none"))
+        while self._able() < self.wanted():
+            self.deliver(self.able_birth())
         open_tasks = sum(len(job.spec.catalog) for job in world.state.jobs.values() if not job.ended)
         # Jobs that have ended have topics to be removed, and are forgotten.
         limit = 20 * (open_tasks + len(world.state.jobs) + 1) * (len(self.pulses) + 1)
@@ -365,10 +406,10 @@ class History:
             if event is not None:
                 return event
         for name, peer in sorted(world.state.peers.items()):
-            if peer.state in ("revoked", "acking", "sealing"):
+            if peer.state in ("revoked", "acking", "sealing") or (peer.state == "active" and peer.yields == "share"):
                 return self._answer(name)
-        if len(self.pulses) < self.wanted():
-            return self.birth()  # who was revoked comes back under a new id
+        if self._able() < self.wanted():
+            return self.able_birth()  # who was revoked comes back under a new id
         for name in world.state.by_state["active"]:
             place = world.state.assignment(name)
             tasks, plan = world.state.jobs[place.job].tasks, world.state.plans[place.job]
@@ -382,12 +423,24 @@ class History:
         assert not unended, f"no peer has anything to do, but {unended} have not ended: {world.picture()}"
         return None
 
+    def able_birth(self) -> PeerBorn:
+        """A new peer that can run every task."""
+        self.born += 1
+        self.pulses.add(f"P{self.born}")
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", tags=tuple(TAGS) if self._tags else ())
+
+    def _able(self) -> int:
+        """How many peers there are that can run every task."""
+        known = self.world.state.peers
+        able = set(TAGS) if self._tags else set()
+        return sum(name in known and able <= known[name].tags for name in self.pulses)
+
     def _answer(self, name: str) -> AnyEvent:
         peer = self.world.state.peers[name]
         if peer.state == "revoked":
             self.pulses.discard(name)
             return PeerDied(at=self.world.now, peer=name)
-        kind = Acked if peer.state == "acking" else Completed
+        kind = {"acking": Acked, "active": Yielded, "sealing": Completed}[peer.state]
         return kind(at=self.world.now, peer=name, assignment=self.world.state.assignment(name).id)
 
     def wanted(self) -> int:
@@ -399,7 +452,11 @@ def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
     """The same job with something in it that no client would hand in."""
     first, last = spec.catalog[0], spec.catalog[-1]
     workflow, catalog = list(spec.workflow), list(spec.catalog)
-    match rng.randrange(9):
+    match rng.randrange(11):
+        case 9:
+            return msgspec.structs.replace(spec, weight=0.0, max_peers=rng.choice([None, 0]))
+        case 10:
+            return msgspec.structs.replace(spec, tags=["a b"])
         case 0:
             workflow.append(workflow[0])
         case 1:

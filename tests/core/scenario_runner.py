@@ -33,6 +33,7 @@ from sardonyx.core.events import (
     Exhausted,
     JobKilled,
     JobPurged,
+    JobScaled,
     JobStopped,
     JobSubmitted,
     Left,
@@ -43,8 +44,10 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    PolicySet,
     Set,
     TaskFailed,
+    Yielded,
     kind_of,
 )
 from sardonyx.core.graph import graph_of
@@ -107,10 +110,14 @@ class World:
 
     def picture(self) -> str:
         """Peers with their places, and jobs with their tasks, in a line."""
-        peers = [f"{name} {peer.state}{_place(peer.assignment)}" for name, peer in sorted(self.state.peers.items())]
+        peers = [
+            f"{name} {peer.state}{_place(peer.assignment)}{_YIELDS[peer.yields]}"
+            for name, peer in sorted(self.state.peers.items())
+        ]
         jobs = []
         for name, job in self.state.jobs.items():
             waits = f" (waits for {job.waits_for})" if job.waits_for else ""
+            waits += " (queued)" * job.queued
             error = f" ({job.error.code})" if job.error else ""
             tasks = ", ".join(
                 " ".join([task_name, task.state, *["(backing off)"] * task.backing_off, *self.state.on_task(task)])
@@ -146,6 +153,9 @@ def show(effect: Effect) -> str:
         + " of "
         + (getattr(effect, "job", "") or getattr(effect, "peer", ""))
     )
+
+
+_YIELDS = {"": "", "idle": " (until idle)", "turn": " (turn over)", "share": " (to give back)"}
 
 
 def _place(assignment: Any) -> str:
@@ -190,6 +200,12 @@ _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) never ends", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
     (r"(\w+) names no topic", lambda _, t, name: t[name].update(_TOPIC)),
     (r"(\d+) partitions?", lambda j, _, n: j.update(partitions=int(n))),
+    (r"(\w+) asks for (\S+)", lambda _, t, name, tag: t[name].update(tags=[tag])),
+    (r"pool (\S+)", lambda j, _, tag: j.update(tags=[tag])),
+    (r"priority (-?\d+)", lambda j, _, n: j.update(priority=int(n))),
+    (r"weight ([\d.]+)", lambda j, _, n: j.update(weight=float(n))),
+    (r"(\d+) percent", lambda j, _, n: j.update(percentage=float(n))),
+    (r"at most (\d+) peers", lambda j, _, n: j.update(max_peers=int(n))),
     (r"outlives (\d+) failures?", lambda j, _, n: j.update(failure_limit=int(n))),
 ]
 
@@ -237,9 +253,46 @@ def _peer(kind: type[Any]) -> Any:
     return lambda world, peer: [kind(at=world.now, peer=peer)]
 
 
+_SCHEDULERS: dict[str, Any] = {
+    "in turns": "turns",
+    "equally": "balanced",
+    "greedily": "greedy",
+    "by percent": "percentage",
+}
+
+
+def _all_ack(world: World) -> list[AnyEvent]:
+    """Each peer that was offered a task accepts it; the events of one after the other, since each is decided at once."""
+    acking = list(world.state.by_state["acking"])
+    return [Acked(at=world.now, peer=peer, assignment=world.state.assignment(peer).id) for peer in acking]
+
+
+def _all_yield(world: World) -> list[AnyEvent]:
+    peers = [name for name, peer in world.state.peers.items() if peer.yields in ("turn", "share")]
+    return [Yielded(at=world.now, peer=peer, assignment=world.state.assignment(peer).id) for peer in peers]
+
+
 _P, _J = r"(P\w+)", r"([a-z][\w-]*)"
 _SENTENCES: list[tuple[str, Any]] = [
     (r"(P[\w, ]+) (?:is|are) born", lambda w, ps: [PeerBorn(at=w.now, peer=p) for p in re.findall(r"P\w+", ps)]),
+    (
+        r"(P[\w, ]+) (?:is|are) born with (\S+)",
+        lambda w, ps, tag: [PeerBorn(at=w.now, peer=p, tags=(tag,)) for p in re.findall(r"P\w+", ps)],
+    ),
+    (
+        r"(\d+) peers are born",
+        lambda w, count: [PeerBorn(at=w.now, peer=f"P{len(w.state.peers) + k + 1:03}") for k in range(int(count))],
+    ),
+    (rf"{_P} yields", lambda w, p: [Yielded(at=w.now, peer=p, assignment=w.told[p])]),
+    (r"the peers that are to give their tasks up do", _all_yield),
+    (r"the offers are acked", _all_ack),
+    (
+        r"peers are divided (equally|greedily|in turns|by percent)",
+        lambda w, how: [PolicySet(at=w.now, scheduler=_SCHEDULERS[how])],
+    ),
+    (rf"{_J} gets priority (-?\d+)", lambda w, j, k: [JobScaled(at=w.now, job=j, priority=int(k))]),
+    (rf"{_J} gets weight ([\d.]+)", lambda w, j, k: [JobScaled(at=w.now, job=j, weight=float(k))]),
+    (rf"{_J} takes at most (\d+) peers", lambda w, j, k: [JobScaled(at=w.now, job=j, max_peers=int(k))]),
     (rf"{_P} dies", _peer(PeerDied)),
     (rf"{_P} leaves", _peer(Left)),
     (rf"{_P} is evicted", _peer(Evicted)),

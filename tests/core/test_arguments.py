@@ -104,7 +104,7 @@ def test_what_is_missing_is_said_by_validation():
         (kafka, ["topic", "format", "schema", "start", "end"]),
         (sql, ["url", "table"]),
         (generator, ["count", "seed", "rate", "columns"]),
-        (Job, ["name", "partitions", "failure_limit", "keep", "doc"]),
+        (Job, ["name", "partitions", "failure_limit", "keep", "priority", "weight"]),
         (Job("x").task, ["name", "fn", "after", "params"]),
         (Job("x").input, ["name", "connector", "fn", "params"]),
     ],

@@ -65,6 +65,11 @@ EVENTS = [
         "3 dead letters of task j-1/t have been redone or dropped so far",
     ),
     (events.BackoffEnded(job="j-1", task="t", failures=2), "the back-off of task j-1/t is over after 2 failures"),
+    (events.Yielded(peer="p", assignment=5), "peer p gives up assignment 5 after its batch"),
+    (events.TurnEnded(peer="p", assignment=5), "the turn of peer p at assignment 5 is over"),
+    (events.Rebalanced(job="j-1", peers=2, gave=0), "job j-1 gives 2 peers to other jobs"),
+    (events.PolicySet(scheduler="balanced"), "a user has peers divided by the scheduler balanced"),
+    (events.JobScaled(job="j-1", weight=2.0, max_peers=4), "a user scales job j-1: weight 2, max peers 4"),
     (events.Evicted(peer="p"), "a user evicts peer p"),
 ]
 

@@ -129,6 +129,7 @@ def reread(history: History) -> None:
         decide.decide(state, state.n, log[0][1])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each Python has instructions of its own; these are 3.11's")
 def test_random_histories_reach_every_condition(seed: int) -> None:
     """Of every condition in the deciding core, and of every part of one, both outcomes occur."""

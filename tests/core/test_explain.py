@@ -115,9 +115,10 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
         [
             (
-                "peers-missing since 3 needed 3 free 0: it waits for 3 more virtual peers: task write asks for 3, 0 are free "
-                "[P1 active other/read 0, P3 revoked 2, P2 revoked 2, P4 revoked 2]"
-            )
+                "peers-missing since 3 needed 3 free 0: it waits for 3 more virtual peers: task write asks for 3, 0 "
+                "are free [P1 active other/read 0, P3 revoked 2, P2 revoked 2, P4 revoked 2]"
+            ),
+            "queued-behind needed 3: it is queued: all virtual peers that there are (1) have been promised to other",
         ],
     ),
     (
@@ -140,10 +141,9 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
         [
             (
-                "peers-missing since 0 needed 2 free 0: it waits for 2 more virtual peers: tasks enrich, write ask for 2, "
-                "0 are free [P1 active copy/clean 0]"
+                "takes-turns since 0 needed 2 free 0: its 1 virtual peer takes turns: 2 tasks (enrich, write) have "
+                "no peer now; 2 more virtual peers would do"
             ),
-            "task-blocked at write: task write is not offered while no peer works on enrich",
             "runs since 0: 1 virtual peer is at work [P1 active copy/clean 0]",
         ],
     ),
@@ -160,9 +160,10 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
         [
             (
-                "peers-missing since 1 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 are free "
-                "[P1 active live/write 0]"
+                "peers-missing since 1 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 "
+                "are free [P1 active live/write 0]"
             ),
+            "queued-behind needed 1: it is queued: all virtual peers that there are (1) have been promised to live",
             "starved-by-unbounded-jobs since 0: all peers with a task work for jobs that never end: live (1 virtual peer)",
         ],
     ),
@@ -253,6 +254,97 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [
             "stopping: a user stopped it: it ends when all that its inputs have read has gone through it",
             "runs since 0: 1 virtual peer is at work [P1 active copy/write 0]",
+        ],
+    ),
+    (
+        "its peers take turns",
+        ["copy is submitted: read -> a -> b -> write; read never ends", MADE, "P1 is born", "P1 acks"],
+        [
+            (
+                "takes-turns since 0 needed 2 free 0: its 1 virtual peer takes turns: 2 tasks (b, write) have no "
+                "peer now; 2 more virtual peers would do"
+            ),
+            "runs since 0: 1 virtual peer is at work [P1 active copy/a 0]",
+        ],
+    ),
+    (
+        "another job has what there is",
+        ["other is submitted: read -> write", "the links of other are made", "P1 is born", "P1 acks", COPY, MADE],
+        [
+            (
+                "peers-missing since 0 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 "
+                "are free [P1 active other/read 0]"
+            ),
+            "queued-behind needed 1: it is queued: all virtual peers that there are (1) have been promised to other",
+        ],
+    ),
+    (
+        "it is to give back",
+        [
+            ENDLESS,
+            MADE,
+            "P1, P2, P3, P4 are born",
+            "the offers are acked",
+            "other is submitted: read -> write; read never ends",
+            "the links of other are made",
+            "1 s pass",
+        ],
+        [
+            (
+                "over-share since 1: it has 4 virtual peers and a share of 2: 2 of them go to other jobs after the "
+                "batch in hand"
+            ),
+            (
+                "runs since 0: 4 virtual peers are at work [P1 active copy/write 0, P2 active copy/write 0, P3 "
+                "active copy/write 0, P4 active copy/write 0]"
+            ),
+        ],
+    ),
+    (
+        "it is to get more",
+        [
+            "other is submitted: read -> write; read never ends",
+            "the links of other are made",
+            "P1, P2, P3, P4 are born",
+            "the offers are acked",
+            ENDLESS,
+            MADE,
+            "1 s pass",
+            "P4 dies",
+        ],
+        [
+            (
+                "peers-missing since 0 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 "
+                "are free [P1 active other/write 0, P2 active other/write 0, P3 active other/write 0]"
+            ),
+            (
+                "below-share needed 1: it has 0 virtual peers and a share of 1: other jobs give it some when they "
+                "have committed their batches"
+            ),
+        ],
+    ),
+    (
+        "it has all that it may have",
+        [
+            "copy is submitted: read -> write; read never ends; at most 1 peers",
+            MADE,
+            "P1, P2 are born",
+            "P1 acks",
+        ],
+        [
+            "job-full limit 1: it has as many peers as its max_peers allows: 1",
+            "runs since 0: 1 virtual peer is at work [P1 active copy/write 0]",
+        ],
+    ),
+    (
+        "no peer has the tag",
+        ["copy is submitted: read -> write; read never ends; write asks for gpu", MADE, "P1 is born"],
+        [
+            "no-tag at write: task write needs a virtual peer with the tag gpu, and there is none",
+            (
+                "queued-behind needed 1: it is queued: with its tags, percentage and max_peers it cannot go on with "
+                "the virtual peers that there are"
+            ),
         ],
     ),
     (

@@ -60,7 +60,7 @@ def test_fused_tasks_are_one_stage() -> None:
     assert [(link.name, link.kind) for link in third.egress] == [("third.parts", "parts")]
     assert (third.last.name, third.last.connector) == ("write", "files")
     assert graph.bound == {"second": ["first"], "write": ["third"]}
-    assert Plan(graph, {}).upstream == {"read": [], "first": ["read"], "third": ["first"]}
+    assert Plan(graph, {}, []).upstream == {"read": [], "first": ["read"], "third": ["first"]}
 
 
 def test_where_no_queue_of_ours_stands_nothing_changes() -> None:

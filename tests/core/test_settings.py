@@ -253,7 +253,7 @@ def test_zookeeper_client_arguments_follow_the_settings() -> None:
 def test_every_setting_has_a_variable_that_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting is out of reach of the environment."""
     for key in Settings().flat():
-        value = {"deployment": "x", "log.format": "json", "log.level": "error"}.get(key, "1")
+        value = {"deployment": "x", "log.format": "json", "log.level": "error", "peer.tags": "gpu"}.get(key, "1")
         with monkeypatch.context() as patch:
             patch.setenv(variable(key), value)
             if key == "peer.heartbeat":

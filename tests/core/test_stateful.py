@@ -296,7 +296,13 @@ class Coordination(RuleBasedStateMachine):
             assert found.reasons
             assert len(as_lines(found, self.now)) > len(found.reasons)
             if job in state.jobs and state.jobs[job].waits_for:
-                assert found.reasons[0].code in {"no-live-peers", "peers-missing"}
+                assert found.reasons[0].code in {
+                    "no-live-peers",
+                    "queued-behind",
+                    "peers-missing",
+                    "takes-turns",
+                    "no-tag",
+                }
 
     def teardown(self) -> None:
         """If nothing went wrong, the end must be good as well. A failure is shown with the log that led to it."""

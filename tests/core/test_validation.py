@@ -456,3 +456,27 @@ def test_a_files_output_without_a_path_is_one_problem() -> None:
     (found,) = problems_of(msgspec.structs.replace(spec, catalog=[spec.catalog[0], pathless]), import_functions=False)
     assert found.code == "SX-JOB-CONNECTOR"
     assert "needs path" in found.message
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"priority": 5000}, "SX-JOB-SHARE"),
+        ({"weight": 0.0}, "SX-JOB-SHARE"),
+        ({"weight": float("nan")}, "SX-JOB-SHARE"),
+        ({"percentage": 101.0}, "SX-JOB-SHARE"),
+        ({"max_peers": 0}, "SX-JOB-SHARE"),
+        ({"tags": ["a b"]}, "SX-JOB-TAG"),
+    ],
+)
+def test_what_a_job_asks_of_the_cluster(options, code):
+    """Each value that cannot be is one problem; a task's tags are checked as well."""
+    assert only(a_job(**options)).code == code
+    job = Job("tagged", tags=["pool-a"], priority=-3, weight=2, percentage=30, max_peers=4)
+    job.output("drop", blackhole(), after=job.input("read", generator(10), tags=["gpu"]), tags=["zone=a", "gpu"])
+    assert problems(job) == []
+    spec = job.spec()
+    assert [task.tags for task in spec.catalog] == [["gpu"], ["zone=a", "gpu"]]
+    assert (spec.tags, spec.priority, spec.weight, spec.percentage, spec.max_peers) == (["pool-a"], -3, 2, 30, 4)
+    job.task("see", clean, after="read", tags=["1"])
+    assert "SX-JOB-TAG" in codes(job)

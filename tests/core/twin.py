@@ -9,8 +9,10 @@ that of the quorum tests of etcd's raft.)
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 Json = dict[str, Any]
@@ -33,9 +35,10 @@ NEW_TASK: Json = {
     "claimed": 0,
     "letters": 0,
     "positions": {},
+    "left": 0,
 }
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
-STATUS += ("stopping", "resumes", "resumed_by", "by")
+STATUS += ("stopping", "resumes", "resumed_by", "by", "queued")
 UNSAID: Json = {
     "assignment": None,
     "ended_at": None,
@@ -48,6 +51,8 @@ UNSAID: Json = {
     "resumes": "",
     "resumed_by": "",
     "by": "",
+    "queued": False,
+    "yields": "",
 }
 UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
@@ -58,6 +63,9 @@ SILENT = {
     "cause": "it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded",
     "fix": "look into the log of its daemon; coordinator.ack_timeout sets the time",
 }
+
+
+ENTITLEMENT = {"priority": 0, "weight": 1.0, "percentage": None, "max_peers": None}
 
 
 class Twin:
@@ -72,6 +80,7 @@ class Twin:
         self.free: list[str] = []  # idle peers, the one that has been idle longest first
         self.at_work: list[str] = []  # peers with an assignment, in the order in which they got it
         self.served = 0  # number of the job that was served last
+        self.scheduler = "turns"
         self.outer: list[tuple[str, str]] = []
         self.zk: dict[str, Json | None] = {}
 
@@ -79,8 +88,13 @@ class Twin:
         """Event ``n`` happens. Gives what is to be done outside the tree: (what, peer or job)."""
         self.n, self.at, self.outer = n, event.get("at", 0.0), []
         getattr(self, "on_" + event["kind"].replace("-", "_"))(event)
+        entitled = self.entitled()
+        for job in self.running():
+            job["queued"] = entitled[job["id"]]["peers"] == 0
         while self.offer_something() or self.preempt_somebody():
             pass
+        for job in self.jobs.values():
+            self.say_whose_turns_end(job)
         for job in self.jobs.values():
             self.say_what_is_missing(job)
         self.write_tree()
@@ -90,7 +104,8 @@ class Twin:
 
     def on_born(self, event: Json) -> None:
         if event["peer"] not in self.peers:
-            self.peers[event["peer"]] = {"state": "idle", "assignment": None}
+            tags = set(event.get("tags", []))
+            self.peers[event["peer"]] = {"state": "idle", "assignment": None, "tags": tags, "yields": ""}
             self.free.append(event["peer"])
 
     def on_died(self, event: Json) -> None:
@@ -126,6 +141,8 @@ class Twin:
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
         job |= {"by": event.get("by", ""), "stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
+        job |= {"queued": False, "gave": 0}
+        job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
             before = self.jobs[resumes]
@@ -257,13 +274,14 @@ class Twin:
             for peer in self.on_task(job, name):
                 self.put(peer, "idle")
             task["backing_off"] = False
+        job["queued"] = False
         self.outer.append(("DeleteLinks", job["id"]))
 
     # What peers say of their assignments
 
     def on_ack(self, event: Json) -> None:
         if self.holds(event, "acking"):
-            self.peers[event["peer"]]["state"] = "active"
+            self.peers[event["peer"]] |= {"state": "active", "since": self.n}
             self.place(event["peer"])[1]["state"] = "running"
 
     def on_ack_timed_out(self, event: Json) -> None:
@@ -281,6 +299,35 @@ class Twin:
                 self.end(job, "failed", task["error"])
                 return
         self.leave(peer, "revoked")
+
+    def on_yielded(self, event: Json) -> None:
+        if self.holds(event, "acking", "active", "waiting", "sealing"):
+            self.leave(event["peer"], "idle")
+
+    def on_turn_ended(self, event: Json) -> None:
+        if self.holds(event, "active") and event["peer"] in self.whose_turns_may_end(self.place(event["peer"])[0]):
+            self.peers[event["peer"]]["yields"] = "turn"
+
+    def on_rebalance(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        peers = self.to_be_given().get(event["job"], [])
+        if peers and job is not None and job["gave"] == event["gave"]:
+            job["gave"] += 1
+            for peer in peers[: event["peers"]]:
+                self.peers[peer]["yields"] = "share"
+
+    def on_policy(self, event: Json) -> None:
+        self.scheduler = event["scheduler"]
+
+    def on_job_scaled(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or ended(job):
+            return
+        wanted = {field: event[field] for field in ENTITLEMENT if event.get(field) is not None}
+        if wanted.get("max_peers") == 0:
+            wanted["max_peers"] = None
+        if may_ask_for(**wanted):
+            job.update(wanted)
 
     def on_exhausted(self, event: Json) -> None:
         if self.holds(event, "active"):
@@ -364,10 +411,13 @@ class Twin:
 
     def put(self, peer: str, state: str) -> None:
         """The peer has no task any more and is in this state."""
+        task = self.place(peer)[1] if self.peers[peer]["assignment"] else None
         for where in (self.at_work, self.free):
             if peer in where:
                 where.remove(peer)
-        self.peers[peer] = {"state": state, "assignment": None}
+        self.peers[peer] |= {"state": state, "assignment": None, "yields": ""}
+        if task is not None:
+            task["left"] = self.n  # counts only if it was the last one
         if state == "idle":
             self.free.append(peer)
         if state == "dead":
@@ -390,51 +440,266 @@ class Twin:
             self.free.remove(peer)
             self.at_work.append(peer)
             assignment = {"id": self.n, "job": job["id"], "task": name, "slot": slot}
-            self.peers[peer] = {"state": "acking", "assignment": assignment}
+            self.peers[peer] |= {"state": "acking", "assignment": assignment, "yields": ""}
         self.served = job["number"]
 
     # Which task next
 
+    def running(self) -> list[Json]:
+        return [job for job in self.jobs.values() if job["status"] == "running"]
+
     def jobs_in_turn(self) -> list[Json]:
-        running = [job for job in self.jobs.values() if job["status"] == "running"]
-        behind = [job for job in running if job["number"] > self.served]
-        return behind + [job for job in running if job not in behind]
+        behind = [job for job in self.running() if job["number"] > self.served]
+        return behind + [job for job in self.running() if job not in behind]
 
     def offer_something(self) -> bool:
-        """Tasks without peers first, then unbounded jobs that begin, then further peers for a task."""
-        found: dict[str, tuple[Json, str]] = {}
+        """Jobs below their targets first, then by priority, then tasks without peers."""
+        entitled = self.entitled()
+        found: list[tuple[tuple[bool, int, bool], Json, str]] = []
+        keeps = False
         for job in self.jobs_in_turn():
-            name = self.next_task(job) if self.free else None
+            if job["queued"] or not self.free:
+                continue
+            below = len(self.at_work_for(job)) < entitled[job["id"]]["peers"]
+            name = self.next_task(job, self.free)
             if name is not None:
-                begins = not ends(job) and not self.at_work_for(job)
-                kind = "share" if self.on_task(job, name) else "begin" if begins else "desert"
-                found.setdefault(kind, (job, name))
-        for kind in ("desert", "begin", "share"):
-            if kind in found:
-                job, name = found[kind]
-                self.offer(job, name, self.free[: 1 if kind == "share" else self.asks_for(job, name)])
-                return True
-        return False
+                found.append(((not below, -job["priority"], bool(self.on_task(job, name))), job, name))
+            elif below and not any(tags_of(job, task) for task in job["stages"]):
+                keeps = keeps or self.next_task(job, None) is not None
+        if not found:
+            return False
+        rank, job, name = min(found, key=lambda each: each[0])
+        if keeps and rank[0]:
+            return False
+        count = 1 if rank[2] else self.asks_for(job, name)
+        self.offer(job, name, [self.pick(job, name, taken) for taken in range(count)])
+        return True
+
+    def pick(self, job: Json, name: str, taken: int) -> str:
+        """The peer that has the fewest tags besides those of the task; of these the one that has been idle longest."""
+        fit = self.fitting(job, name)
+        return sorted(fit, key=lambda peer: (len(self.peers[peer]["tags"]), self.free.index(peer)))[taken]
+
+    def fitting(self, job: Json, name: str) -> list[str]:
+        return [peer for peer in self.free if tags_of(job, name) <= self.peers[peer]["tags"]]
 
     def at_work_for(self, job: Json) -> list[str]:
         return [peer for peer in self.at_work if self.place(peer)[0] is job]
 
-    def next_task(self, job: Json) -> str | None:
+    def next_task(self, job: Json, free: list[str] | None) -> str | None:
+        """What the job would be offered with these idle peers; None: with as many as it likes."""
         names = [name for name in job["stages"] if self.may_be_offered(job, name)]
-        all_at_once = 0
-        if not ends(job) and not self.at_work_for(job):
-            open_tasks = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
-            all_at_once = sum(self.asks_for(job, name) for name in open_tasks)
-        for name in names:
-            if not self.on_task(job, name) and max(self.asks_for(job, name), all_at_once) <= len(self.free):
-                return name
-        shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name)]
+        room = 10**9 if job["max_peers"] is None else max(job["max_peers"] - len(self.at_work_for(job)), 0)
+        most = room if free is None else min(room, len(free))
+        all_at_once = 0 if ends(job) or self.at_work_for(job) else self.to_begin(job)
+        able = {name: most if free is None else min(most, len(self.fitting(job, name))) for name in names}
+        alone = [
+            name
+            for name in names
+            if not self.on_task(job, name) and self.asks_for(job, name) <= able[name] and all_at_once <= most
+        ]
+        if alone:
+            return alone[0] if ends(job) else min(alone, key=lambda name: job["tasks"][name]["left"])
+        shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name) and able[name] > 0]
         return min(shared, key=lambda name: len(self.on_task(job, name))) if shared else None
+
+    def to_begin(self, job: Json) -> int:
+        """How many peers an unbounded job without peers must get at once."""
+        asked = [self.asks_for(job, name) for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+        return 1 if max(asked, default=1) == 1 else min(sum(asked), job["max_peers"] or 10**9)
 
     def may_be_offered(self, job: Json, name: str) -> bool:
         task = job["tasks"][name]
-        blocked = any(self.deserted(job, before) for before in in_front_of(job, name))
+        blocked = ends(job) and any(self.deserted(job, before) for before in in_front_of(job, name))
         return task["state"] != "complete" and not task["backing_off"] and not blocked
+
+    # Who is entitled to what
+
+    def live(self, tags: set[str]) -> int:
+        """How many peers that are idle or at work have these tags."""
+        return sum(peer["state"] not in ("revoked", "dead") and tags <= peer["tags"] for peer in self.peers.values())
+
+    def demand(self, job: Json) -> Json:
+        names = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+        most = [
+            min(most_peers(job, name), self.live(tags_of(job, name)) if tags_of(job, name) else 10**9) for name in names
+        ]
+        cap = min(sum(most), job["max_peers"] or 10**9)
+        floor = min(self.asks_for(job, name) for name in self.front(job)) if ends(job) else self.to_begin(job)
+        width = max(min(cap, len([limit for limit in most if limit])), min(floor, cap))
+        return {"job": job, "floor": floor, "width": width, "cap": cap, "share": 0, "peers": 0}
+
+    def entitled(self) -> dict[str, Json]:
+        """Of each running job its floor, its share as a fraction, and as a whole number of peers."""
+        demands = [self.demand(job) for job in self.running()]
+        live = self.live(set())
+        done: dict[str, Json] = {}
+        while True:
+            self.divide(demands, live)
+            pools: dict[tuple[str, ...], int] = {}
+            for each in demands:
+                pool = tuple(sorted(pool_of(each["job"])))
+                if pool:
+                    pools[pool] = pools.get(pool, 0) + each["peers"]
+            over = {pool: peers - self.live(set(pool)) for pool, peers in pools.items()}
+            worst = max(over.values(), default=0)
+            if worst <= 0:
+                return done | {each["job"]["id"]: each for each in demands}
+            tight = min(pool for pool in over if over[pool] == worst)
+            inside = [each for each in demands if tuple(sorted(pool_of(each["job"]))) == tight]
+            self.divide(inside, self.live(set(tight)))
+            done |= {each["job"]["id"]: each for each in inside}
+            live -= sum(each["peers"] for each in inside)
+            demands = [each for each in demands if each not in inside]
+
+    def divide(self, demands: list[Json], live: int) -> None:
+        for each in demands:
+            each.update(share=0, peers=0)
+        if self.scheduler == "greedy":
+            for each in sorted(demands, key=lambda each: -each["job"]["priority"]):
+                got = min(each["cap"], live)
+                if got >= each["floor"]:
+                    each.update(share=got, peers=got)
+                    live -= got
+        elif self.scheduler == "percentage":
+            self.divide_by_percentage(demands, live)
+        else:
+            self.divide_fairly(demands, live, by_width=self.scheduler == "turns")
+
+    def divide_by_percentage(self, demands: list[Json], live: int) -> None:
+        left, percent = live, Fraction(0)
+        served: list[Json] = []
+        for each in demands:
+            asked = each["job"]["percentage"]
+            if asked is not None and round(float(percent + Fraction(asked)), 6) <= 100:
+                percent += Fraction(asked)
+                served.append(each)
+        served.sort(key=lambda each: -each["job"]["percentage"])
+        for each in served.copy():
+            if each["floor"] <= min(left, each["cap"]):
+                left -= each["floor"]
+            else:
+                served.remove(each)
+        for each in served:
+            share = live * Fraction(each["job"]["percentage"]) / 100
+            each["share"] = min(max(share, each["floor"]), each["cap"])
+        floors = sum(each["floor"] for each in served)
+        total = math.floor(round(float(sum(each["share"] for each in served)), 6))
+        round_up(served, min(total, left + floors), {id(each): each["floor"] for each in served})
+        left += floors - sum(each["peers"] for each in served)
+        others = [each for each in demands if each["job"]["percentage"] is None]
+        self.divide_fairly(others, left, by_width=True)
+        left -= sum(each["peers"] for each in others)
+        for each in served:
+            more = min(left, each["cap"] - each["peers"])
+            each.update(share=each["share"] + more, peers=each["peers"] + more)
+            left -= more
+
+    def divide_fairly(self, demands: list[Json], live: int, *, by_width: bool) -> None:
+        order = sorted(demands, key=lambda each: -each["job"]["priority"])
+        served = []
+        for each in order:
+            if each["floor"] <= min(live, each["cap"]):
+                live -= each["floor"]
+                served.append(each)
+        for priority in sorted({each["job"]["priority"] for each in served}, reverse=True):
+            tier = [each for each in served if each["job"]["priority"] == priority]
+            low = {id(each): each["floor"] for each in tier}
+            high = {id(each): each["cap"] for each in tier}
+            got = min(sum(low.values()) + live, sum(high.values()))
+            live -= got - sum(low.values())
+            width = {id(each): each["width"] for each in tier}
+            if by_width and got <= sum(width.values()):
+                high = width
+            elif by_width:
+                low = width
+            for each in tier:
+                each["share"] = Fraction(low[id(each)])
+            raise_level(tier, got, high)
+            round_up(tier, got, low)
+
+    # Who gives a task up
+
+    def say_whose_turns_end(self, job: Json) -> None:
+        """Peers of an unbounded job with a task without peers leave theirs when they have nothing to read."""
+        if job["status"] != "running":
+            return
+        wanting = [] if ends(job) else self.wanting(job)
+        for peer in self.at_work_for(job):
+            known = self.peers[peer]
+            fits = any(tags_of(job, name) <= known["tags"] for name in wanting)
+            if not fits and known["yields"] != "share":
+                known["yields"] = ""
+            if fits and not known["yields"] and known["state"] in ("acking", "active"):
+                known["yields"] = "idle"
+        tags = [tags_of(job, name) for name in wanting]
+        leaving = [peer for peer in self.at_work_for(job) if self.peers[peer]["yields"] in ("turn", "share")]
+        rows = [[p for p in self.on_task(job, name) if p not in leaving] for name in reversed(job["stages"])]
+        count = len(wanting) - len(leaving)
+        while count > 0 and any(len(row) > 1 for row in rows):
+            peer = max(rows, key=len).pop()
+            if self.state(peer) in ("acking", "active") and any(each <= self.peers[peer]["tags"] for each in tags):
+                self.peers[peer]["yields"] = "turn"
+                count -= 1
+
+    def wanting(self, job: Json) -> list[str]:
+        return [n for n in job["stages"] if self.deserted(job, n) and not job["tasks"][n]["backing_off"]]
+
+    def whose_turns_may_end(self, job: Json) -> list[str]:
+        peers = self.at_work_for(job)
+        count = len(self.wanting(job)) - len([p for p in peers if self.peers[p]["yields"] in ("turn", "share")])
+        able = [p for p in peers if self.state(p) == "active" and self.peers[p]["yields"] == "idle"]
+        return sorted(able, key=lambda peer: self.peers[peer]["since"])[: max(count, 0)]
+
+    def to_be_given(self) -> dict[str, list[str]]:
+        """By job, the peers that it is to give to others."""
+        entitled = self.entitled()
+        held = {job["id"]: self.at_work_for(job) for job in self.running()}
+        below = [
+            job
+            for job in self.running()
+            if len(held[job["id"]]) < entitled[job["id"]]["peers"] and self.next_task(job, None) is not None
+        ]
+        asked = [
+            tags_of(job, name)
+            for job in below
+            for name in job["stages"]
+            if job["tasks"][name]["state"] != "complete"
+            and not job["tasks"][name]["backing_off"]
+            and len(self.on_task(job, name)) < most_peers(job, name)
+        ]
+
+        def of_use(peer: str) -> bool:
+            return any(tags <= self.peers[peer]["tags"] for tags in asked)
+
+        leaving = [peer for peer in self.at_work if self.peers[peer]["yields"] == "share"]
+        lack = sum(entitled[job["id"]]["peers"] - len(held[job["id"]]) for job in below)
+        lack -= len(leaving) + len([peer for peer in self.free if of_use(peer)])
+        spare = {
+            name: len([peer for peer in peers if peer not in leaving]) - entitled[name]["peers"]
+            for name, peers in held.items()
+        }
+        uneven = any(
+            len(held[job["id"]])
+            < max(math.floor(round(float(entitled[job["id"]]["share"]), 6)), entitled[job["id"]]["floor"])
+            for job in below
+        ) or any(
+            spare[name] > 0
+            and spare[name] + entitled[name]["peers"] > math.ceil(round(float(entitled[name]["share"]), 6))
+            for name in spare
+        )
+        found: dict[str, list[str]] = {}
+        if not uneven or not below:
+            return found
+        for job in sorted(self.running(), key=lambda job: (-spare[job["id"]], -job["number"])):
+            rows = [self.on_task(job, name) for name in reversed(job["stages"])]
+            found[job["id"]] = []
+            while any(rows) and len(found[job["id"]]) < min(spare[job["id"]], lack):
+                peer = max(rows, key=len).pop()
+                if self.state(peer) in ("acking", "active") and peer not in leaving and of_use(peer):
+                    found[job["id"]].append(peer)
+            lack -= len(found[job["id"]])
+        return found
 
     def deserted(self, job: Json, name: str) -> bool:
         return job["tasks"][name]["state"] != "complete" and not self.on_task(job, name)
@@ -442,7 +707,10 @@ class Twin:
     def asks_for(self, job: Json, name: str) -> int:
         """How many peers a task without peers must get at once."""
         begun = job["tasks"][name]["state"] != "pending"
-        return 1 if begun else min(task_spec(job["spec"], name).get("min_peers", 1), most_peers(job, name))
+        if not ends(job):
+            begun = any(job["tasks"][other]["state"] != "pending" for other in job["stages"])
+        asked = min(task_spec(job["spec"], name).get("min_peers", 1), most_peers(job, name), job["max_peers"] or 10**9)
+        return 1 if begun else asked
 
     def front(self, job: Json) -> list[str]:
         """Tasks that are not complete while everything before them is."""
@@ -453,88 +721,59 @@ class Twin:
         return not any(self.on_task(job, name) for name in self.front(job))
 
     def preempt_somebody(self) -> bool:
-        """For the oldest job that cannot go on, if there are enough peers to take."""
-        for job in sorted(self.jobs.values(), key=lambda job: job["number"]):
-            if job["status"] != "running":
-                continue
-            awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
-            if not ends(job):
-                if self.take_from_others(job, self.all_missing(job)):
+        """For the oldest bounded job that cannot go on, if it has peers further down."""
+        for job in sorted(self.running(), key=lambda job: job["number"]):
+            if ends(job) and not job["queued"] and self.nobody_at_the_front(job):
+                awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
+                if any(self.preempt_for(job, name) for name in awake):
                     return True
-            elif self.nobody_at_the_front(job) and (
-                any(self.preempt_for(job, name) for name in awake)
-                or any(self.take_from_others(job, [name]) for name in awake)
-            ):
-                return True
         return False
-
-    def all_missing(self, job: Json) -> list[str]:
-        """Tasks without peers that do not back off, and behind no such task that does."""
-        out: list[str] = []
-        for name in job["stages"]:
-            behind = [before for before in in_front_of(job, name) if self.deserted(job, before)]
-            if self.deserted(job, name) and not job["tasks"][name]["backing_off"] and set(behind) <= set(out):
-                out.append(name)
-        return out
-
-    def take_from_others(self, job: Json, names: list[str]) -> bool:
-        """Peers of unbounded jobs: first those beyond the first of a task, then all of later jobs that lack some themselves."""
-        missing = sum(self.asks_for(job, name) for name in names) - len(self.free)
-        if missing <= 0:
-            return False
-        endless = [j for j in self.jobs.values() if j["status"] == "running" and not ends(j)]
-        taken: list[str] = []
-        left = {(j["number"], place): self.on_task(j, name) for j in endless for place, name in enumerate(j["stages"])}
-        least = {
-            (j["number"], place): max(1, min(task_spec(j["spec"], name).get("min_peers", 1), most_peers(j, name)))
-            for j in endless
-            for place, name in enumerate(j["stages"])
-        }
-        while len(taken) < missing:
-            more = [where for where in left if len(left[where]) > least[where]]
-            if not more:
-                break
-            where = max(more, key=lambda where: (len(left[where]) - least[where], *where))
-            peer = left[where].pop()
-            taken += [peer] if self.state(peer) in ("acking", "active") else []
-        for other in sorted(endless, key=lambda j: -j["number"]):
-            if other["number"] > job["number"] and any(self.deserted(other, name) for name in other["stages"]):
-                for name in reversed(other["stages"]):
-                    for peer in reversed(self.on_task(other, name)):
-                        if len(taken) < missing and peer not in taken and self.state(peer) in ("acking", "active"):
-                            taken.append(peer)
-        if len(taken) < missing:
-            return False
-        for peer in taken:
-            self.leave(peer, "idle")
-        for name in names:
-            self.offer(job, name, self.free[: self.asks_for(job, name)])
-        return True
 
     def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
         before = copy.deepcopy((self.peers, self.free, self.at_work))
-        for place in reversed(job["stages"]):
-            for peer in reversed(self.on_task(job, place)):
-                if len(self.free) < self.asks_for(job, name) and self.state(peer) in ("acking", "active"):
-                    self.leave(peer, "idle")
-        if len(self.free) >= self.asks_for(job, name):
-            self.offer(job, name, self.free[: self.asks_for(job, name)])
+        lefts = {place: task["left"] for place, task in job["tasks"].items()}
+        needed = self.asks_for(job, name)
+        taken = 0
+
+        def lacks_peers() -> bool:
+            return len(self.fitting(job, name)) < needed
+
+        def lacks_room() -> bool:
+            return len(self.at_work_for(job)) + needed > (job["max_peers"] or 10**9)
+
+        for for_room in (False, True):
+            for place in reversed(job["stages"]):
+                for peer in reversed(self.on_task(job, place)):
+                    if self.state(peer) not in ("acking", "active") or not (
+                        lacks_room() if for_room else lacks_peers()
+                    ):
+                        continue
+                    if for_room or tags_of(job, name) <= self.peers[peer]["tags"]:
+                        self.leave(peer, "idle")
+                        taken += 1
+        if taken and not lacks_peers() and not lacks_room():
+            self.offer(job, name, [self.pick(job, name, nth) for nth in range(needed)])
             return True
         self.peers, self.free, self.at_work = before
+        for place, left in lefts.items():
+            job["tasks"][place]["left"] = left
         return False
 
     def say_what_is_missing(self, job: Json) -> None:
         missing = 0
         if job["status"] == "running":
             awake = [name for name in job["stages"] if not job["tasks"][name]["backing_off"]]
+            awake = [name for name in awake if not tags_of(job, name) or self.live(tags_of(job, name))]
             available = len(self.free)
             if not ends(job):
                 wanting = [name for name in awake if self.deserted(job, name)]
+                room = (job["max_peers"] or 10**9) - len(self.at_work_for(job))
+                missing = max(0, min(sum(self.asks_for(job, name) for name in wanting), max(room, 0)) - available)
             else:
                 wanting = [name for name in awake if name in self.front(job) and self.nobody_at_the_front(job)][:1]
                 available += sum(len(self.on_task(job, name)) for name in job["stages"])
-            missing = max(0, sum(self.asks_for(job, name) for name in wanting) - available)
+                missing = max(0, sum(self.asks_for(job, name) for name in wanting) - available)
         if missing == 0:
             job["waits_since"] = None
         elif job["waits_for"] == 0:
@@ -549,7 +788,7 @@ class Twin:
         zk: dict[str, Json | None] = {}
         for name, peer in self.peers.items():
             if peer["state"] != "dead":
-                notes[f"/peer-state/{name}"] = {"state": peer["state"], "assignment": peer["assignment"]}
+                notes[f"/peer-state/{name}"] = {field: peer[field] for field in ("state", "assignment", "yields")}
         for name, job in self.jobs.items():
             job["letters"] = letters_left(job)
             notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}
@@ -680,3 +919,57 @@ def most_peers(job: Json, name: str) -> int:
     incoming = incoming or [f"{name}.topic" if task.get("connector") == "kafka" else f"{name}.splits"]
     widest = max((job["facts"][link]["partitions"] for link in incoming if link in job["facts"]), default=1)
     return min(widest, task["max_peers"]) if task.get("max_peers") is not None else widest
+
+
+def tags_of(job: Json, name: str) -> set[str]:
+    return {*job["spec"].get("tags", []), *task_spec(job["spec"], name).get("tags", [])}
+
+
+def pool_of(job: Json) -> set[str]:
+    """The tags that all its tasks ask for."""
+    return set.intersection(*(tags_of(job, name) for name in job["stages"])) if job["stages"] else set()
+
+
+# Shares
+
+
+def may_ask_for(
+    priority: int = 0, weight: float = 1.0, percentage: float | None = None, max_peers: int | None = None
+) -> bool:
+    return (
+        -1000 <= priority <= 1000
+        and 0.01 <= weight <= 1000
+        and (percentage is None or 0 < percentage <= 100)
+        and (max_peers is None or max_peers > 0)
+    )
+
+
+def raise_level(tier: list[Json], amount: int, high: dict[int, int]) -> None:
+    """From its lowest, lift those that have least for their weight, all at once, until one meets the next, or its own highest."""
+    left = amount - sum(each["share"] for each in tier)
+    while left > 0:
+        growing = [each for each in tier if each["share"] < high[id(each)]]
+        if not growing:
+            return
+        height = {id(each): each["share"] / Fraction(each["job"]["weight"]) for each in growing}
+        lowest = min(height.values())
+        lifted = [each for each in growing if height[id(each)] == lowest]
+        ends_at = [high[id(each)] / Fraction(each["job"]["weight"]) for each in lifted]
+        step = min([*ends_at, *(found for found in height.values() if found > lowest)]) - lowest
+        step = min(step, left / sum(Fraction(each["job"]["weight"]) for each in lifted))
+        for each in lifted:
+            each["share"] += step * Fraction(each["job"]["weight"])
+        left = amount - sum(each["share"] for each in tier)
+
+
+def round_up(tier: list[Json], amount: int, low: dict[int, int]) -> None:
+    """Whole numbers: each share rounded down, but not below the lowest; what is left to the largest remainders."""
+    for each in tier:
+        each["peers"] = max(math.floor(round(float(each["share"]), 6)), low[id(each)])
+    order = sorted(tier, key=lambda each: round(each["peers"] - round(float(each["share"]), 6), 6))
+    missing = amount - sum(each["peers"] for each in tier)
+    for each in order[: max(missing, 0)]:
+        each["peers"] += 1
+    for each in reversed(order):
+        while sum(one["peers"] for one in tier) > amount and each["peers"] > low[id(each)]:
+            each["peers"] -= 1

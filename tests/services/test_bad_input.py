@@ -299,7 +299,9 @@ def test_a_function_that_raises(house: House, tmp_path: Path, kind: str) -> None
 
 
 def test_jobs_that_need_more_peers_than_there_are(house: House, tmp_path: Path) -> None:
-    """They say how many they wait for, wait, and go on when peers come."""
+    """They say how many they wait for. An unbounded job runs meanwhile on those that there are, and gives some to a bounded one
+    that cannot go on without them.
+    """
     crowd = """
 job = Job("crowd")
 read = job.input("read", generator(count=100))
@@ -322,16 +324,22 @@ job.output("publish", kafka("{made}", format="json"), after=last)
     until(lambda: missing in house.call("job", "show", alone).stdout, what="it to say what it waits for")
     assert house.call("job", "kill", alone).exit_code == 0
     submitted = house.call("job", "submit", written(tmp_path, HEAD + endless))
-    assert submitted.stderr.strip() == missing
+    assert submitted.stderr.strip().startswith(missing)
     unbounded = house.client.job(submitted.stdout.strip())
     assert (unbounded.status().status, unbounded.status().waits_for) == ("running", 6 - PEERS)
+    until(lambda: len(house.records(made)) == 2, what="the records to come through", timeout=60)
     with house.crew.peers(PEERS):
-        until(lambda: len(house.records(made)) == 2, what="the records to come through", timeout=60)
-        assert unbounded.status().waits_for == 0
-        waiting = house.submit(tmp_path, HEAD + crowd)
-        until(lambda: "waits for" in (waiting.waits_for() or ""), what="it to wait for those that are at work")
-        unbounded.kill()  # its peers are free
-        assert house.completed(waiting).task("drop").rows_out == 100
+        until(lambda: unbounded.status().waits_for == 0, what="a peer for each task")
+        assert house.completed(house.submit(tmp_path, HEAD + crowd)).task("drop").rows_out == 100
+        assert unbounded.status().status == "running"
+        assert house.call("job", "scale", unbounded.id, "--weight", "3", "--max-peers", "7").exit_code == 0
+        told(house.call("job", "scale", unbounded.id, "--weight", "-1"), "SX-JOB-SHARE", "weight cannot be -1")
+        told(house.call("cluster", "policy", "set", "fair"), "SX-CLI-POLICY", "turns, balanced, greedy, percentage")
+        shown = house.call("cluster", "policy", "set", "balanced").stdout
+        assert f"scheduler balanced, {2 * PEERS} virtual peers" in shown
+        assert f"  {unbounded.id}: has " in shown
+        assert "of 7 (priority 0, weight 3, at most 7)" in shown
+        unbounded.kill()
     until(lambda: len(house.client.peers()) == PEERS, what="the peers to be gone")
 
 

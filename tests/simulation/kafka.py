@@ -17,7 +17,17 @@ import msgspec
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import Assignment, Completed, Counts, Exhausted, LastCommits, LinkFacts, LinksNote, TaskFailed
+from sardonyx.core.events import (
+    Assignment,
+    Completed,
+    Counts,
+    Exhausted,
+    LastCommits,
+    LinkFacts,
+    LinksNote,
+    TaskFailed,
+    Yielded,
+)
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
@@ -271,6 +281,7 @@ class Loop:
         self.handle, self.zk = handle, zk
         self.votes = SentinelElection(zk, self.assignment.job)
         self.told = self.sealed = False
+        self.quiet = 0
         self.member = f"{self.peer}/{self.assignment.id}"
 
     def _pass(self, point: str) -> None:
@@ -299,10 +310,14 @@ class Loop:
                 self._fail(fatal=False)
         finally:
             self._close()
+        if self.handle.gives_up:
+            self._pass("yield")
+            with contextlib.suppress(SessionLost):
+                self._report(Yielded(peer=self.peer, assignment=self.assignment.id))
 
     @property
     def _over(self) -> bool:
-        return self.handle.revoked or self.handle.draining
+        return self.handle.revoked or self.handle.draining or self.handle.gives_up
 
     def _open(self) -> None:
         self.runtime.sleep(self.rng.random() * 0.02)
@@ -344,9 +359,14 @@ class Loop:
                 self._end_partition((name, number), held[name, number], partition)
                 return
             if partition.position < partition.records:
+                self.quiet = 0
                 self._batch((name, number), held[name, number], partition)
                 return
         self._look_at_the_end(topics, held)
+        self.quiet += 1
+        if held and self.quiet > 2 and self.handle.yields_when_idle:
+            self.handle.give_up()
+            return
         self.handle.pause(self.rng.uniform(0.1, 0.4))
 
     def _wait_until_usable(self) -> None:
@@ -458,12 +478,15 @@ class Loop:
     def _fail(self, *, fatal: bool) -> None:
         error = Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")
         report = TaskFailed(peer=self.peer, assignment=self.assignment.id, error=error, fatal=fatal)
+        self._report(report)
+        while not self.handle.revoked:  # the coordinator takes the task away
+            self.handle.pause(1.0)
+        raise AssignmentRevoked
+
+    def _report(self, report: TaskFailed | Yielded) -> None:
         while not self.handle.revoked:
             try:
                 self.zk.request(report)
+                return
             except ZooKeeperAway:
                 self.handle.pause(1.0)
-                continue
-            while not self.handle.revoked:  # the coordinator takes the task away
-                self.handle.pause(1.0)
-        raise AssignmentRevoked

@@ -15,10 +15,12 @@ from sardonyx.core.events import (
     Exhausted,
     JobKilled,
     JobPurged,
+    JobScaled,
     JobSubmitted,
     Left,
     Request,
     TaskFailed,
+    Yielded,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ def nonsense(world: World) -> Request | bytes:
             TaskFailed(peer=peer, assignment=old, error=ERROR),
             Evicted(peer=peer),
             Left(peer=peer),
+            Yielded(peer=peer, assignment=old),
+            JobScaled(job=job, weight=-1.0, max_peers=-3),
             JobKilled(job="nothing"),
             JobPurged(job=job),
             JobSubmitted(job=submission.job, spec=wrong),

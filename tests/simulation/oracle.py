@@ -1,4 +1,5 @@
-"""What must be true in a simulated cluster, whichever process crashes when: looked at with each commit, and once more in the end.
+"""What must be true in a simulated cluster, whichever process crashes when: looked at with each commit, and once more in the
+end.
 
 The oracle sees what no process of the cluster sees: the truth in ZooKeeper's leader, who took the epoch last, what was asked
 and what the log made of it, and what stands in Kafka.
@@ -149,9 +150,26 @@ class Oracle:
             path = f"{ROOT}{node_paths.ELECTION}/{line[0]}"
             self.zookeeper._commit(None, [self.zookeeper._do("-", path, b"", 0)], [])
 
-    def quiet(self, world: World) -> bool:
-        """Whether everything that was asked has been carried out, and nothing is left to do."""
-        return not self.unfinished(world)
+    def left_over(self, world: World) -> list[str]:
+        """What unbounded jobs have not processed yet, although no fault comes any more; except queued ones, which get no
+        peers.
+        """
+        found = [f"{one.job} was never taken in" for one in world.plan.jobs if not self._is_known(one.job)]
+        for name, plan in self.state.plans.items():
+            job = self.state.jobs[name]
+            if job.status == "planning" or (job.status == "running" and plan.bounded and not job.queued):
+                found.append(f"{name} is {job.status}")
+            if job.status != "running" or plan.bounded or job.queued:
+                continue
+            for stage in plan.graph.stages:
+                for link in stage.ingress:
+                    topic = self.kafka.topic(name, link)
+                    if topic is not None and any(p.position < p.records for p in topic.partitions):
+                        found.append(f"{name}/{stage.name} has not read {link.name}")
+        return found
+
+    def _is_known(self, job: str) -> bool:
+        return job in self.state.jobs or job in self.state.purged
 
     def unfinished(self, world: World) -> list[str]:
         found = [f"request {name} lies in the inbox" for name in self.children(node_paths.INBOX)]

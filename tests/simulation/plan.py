@@ -21,6 +21,8 @@ Kind = Literal[
     "end",
     "halt",
     "purge",
+    "policy",
+    "scale",
     "drain",
     "lag",
     "kafka",
@@ -34,8 +36,9 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     kill: SIGKILL. crash: SIGKILL right before (``count`` even) or behind one of its next writes. stop: SIGSTOP, SIGCONT after
     ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
     usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
-    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end (kill a job), halt (stop a job), purge: a
-    user's requests. say: a client puts something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`).
+    lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end (kill a job), halt (stop a job), purge,
+    policy, scale: a user's requests. say: a client puts something into the inbox that fits nothing
+    (:mod:`tests.simulation.nonsense`).
     """
 
     at: float
@@ -85,6 +88,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_log: int = 100_000
     keep_jobs: int = 1000
     trim_every: float = 60.0
+    quantum: float = 5.0
+    rebalance_after: float = 60.0
     declines: float = 0.0
     fails: float = 0.0
     fails_for_good: float = 0.0

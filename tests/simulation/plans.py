@@ -20,6 +20,8 @@ WEIGHTS: dict[Kind, int] = {
     "end": 1,
     "halt": 2,
     "purge": 2,
+    "policy": 2,
+    "scale": 2,
     "drain": 2,
     "lag": 1,
     "kafka": 2,
@@ -76,4 +78,6 @@ def random_plan(seed: str) -> Plan:
         slow=rng.choice([0.2, 0.2, 20.0]),
         doubled=rng.choice([0.0, 0.1]),
         trim_every=rng.choice([0.5, 60.0]),
+        quantum=rng.choice([0.5, 5.0]),
+        rebalance_after=rng.choice([1.0, 60.0]),
     )

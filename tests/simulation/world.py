@@ -14,7 +14,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import structlog
@@ -29,11 +29,22 @@ from coordinator.daemon import Coordinator
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import Evicted, JobKilled, JobPurged, JobStopped, JobSubmitted, Request
+from sardonyx.core.events import (
+    Evicted,
+    JobKilled,
+    JobPurged,
+    JobScaled,
+    JobStopped,
+    JobSubmitted,
+    PolicySet,
+    Request,
+    Scheduler,
+)
 from sardonyx.core.graph import is_bounded
 from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
+from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
 from tests.simulation.kafka import SimKafka, SimLinks, SimRunner
@@ -145,18 +156,23 @@ class World:
             client.away = False
         for number in range(len(self.plan.daemons)):
             self._start(f"d{number}")
+        self._until("is worked off", self.oracle.left_over)
         for job in self.plan.jobs:
             if not all(map(is_bounded, [t for t in job.spec.catalog if t.type == "input"])):
                 self._ask(JobStopped(job=job.job))  # then it must end as well
+        self._until("has ended", self.oracle.unfinished)
+
+    def _until(self, what: str, missing: Callable[[World], list[str]]) -> None:
+        """Go on until nothing is missing."""
         limit = self.sim.now + SETTLE
         looked = self.sim.now
-        while not (self.sim.now >= looked + 1.0 and self.oracle.quiet(self)):
+        while not (self.sim.now >= looked + 1.0 and not missing(self)):
             looked = self.sim.now if self.sim.now >= looked + 1.0 else looked
             if not self.sim.step():
                 raise Stuck("nothing happens any more")
             self._check_progress()
             if self.sim.now > limit:
-                raise Stuck(f"no end {SETTLE:g} s after the last fault: {self.oracle.unfinished(self)}")
+                raise Stuck(f"not all {what} {SETTLE:g} s after the last fault: {missing(self)}")
 
     def _check_progress(self) -> None:
         if self.wrong:
@@ -320,6 +336,17 @@ class World:
         else:
             self._ask(said)
 
+    def _policy(self, fault: Fault) -> None:
+        schedulers = get_args(Scheduler)
+        self._ask(PolicySet(scheduler=schedulers[fault.count % len(schedulers)]))
+
+    def _scale(self, fault: Fault) -> None:
+        if self.plan.jobs:
+            job = self.plan.jobs[fault.count % len(self.plan.jobs)].job
+            self._ask(
+                JobScaled(job=job, priority=fault.count % 3, weight=1.0 + fault.count % 2, max_peers=fault.count % 4)
+            )
+
     def _drain(self, fault: Fault) -> None:
         daemon = self.running.get(fault.who)
         if self._process(fault) and isinstance(daemon, PeerDaemon):
@@ -373,6 +400,8 @@ def settings_of(plan: Plan) -> Settings:
         keep_log=plan.keep_log,
         keep_jobs=plan.keep_jobs,
         trim_every=plan.trim_every,
+        quantum=plan.quantum,
+        rebalance_after=plan.rebalance_after,
     )
     return Settings.model_construct(
         deployment="sim",
@@ -389,6 +418,7 @@ class instrumented:  # noqa: N801 - reads as a word
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._turns = Turns()
 
     def __enter__(self) -> None:
         self._names = os.getpid, socket.gethostname
@@ -418,9 +448,10 @@ class instrumented:  # noqa: N801 - reads as a word
     def _checked(self, state: State, n: int, event: Any) -> Any:
         effects = self._decide(state, n, event)
         check(state)
+        hold_shares(state)
+        self._turns.look(state)
         for job in state.plans:
             if state.jobs[job].status == "running":
-                assert not state.free or scheduling.choose(state, job, state.free) is None, "a peer idles beside work"
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
         self._world.oracle.decisions += 1
         return effects

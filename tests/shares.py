@@ -1,0 +1,72 @@
+"""What must hold, after every event, of how peers are divided among jobs and take turns at their tasks."""
+
+from __future__ import annotations
+
+import math
+
+from coordinator.core import scheduling
+from coordinator.core.entitlement import begun, targets
+from coordinator.core.state import State
+
+
+def hold_shares(state: State) -> None:
+    """No more is promised than there is, no peer idles beside work that it may do, and each has the tags of its task."""
+    wanted = targets(state)
+    assert sum(target.peers for target in wanted.values()) <= state.live, "no more is promised than there is"
+    assert {name for name, target in wanted.items() if not target.peers} == state.queued, (
+        "a job without a share is queued"
+    )
+    running = [name for name in state.plans if state.jobs[name].status == "running"]
+    kept = [
+        name
+        for name in running
+        if state.held[name] < wanted[name].peers and scheduling.choose(state, name, math.inf) is not None
+    ]
+    for name in running:
+        job, plan = state.jobs[name], state.plans[name]
+        assert wanted[name].peers <= (job.max_peers or math.inf), f"{name} is promised more than it may have"
+        if not job.queued and state.free and scheduling.choose(state, name, state.free) is not None:
+            assert kept, "a peer idles beside work"
+            assert state.held[name] >= wanted[name].peers, f"a peer idles beside {name}, which is below its share"
+        for stage, task in job.tasks.items():
+            tags = plan.tags.get(stage, frozenset())
+            assert all(tags <= state.peers[peer].tags for peer in task.peers), "a peer has the tags of its task"
+    hold_moves(state)
+
+
+def hold_moves(state: State) -> None:
+    """What jobs give, others lack; no job gives below its share."""
+    wanted = targets(state)
+    moves = scheduling.giving_back(state)
+    assert len({move.job for move in moves}) == len(moves)
+    lack = sum(max(target.peers - state.held[name], 0) for name, target in wanted.items())
+    assert sum(len(move.peers) for move in moves) + sum(state.giving.values()) <= max(lack, sum(state.giving.values()))
+    for move in moves:
+        left = state.held[move.job] - state.giving.get(move.job, 0) - len(move.peers)
+        assert left >= wanted[move.job].peers, f"{move.job} gives below its share"
+        assert 0 <= move.at_once <= len(move.peers)
+
+
+class Turns:
+    """How often peers went to other tasks of an unbounded job while one of its tasks had none."""
+
+    def __init__(self) -> None:
+        self._passed_over: dict[tuple[str, str], int] = {}
+
+    def look(self, state: State) -> None:
+        """After each event: no task is passed over more often than its job has tasks."""
+        passed = {}
+        for name in state.plans:
+            job, plan = state.jobs[name], state.plans[name]
+            if job.status != "running" or plan.bounded or plan.tags or not begun(job, plan):
+                continue
+            offered = sum(
+                state.assignment(peer).id == state.n and len(task.peers) == 1
+                for task in job.tasks.values()
+                for peer in task.peers
+            )
+            for stage in plan.stages:
+                if scheduling.asks(job.tasks[stage]):
+                    count = passed[name, stage] = self._passed_over.get((name, stage), 0) + offered
+                    assert count <= len(plan.stages), f"{name}/{stage} is left alone: {count} other offers"
+        self._passed_over = passed
