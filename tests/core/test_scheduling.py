@@ -196,3 +196,15 @@ def test_a_share_is_exact_to_a_peer(seed: int) -> None:
         rising = [s / w for s, w, most in zip(shares, weights, high, strict=True) if s < most - 1e-6]
         lifted = [s / w for s, w, least in zip(shares, weights, low, strict=True) if s > least + 1e-6]
         assert not rising or not lifted or max(lifted) <= min(rising) + 1e-6, (low, high, weights, shares)
+
+
+def test_one_job_has_more_than_its_share() -> None:
+    """Three jobs have 4, 2 and 2 of 8 peers. No job lacks a whole peer, and yet the first gives one: its share is less than 3."""
+    world = played("P1, P2, P3, P4 are born")
+    for name in ("a", "b", "c"):
+        world.say(f"{name} is submitted: in -> out; in never ends")
+        world.say(f"the links of {name} are made")
+    world.say("P5, P6, P7, P8 are born")
+    assert world.state.held == {"a": 4, "b": 2, "c": 2}
+    (move,) = scheduling.giving_back(world.state)
+    assert (move.job, len(move.peers), move.at_once) == ("a", 1, 0)
