@@ -77,9 +77,11 @@ def lost(services: Addresses, settings: Settings, tmp_path: Path) -> Iterator[Ho
 
 
 def start(house: House) -> None:
-    """New processes after a restore. Until a coordinator leads, the peers of the backup seem to be there."""
+    """New processes after a restore, and their peers. Until a coordinator leads, those of the backup seem to be there, too."""
     house.crew.coordinator()
     house.crew.peers(2, wait=False)
+    with zookeeper(house) as zk:
+        house.crew.until(lambda: len(zk.children(node_paths.PULSE)) == 2, "the new peers to register", 150)
 
 
 def stop(house: House) -> None:
@@ -164,7 +166,7 @@ def test_a_job_ends_exact_after_zookeeper_lost_it(lost: House, tmp_path: Path) -
     assert [(job["job"], job["was"], job["becomes"]) for job in done["jobs"]] == [(handle.id, "running", "goes on")]
     assert (done["unknown_jobs"], done["refused"]) == ([], None)
     start(lost)
-    lost.completed(handle)
+    lost.completed(handle, 180)
     assert out(lost, topic) == list(range(3_000))
     verified(lost)
 
@@ -221,7 +223,7 @@ def test_a_job_that_was_stopped_since_is_stopped(lost: House, tmp_path: Path) ->
     done = restore(lost, file)
     assert [job["becomes"] for job in done["jobs"]] == ["is stopped"]
     start(lost)
-    assert handle.await_completion(90).status == "stopped"
+    assert handle.await_completion(180).status == "stopped"
     ((reached,),) = (task.values() for task in handle.positions().values())
     assert out(lost, topic) == [n for n in range(1_000) if n // 2 < reached[n % 2]]
 
