@@ -29,6 +29,8 @@ from coordinator.core.state import (
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
+    FORMAT,
+    OLDEST,
     Assignment,
     Counts,
     Create,
@@ -50,6 +52,7 @@ from sardonyx.core.events import (
     TaskState,
     TreeEffect,
 )
+from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
@@ -151,7 +154,7 @@ class ChangeSet:
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
         for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
-            name = next(iter(self.state.by_state["idle"]))
+            name = next(name for name in self.state.by_state["idle"] if self.state.reads(name, job))
             self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
             task.peers[name] = slot
             self.move(name, "offer")
@@ -162,6 +165,7 @@ class ChangeSet:
     def admit(self, name: str, spec: JobSpec, resumes: str = "", by: str = "") -> None:
         """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
         job = Job(self.n, self.n, spec, self.at, resumes=resumes, by=by)
+        self.need(job, spec_format(spec))
         if resumes:
             before = self._resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
@@ -172,6 +176,11 @@ class ChangeSet:
         for task_name, task in job.tasks.items():
             self._touched[node_paths.job_task(name, task_name)] = (task, None)
         self._outer.append(CreateLinks(name))
+
+    def need(self, job: Job, version: int) -> None:
+        """From now on only peers that read this format get tasks of the job."""
+        if version > OLDEST and self.state.rules > 1:
+            job.needs = max(job.needs, version)
 
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""
@@ -192,6 +201,7 @@ class ChangeSet:
         """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
         job, graph = self.job(name), self.state.plans[name].graph
         job.stopping = True
+        self.need(job, FORMAT)  # peers of the release before do not know how an input stops
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)

@@ -17,13 +17,15 @@ from typing import Any
 
 import msgspec
 
-from coordinator.core import scheduling
+from coordinator.core import rules_1, scheduling
 from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import ASSIGNED, WORKING
-from coordinator.core.state import Peer, State, new_state
+from coordinator.core.state import Peer, State, check_rules, derive, new_state
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
+    OLDEST,
+    TOO_OLD,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -51,8 +53,10 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    RulesRaised,
     TaskFailed,
 )
+from sardonyx.core.formats import spec_format
 from sardonyx.core.names import is_job_id
 from sardonyx.core.positions import continued
 
@@ -73,6 +77,7 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
 
     Raises:
         InternalError: SX-LOG-ORDER, ``n`` does not come after the last event; SX-STATE-ILLEGAL, a bug.
+        SardonyxError: SX-VERSION-RULES, the event names rules that this release does not know.
     """
     if n <= state.n:
         raise InternalError(
@@ -83,11 +88,15 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             where={"n": n},
         )
     changes = ChangeSet(state, n, event.at)
-    _HANDLERS[type(event)](changes, event)
+    handler = _HANDLERS[type(event)]
+    if state.rules == 1:
+        handler = rules_1.HANDLERS.get(type(event), handler)
+    handler(changes, event)
+    old = state.rules == 1
     # Without such a change, the offers after the previous event still hold.
     if changes.jobs or changes.free_changed:
-        _offer_work(changes)
-        _count_missing(changes)
+        (rules_1.offer_work if old else _offer_work)(changes)
+        (rules_1.count_missing if old else _count_missing)(changes)
     state.n = n
     return changes.effects()
 
@@ -193,8 +202,14 @@ def _silent(name: str, place: Assignment) -> Failure:
 
 
 def _declined(changes: ChangeSet, event: Declined) -> None:
+    """What a peer of an older release cannot read is not a failure of the task: the job gets only peers of newer ones then."""
     peer = _held(changes, event)
-    if peer is not None and peer.assignment is not None and peer.state == "acking":
+    if peer is None or peer.assignment is None or peer.state != "acking":
+        return
+    if event.error.code == TOO_OLD:
+        changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
+        changes.leave(event.peer, "release")
+    else:
         _give_up(changes, peer.assignment, event.peer, event.error)
 
 
@@ -349,6 +364,20 @@ def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
         changes.claim_letters(event.job, event.task, event.letters)
 
 
+# Rules
+
+
+def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
+    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew."""
+    check_rules(event.rules)
+    if event.rules > changes.state.rules:
+        changes.state.rules = event.rules
+        derive(changes.state)
+        for name in changes.state.plans:
+            job = changes.job(name)
+            changes.need(job, spec_format(job.spec))
+
+
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
@@ -370,6 +399,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     JobKilled: _killed,
     JobPurged: _purged,
     LettersClaimed: _letters_claimed,
+    RulesRaised: _rules_raised,
 }
 
 

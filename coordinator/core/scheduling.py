@@ -42,13 +42,12 @@ def next_offer(state: State) -> Offer | None:
     A task without peers comes first, of whatever job; then an unbounded job without peers, if there are enough for all its tasks;
     then a further peer for a task that has some.
     """
-    free = state.free
-    if not free or not state.jobs_with_capacity:
+    if not state.free or not state.jobs_with_capacity:
         return None
     begins: Offer | None = None
     shares: Offer | None = None
     for name in in_turn(state, state.jobs_with_capacity):
-        offer = choose(state, name, free)
+        offer = choose(state, name, state.free_for(state.jobs[name]))
         if offer is None:
             if choose(state, name, math.inf) is None and not any(
                 task.backing_off for task in state.jobs[name].tasks.values()
@@ -170,11 +169,13 @@ def preemption(state: State, name: str) -> Preemption | None:
     taken first, and of these the ones that came last: they lose the least work. Otherwise, see :func:`_spare`.
     """
     job, plan = state.jobs[name], state.plans[name]
+    if job.needs and not all(state.reads(peer, job) for peer, known in state.peers.items() if known.state != "dead"):
+        return None  # it would get peers that cannot read it
     if plan.bounded:
         front = stalled(job, plan)
         for stage in front:
             needed = needs(job, plan, stage)
-            peers = _preempted(state, job, plan, needed - state.free)
+            peers = _preempted(state, job, plan, needed - state.free_for(job))
             if peers:
                 return Preemption(peers, [Offer(name, stage, needed)])
         choices = [[Offer(name, stage, needs(job, plan, stage))] for stage in front]
@@ -182,7 +183,7 @@ def preemption(state: State, name: str) -> Preemption | None:
         choices = [_missing(job, plan, name)]
     for offers in choices:
         needed = sum(offer.peers for offer in offers)
-        peers = _spare(state, job, needed - state.free) if needed > state.free else []
+        peers = _spare(state, job, needed - state.free_for(job)) if needed > state.free_for(job) else []
         if peers:
             return Preemption(peers, offers)
     return None
@@ -285,9 +286,9 @@ def waits_for(state: State, name: str) -> int:
     job, plan = state.jobs[name], state.plans[name]
     if not plan.bounded:
         missing = sum(needs(job, plan, stage) for stage in plan.stages if asks(job.tasks[stage]))
-        return max(0, missing - state.free)
+        return max(0, missing - state.free_for(job))
     front = stalled(job, plan)
     if not front:
         return 0
     own = sum(len(job.tasks[stage].peers) for stage in plan.stages)
-    return max(0, needs(job, plan, front[0]) - state.free - own)
+    return max(0, needs(job, plan, front[0]) - state.free_for(job) - own)

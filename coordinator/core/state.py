@@ -20,6 +20,8 @@ from sardonyx.core.errors import Failure, InternalError, SardonyxError
 from sardonyx.core.events import (
     ENDED,
     FORMAT,
+    OLDEST,
+    RULES,
     Assignment,
     Counts,
     JobNote,
@@ -132,6 +134,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The job that goes on from the positions of this one."""
     by: str = ""
     """The user who submitted it, and the version of the client."""
+    needs: int = 0
+    """The format that a peer must read to get its tasks; 0: any peer may."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -210,7 +214,7 @@ def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
 class State:
     """Everything that the coordinator knows after event ``n``.
 
-    The first seven attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
+    The first eight attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
     does not grow with the number of peers or jobs.
     """
 
@@ -228,11 +232,14 @@ class State:
         "peers",
         "plans",
         "purged",
+        "rules",
         "turn",
     )
 
-    def __init__(self, deployment: str) -> None:
+    def __init__(self, deployment: str, rules: int = RULES) -> None:
         self.deployment = deployment
+        self.rules = rules
+        """By which decisions are made: see :data:`sardonyx.core.events.RULES`."""
         self.n = 0
         """The last event; 0: none yet. The first event has number 1."""
         self.turn = 0
@@ -264,6 +271,14 @@ class State:
         """How many peers are idle."""
         return len(self.by_state["idle"])
 
+    def free_for(self, job: Job) -> int:
+        """How many peers are idle that can read the job."""
+        return self.free if not job.needs else sum(self.reads(name, job) for name in self.by_state["idle"])
+
+    def reads(self, peer: str, job: Job) -> bool:
+        """Whether the release of a peer reads the job. One that does not say what it reads is of the release before."""
+        return (self.peers[peer].format or OLDEST) >= job.needs
+
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
         return sorted(task.peers, key=lambda peer: (self.assignment(peer).id, task.peers[peer]))
@@ -289,9 +304,9 @@ class State:
                 del self.backing_off[task.failures]
 
 
-def new_state(deployment: str = "default") -> State:
-    """The state of a deployment before its first event."""
-    return State(deployment)
+def new_state(deployment: str = "default", rules: int = RULES) -> State:
+    """The state of a deployment before its first event, whose log begins under these rules."""
+    return State(deployment, rules)
 
 
 # Stored form
@@ -306,6 +321,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     peers: dict[str, Peer]
     jobs: dict[str, Job]
     purged: list[str]
+    rules: int = 1
 
 
 class _Format(msgspec.Struct):
@@ -315,29 +331,47 @@ class _Format(msgspec.Struct):
 def encode_state(state: State) -> bytes:
     """A state as canonical JSON bytes: equal states give equal bytes."""
     stored = _Stored(
-        FORMAT, state.deployment, state.n, state.turn, state.order, state.peers, state.jobs, list(state.purged)
+        FORMAT,
+        state.deployment,
+        state.n,
+        state.turn,
+        state.order,
+        state.peers,
+        state.jobs,
+        list(state.purged),
+        state.rules,
     )
     return msgspec.json.encode(stored, order="deterministic")
 
 
 def decode_state(data: bytes) -> State:
-    """The reverse of :func:`encode_state`.
+    """The reverse of :func:`encode_state`. It also reads the states of the release before this one.
 
     Raises:
-        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all.
+        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all. SX-VERSION-RULES: its rules are
+            newer than those that this release knows.
     """
     try:
         found = msgspec.json.decode(data, type=_Format).format
-        stored = msgspec.json.decode(data, type=_Stored) if found == FORMAT else None
+        stored = msgspec.json.decode(data, type=_Stored) if OLDEST <= found <= FORMAT else None
     except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(str(error)) from error
     if stored is None:
-        raise _unreadable(f"it has format {found}, this version reads format {FORMAT}")
-    state = State(stored.deployment)
+        raise _unreadable(f"it has format {found}, this version reads formats {OLDEST} to {FORMAT}")
+    check_rules(stored.rules)
+    state = State(stored.deployment, stored.rules)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
     state.peers = stored.peers
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     state.purged = OrderedDict.fromkeys(stored.purged)
+    derive(state)
+    return state
+
+
+def derive(state: State) -> None:
+    """Compute everything in a state that follows from what is stored."""
+    state.by_state = {name: OrderedDict() for name in peer_states.STATES}
+    state.plans, state.names, state.jobs_with_capacity, state.backing_off = {}, {}, set(), {}
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
         state.by_state[peer.state][name] = None
     for name, job in state.jobs.items():
@@ -352,7 +386,17 @@ def decode_state(data: bytes) -> State:
             state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
     state.missing = missing_peers(state)
-    return state
+
+
+def check_rules(rules: int) -> None:
+    """Raises SX-VERSION-RULES if this release does not know these rules."""
+    if rules > RULES:
+        raise SardonyxError(
+            "SX-VERSION-RULES",
+            f"the deployment is decided by rules {rules}, and this release knows rules 1 to {RULES}",
+            cause="a newer release of Sardonyx leads the deployment, or has led it",
+            fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
+        )
 
 
 def missing_peers(state: State) -> int:

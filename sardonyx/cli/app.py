@@ -15,6 +15,7 @@ from sardonyx.cli import (
     log_commands,
     peer_commands,
     topic_commands,
+    upgrade_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
 
@@ -62,6 +63,7 @@ def version(call: Call) -> None:
 cluster_commands.register(app)
 job_commands.register(app, job_app)
 inspect_commands.register(app)
+upgrade_commands.register(app)
 peer_commands.register(peers_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)

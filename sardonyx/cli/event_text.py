@@ -28,6 +28,7 @@ from sardonyx.core.events import (
     LinksFailed,
     PeerBorn,
     PeerDied,
+    RulesRaised,
     TaskFailed,
     UserEvent,
 )
@@ -86,6 +87,8 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return f"the links of job {event.job} cannot be created: {failure_words(event.error)}"
         case LinksDeleted():
             return f"the links of job {event.job} are deleted"
+        case RulesRaised():
+            return f"all coordinators know rules {event.rules}: decisions follow these from here on"
     return _of_an_assignment(event, held)
 
 

@@ -24,6 +24,9 @@ RULES = 2
 """The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
 that does not say which rules it knows is of a release that knows only rules 1."""
 
+TOO_OLD = "SX-VERSION-PEER"
+"""The code with which a peer declines a task that its release cannot read."""
+
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
 TaskState = Literal["pending", "running", "complete"]
@@ -223,6 +226,12 @@ class JobPurged(UserEvent, frozen=True, kw_only=True, tag="purge"):
     """Forget the job even if it has dead letters that were neither redone nor dropped. Only a user may say so."""
 
 
+class RulesRaised(Event, frozen=True, kw_only=True, tag="rules-raised"):
+    """All coordinators that stand say that they know these rules. From here on, decisions follow them."""
+
+    rules: int
+
+
 class LettersClaimed(UserEvent, frozen=True, kw_only=True, tag="letters-claimed"):
     """A user redoes or drops dead letters of a task.
 
@@ -277,6 +286,7 @@ AnyEvent = (
     | LettersClaimed
     | Evicted
     | Left
+    | RulesRaised
 )
 
 _events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -306,7 +316,7 @@ def decode_request(data: bytes) -> Request:
 # What stands in the tree: the projections of the coordinator's state that others read.
 
 
-class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
 
     id: int

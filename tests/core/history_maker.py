@@ -18,6 +18,7 @@ from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due,
 from coordinator.core.state import decode_state, encode_state
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
+    FORMAT,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -210,7 +211,7 @@ class History:
             return None
         self.born += 1
         self.pulses.add(f"P{self.born}")
-        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born)
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born, format=FORMAT)
 
     def _death(self) -> AnyEvent | None:
         if not self.pulses:

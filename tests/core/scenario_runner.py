@@ -19,6 +19,7 @@ from coordinator.core.invariants import check
 from coordinator.core.state import decode_state, encode_state, new_state, project
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
+    FORMAT,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -239,7 +240,10 @@ def _peer(kind: type[Any]) -> Any:
 
 _P, _J = r"(P\w+)", r"([a-z][\w-]*)"
 _SENTENCES: list[tuple[str, Any]] = [
-    (r"(P[\w, ]+) (?:is|are) born", lambda w, ps: [PeerBorn(at=w.now, peer=p) for p in re.findall(r"P\w+", ps)]),
+    (
+        r"(P[\w, ]+) (?:is|are) born",
+        lambda w, ps: [PeerBorn(at=w.now, peer=p, format=FORMAT) for p in re.findall(r"P\w+", ps)],
+    ),
     (rf"{_P} dies", _peer(PeerDied)),
     (rf"{_P} leaves", _peer(Left)),
     (rf"{_P} is evicted", _peer(Evicted)),
