@@ -179,7 +179,8 @@ def leader(client: Client) -> CandidateNote:
 def fill(settings: Settings, topic: str, records: int) -> None:
     """Numbers from 0 on, in four partitions."""
     config = {"bootstrap.servers": settings.kafka.bootstrap_servers}
-    for created in AdminClient(config).create_topics([NewTopic(topic, 4, 1), NewTopic("out", 1, 1)]).values():
+    topics = AdminClient(config)  # as long as it is referred to, it answers
+    for created in topics.create_topics([NewTopic(topic, 4, 1), NewTopic("out", 1, 1)]).values():
         created.result()
     producer = Producer({**config, "enable.idempotence": True, "linger.ms": 50})
     for number in range(records):
