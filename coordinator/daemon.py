@@ -34,6 +34,8 @@ LASTS = 60.0
 """Seconds of leadership after which earlier failures are forgotten."""
 CONNECT_ATTEMPT = 3.0
 """Seconds of one attempt to connect; after the first one, what is waited for is logged."""
+TOO_OLD_PAUSE = 30.0
+"""Seconds before a coordinator that is too old to lead looks whether it can. Meanwhile it does not stand for election."""
 REMIND = 30.0
 """Seconds between reminders of what is waited for."""
 
@@ -52,6 +54,8 @@ ABANDONED_THREADS = 4
 
 _OVER = (Deposed, OutcomeUnknown, SessionLost, LeadershipEnded, ZooKeeperAway)
 """Ways in which a leadership ends without a fault in this process."""
+_TOO_NEW = ("SX-VERSION-COORDINATOR", "SX-VERSION-RULES")
+"""Errors of a coordinator that is older than the log. It stays, and says so, because to start it again would not help."""
 log = structlog.get_logger()
 
 
@@ -109,7 +113,8 @@ class Coordinator:
 
         Raises:
             SetupError: ZooKeeper denies access, or the address is invalid.
-            SardonyxError: ``SX-LOG-FORMAT``: another version made the deployment.
+            SardonyxError: ``SX-LOG-FORMAT``: the log cannot be read. A log of a newer release is waited for instead: see
+                :data:`TOO_OLD_PAUSE`.
         """
         while (zk := self._connected()) is not None:
             pause = self._term(zk)
@@ -128,6 +133,11 @@ class Coordinator:
             if isinstance(error, SardonyxError) and error.code == "SX-RESTORE-UNFINISHED":
                 log.warning("waiting_for_restore", error=error.message, retry_in_seconds=RESTORE_PAUSE)
                 return RESTORE_PAUSE
+            if isinstance(error, SardonyxError) and error.code in _TOO_NEW:
+                log.error(
+                    "cannot_lead", code=error.code, error=error.message, fix=error.fix, retry_in_seconds=TOO_OLD_PAUSE
+                )
+                return TOO_OLD_PAUSE
             if isinstance(error, SardonyxError) and not isinstance(error, InternalError):
                 raise
             # The leadership is over, and the pause grows for as long as this happens again.

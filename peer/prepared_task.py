@@ -27,10 +27,11 @@ from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure, InternalError
-from sardonyx.core.events import Assignment, LinkFacts, LinksNote
+from sardonyx.core.errors import Failure, InternalError, SetupError
+from sardonyx.core.events import TOO_OLD, Assignment, LinkFacts, LinksNote
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, decode_spec, is_custom
+from sardonyx.core.version import VERSION
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -326,8 +327,11 @@ def prepare(
         SardonyxError: the task cannot run here. The peer declines the assignment with this error.
     """
     job = assignment.job
-    spec = decode_spec(_must(zk, node_paths.job_spec(job)))
-    facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+    try:
+        spec = decode_spec(_must(zk, node_paths.job_spec(job)))
+        facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+    except msgspec.ValidationError as error:
+        raise _too_old(error) from error
     free_unused(spark)
     code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
     return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
@@ -415,3 +419,12 @@ def _must(zk: ZooKeeperSession, path: str) -> bytes:
     if data is None:
         raise InternalError("SX-TREE-MISSING", f"{path} is not there, though a task was offered that needs it")
     return data
+
+
+def _too_old(error: msgspec.ValidationError) -> SetupError:
+    return SetupError(
+        TOO_OLD,
+        f"release {VERSION} of this peer cannot read the task: {error}",
+        cause="a newer release of Sardonyx wrote it",
+        fix="upgrade the peers; `sardonyx upgrade --check` shows who runs which release",
+    )

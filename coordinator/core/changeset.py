@@ -29,6 +29,8 @@ from coordinator.core.state import (
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
+    FORMAT,
+    OLDEST,
     Assignment,
     Counts,
     Create,
@@ -52,6 +54,7 @@ from sardonyx.core.events import (
     TreeEffect,
     Yields,
 )
+from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
@@ -149,7 +152,7 @@ class ChangeSet:
         if all(self.state.peers[other].state == "waiting" for other in task.peers):
             for other in self.state.on_task(task):
                 self._off(other, task, "release")
-        if not task.peers:
+        if not task.peers and self.state.rules > 1:
             task.left = self.n
 
     def _off(self, name: str, task: Task, trigger: Trigger) -> None:
@@ -223,7 +226,7 @@ class ChangeSet:
         task = self._task(offer.job, offer.task)
         tags = self.state.plans[offer.job].tags.get(offer.task)
         for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
-            name = self.state.idle_for(tags)
+            name = self.state.idle_for(tags, job)
             self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
             task.peers[name] = slot
             self.state.held[offer.job] += 1
@@ -246,6 +249,7 @@ class ChangeSet:
             percentage=spec.percentage,
             max_peers=spec.max_peers,
         )
+        self.need(job, spec_format(spec))
         if resumes:
             before = self.set_resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
@@ -256,6 +260,11 @@ class ChangeSet:
         for task_name, task in job.tasks.items():
             self._touched[node_paths.job_task(name, task_name)] = (task, None)
         self._outer.append(CreateLinks(name))
+
+    def need(self, job: Job, version: int) -> None:
+        """From now on only peers that read this format get tasks of the job."""
+        if version > OLDEST and self.state.rules > 1:
+            job.needs = max(job.needs, version)
 
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""
@@ -278,6 +287,7 @@ class ChangeSet:
         """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
         job, graph = self.job(name), self.state.plans[name].graph
         job.stopping = True
+        self.need(job, FORMAT)  # peers of the release before do not know how an input stops
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)

@@ -17,15 +17,17 @@ from typing import Any
 
 import msgspec
 
-from coordinator.core import scheduling
+from coordinator.core import rules_1, scheduling
 from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
-from coordinator.core.state import Peer, State, new_state
+from coordinator.core.state import Peer, State, check_rules, derive, new_state
 from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
+    OLDEST,
+    TOO_OLD,
     UNKNOWN_JOB,
     Acked,
     AckTimedOut,
@@ -59,10 +61,12 @@ from sardonyx.core.events import (
     PolicySet,
     Rebalanced,
     Restored,
+    RulesRaised,
     TaskFailed,
     TurnEnded,
     Yielded,
 )
+from sardonyx.core.formats import spec_format
 from sardonyx.core.names import is_job_id
 from sardonyx.core.positions import continued
 from sardonyx.core.structure import share_problems
@@ -84,6 +88,7 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
 
     Raises:
         InternalError: SX-LOG-ORDER, ``n`` does not come after the last event; SX-STATE-ILLEGAL, a bug.
+        SardonyxError: SX-VERSION-RULES, the event names rules that this release does not know.
     """
     if n <= state.n:
         raise InternalError(
@@ -94,14 +99,22 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             where={"n": n},
         )
     changes = ChangeSet(state, n, event.at)
-    _HANDLERS[type(event)](changes, event)
+    handler = _HANDLERS[type(event)]
+    if state.rules == 1:
+        handler = rules_1.HANDLERS.get(type(event), handler)
+    handler(changes, event)
+    old = state.rules == 1
     # Without such a change, the offers after the previous event still hold.
     if changes.jobs or changes.free_changed:
-        _queue_jobs(changes)
-        _offer_work(changes)
-        for job in changes.jobs:
-            changes.take_turns(job)
-        _count_missing(changes)
+        if old:
+            rules_1.offer_work(changes)
+            rules_1.count_missing(changes)
+        else:
+            _queue_jobs(changes)
+            _offer_work(changes)
+            for job in changes.jobs:
+                changes.take_turns(job)
+            _count_missing(changes)
     state.n = n
     return changes.effects()
 
@@ -207,8 +220,14 @@ def _silent(name: str, place: Assignment) -> Failure:
 
 
 def _declined(changes: ChangeSet, event: Declined) -> None:
+    """What a peer of an older release cannot read is not a failure of the task: the job gets only peers of newer ones then."""
     peer = _held(changes, event)
-    if peer is not None and peer.assignment is not None and peer.state == "acking":
+    if peer is None or peer.assignment is None or peer.state != "acking":
+        return
+    if event.error.code == TOO_OLD:
+        changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
+        changes.leave(event.peer, "release")
+    else:
         _give_up(changes, peer.assignment, event.peer, event.error)
 
 
@@ -430,6 +449,20 @@ def _restored(changes: ChangeSet, event: Restored) -> None:
         changes.set_resumed(event.job, by=UNKNOWN_JOB)
 
 
+# Rules
+
+
+def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
+    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew."""
+    check_rules(event.rules)
+    if event.rules > changes.state.rules:
+        changes.state.rules = event.rules
+        derive(changes.state)
+        for name in changes.state.plans:
+            job = changes.job(name)
+            changes.need(job, spec_format(job.spec))
+
+
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
@@ -458,6 +491,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     Rebalanced: _rebalanced,
     PolicySet: _policy_set,
     JobScaled: _job_scaled,
+    RulesRaised: _rules_raised,
 }
 
 

@@ -40,6 +40,7 @@ Code = Literal[
     "over-share",
     "below-share",
     "job-full",
+    "peers-too-old",
     "starved-by-unbounded-jobs",
     "task-backing-off",
     "task-short",
@@ -141,9 +142,20 @@ def _ended(job: Job) -> Iterator[Reason]:
 # Jobs that run, or should
 
 
+def _too_old(state: State, job: Job) -> Iterator[Reason]:
+    old = [peer for peer in state.by_state["idle"] if not state.reads(peer, job)]
+    if old and any(asks(task) for task in job.tasks.values()):
+        text = (
+            f"{counted(len(old), 'idle virtual peer')} cannot read it, because their release is too old "
+            "(SX-VERSION-PEER): `sardonyx upgrade --check` shows who runs which release"
+        )
+        yield Reason(code="peers-too-old", text=text, free=len(old))
+
+
 def _running(state: State, name: str, job: Job) -> list[Reason]:
     plan = state.plans[name]
     reasons = [
+        *_too_old(state, job),
         *_untagged(state, job, plan),
         *_missing(state, name, job, plan),
         *_shares(state, name, job),

@@ -44,8 +44,7 @@ def next_offer(state: State) -> Offer | None:
     Jobs below their targets come first. Of these, and of the others, those of a higher priority do, and then tasks without
     peers.
     """
-    free = state.free
-    if not free or not state.jobs_with_capacity:
+    if not state.free or not state.jobs_with_capacity:
         return None
     names = in_turn(state, state.jobs_with_capacity)
     wanted = targets(state) if len(names) > 1 else {}
@@ -85,7 +84,7 @@ def _offer_to(state: State, name: str) -> Offer | None:
 
 def _keeps(state: State, name: str) -> bool:
     """Whether idle peers are kept for a job below its target, which needs several at once."""
-    return not (state.plans[name].tags or choose(state, name, math.inf) is None)
+    return not (state.plans[name].tags or state.jobs[name].needs or choose(state, name, math.inf) is None)
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:
@@ -104,7 +103,7 @@ def choose(state: State, name: str, free: float) -> Offer | None:
     tags.
     """
     job, plan = state.jobs[name], state.plans[name]
-    look = free < math.inf and bool(plan.tags)
+    look = free < math.inf and bool(plan.tags or job.needs)
     free = min(free, room(state, name))
     together = 0 if plan.bounded or state.held[name] else gang(job, plan)
     best: Offer | None = None
@@ -117,7 +116,7 @@ def choose(state: State, name: str, free: float) -> Offer | None:
         if plan.bounded and _blocked(job, plan, stage):
             continue
         needed = 1 if task.peers else needs(job, plan, stage)
-        able = _able(state, plan, stage, free) if look else free
+        able = _able(state, job, plan, stage, free) if look else free
         if needed > able or together > free:
             continue
         rank = (len(task.peers), 0 if plan.bounded or task.peers else task.left)
@@ -126,9 +125,9 @@ def choose(state: State, name: str, free: float) -> Offer | None:
     return best
 
 
-def _able(state: State, plan: Plan, stage: str, free: float) -> float:
+def _able(state: State, job: Job, plan: Plan, stage: str, free: float) -> float:
     """How many of ``free`` idle peers can run a task."""
-    return min(free, state.fitting(plan.tags[stage])) if stage in plan.tags else free
+    return min(free, state.fitting(job, _tags(plan, stage)))
 
 
 def room(state: State, name: str) -> float:
@@ -187,9 +186,8 @@ def preemption(state: State, name: str) -> Preemption | None:
     if not plan.bounded or job.queued:
         return None
     for stage in stalled(job, plan):
-        needed, tags = needs(job, plan, stage), plan.tags.get(stage)
-        free = state.free if tags is None else state.fitting(tags)
-        peers = _preempted(state, name, needed, (free, room(state, name)), tags or frozenset())
+        needed, tags = needs(job, plan, stage), _tags(plan, stage)
+        peers = _preempted(state, name, needed, (state.fitting(job, tags), room(state, name)), tags)
         if peers:
             return Preemption(peers, [Offer(name, stage, needed)])
     return None
@@ -204,18 +202,19 @@ def _preempted(state: State, name: str, needed: int, had: tuple[float, float], t
     which they wait.
     """
     free, more = had
+    job = state.jobs[name]
     found: list[str] = []
-    rows = [state.on_task(state.jobs[name].tasks[stage]) for stage in reversed(state.plans[name].stages)]
+    rows = [state.on_task(job.tasks[stage]) for stage in reversed(state.plans[name].stages)]
     for for_room, row in [*((False, row) for row in rows), *((True, row) for row in rows)]:
         for peer in reversed(row.copy()):
             known = state.peers[peer]
             enough = more >= needed if for_room else free >= needed
-            if enough or known.state not in WORKING or not (for_room or tags <= known.tags):
+            if enough or known.state not in WORKING or not (for_room or state.fits(peer, job, tags)):
                 continue
             found.append(peer)
             row.remove(peer)
             gone = [peer, *_waiting_only(state, row)]
-            free += sum(tags <= state.peers[other].tags for other in gone)
+            free += sum(state.fits(other, job, tags) for other in gone)
             more += len(gone)
     return found if min(free, more) >= needed else []
 
@@ -241,11 +240,11 @@ def waits_for(state: State, name: str) -> int:
     if not plan.bounded:
         asking = (stage for stage in plan.stages if asks(job.tasks[stage]) and has_peers(state, plan, stage))
         missing = sum(needs(job, plan, stage) for stage in asking)
-        return max(0, int(min(missing, room(state, name))) - state.free)
+        return max(0, int(min(missing, room(state, name))) - state.fitting(job))
     front = [stage for stage in stalled(job, plan) if has_peers(state, plan, stage)]
     if not front:
         return 0
-    return max(0, needs(job, plan, front[0]) - state.free - state.held[name])
+    return max(0, needs(job, plan, front[0]) - state.fitting(job) - state.held[name])
 
 
 def has_peers(state: State, plan: Plan, stage: str) -> bool:
@@ -267,7 +266,7 @@ def giving_back(state: State) -> list[Move]:
     Nothing moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
     count as given. The jobs that are furthest above their targets give first.
     """
-    if len(state.plans) < 2:
+    if len(state.plans) < 2 or state.rules == 1:
         return []
     wanted = targets(state)
     under = [
@@ -285,13 +284,13 @@ def giving_back(state: State) -> list[Move]:
     lacking = [name for name in under if _lacks(state, name, wanted[name])]
     if not lacking and not any(_exceeds(wanted[name], spare) for name, spare in over.items()):
         return []
-    tags = [state.plans[name].tags.get(stage, frozenset()) for name in under for stage in _open(state, name)]
-    given = sum(state.giving.values()) + sum(_of_use(state, name, tags) for name in state.by_state["idle"])
+    asked = [(state.jobs[name], _tags(state.plans[name], stage)) for name in under for stage in _open(state, name)]
+    given = sum(state.giving.values()) + sum(_of_use(state, name, asked) for name in state.by_state["idle"])
     first = sum(max(wanted[name].floor - state.held[name], 0) for name in under) - given
     lack = sum(wanted[name].peers - state.held[name] for name in under) - given
     moves = []
     for name in sorted(over, key=lambda name: (-over[name], -state.jobs[name].number)):
-        peers = _given(state, name, tags)[: max(min(over[name], lack), 0)]
+        peers = _given(state, name, asked)[: max(min(over[name], lack), 0)]
         if peers:
             moves.append(Move(name, peers, max(min(first, len(peers)), 0)))
             lack -= len(peers)
@@ -309,9 +308,13 @@ def _exceeds(target: Target, spare: int) -> bool:
     return target.peers + spare > math.ceil(round(target.share, 6))
 
 
-def _of_use(state: State, peer: str, tags: list[frozenset[str]]) -> bool:
-    """Whether a peer could run a task with one of these sets of tags."""
-    return any(each <= state.peers[peer].tags for each in tags)
+def _of_use(state: State, peer: str, asked: list[tuple[Job, frozenset[str]]]) -> bool:
+    """Whether a peer could run a task of one of these jobs with these tags."""
+    return any(state.fits(peer, job, tags) for job, tags in asked)
+
+
+def _tags(plan: Plan, stage: str) -> frozenset[str]:
+    return plan.tags.get(stage, frozenset())
 
 
 def _open(state: State, name: str) -> list[str]:
@@ -326,7 +329,7 @@ def _open(state: State, name: str) -> list[str]:
     ]
 
 
-def _given(state: State, name: str, tags: list[frozenset[str]]) -> list[str]:
+def _given(state: State, name: str, asked: list[tuple[Job, frozenset[str]]]) -> list[str]:
     """The peers at work that a job could give, in this order: those of the task with the most of them, of equals the last in
     topological order; the latest first.
     """
@@ -335,7 +338,7 @@ def _given(state: State, name: str, tags: list[frozenset[str]]) -> list[str]:
     return [
         peer
         for peer in order
-        if state.peers[peer].state in WORKING and state.peers[peer].yields != "share" and _of_use(state, peer, tags)
+        if state.peers[peer].state in WORKING and state.peers[peer].yields != "share" and _of_use(state, peer, asked)
     ]
 
 
@@ -344,7 +347,7 @@ def seconds(state: State, name: str) -> list[str]:
     none: of the task with the most peers, of equals the last in topological order; the latest first.
     """
     job, plan = state.jobs[name], state.plans[name]
-    asked = [plan.tags.get(stage, frozenset()) for stage in plan.stages if asks(job.tasks[stage])]
+    asked = [(job, _tags(plan, stage)) for stage in plan.stages if asks(job.tasks[stage])]
     peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
     leaving = [peer for peer in peers if state.peers[peer].yields in ("turn", "share")]
     rows = [

@@ -20,6 +20,8 @@ from sardonyx.core.errors import Failure, InternalError, SardonyxError
 from sardonyx.core.events import (
     ENDED,
     FORMAT,
+    OLDEST,
+    RULES,
     Assignment,
     Counts,
     JobNote,
@@ -188,6 +190,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """How many times it has given peers to other jobs."""
     gave_at: float | None = None
     """Wall clock of the last time that it gave peers to other jobs."""
+    needs: int = 0
+    """The format that a peer must read to get its tasks; 0: any peer may."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -300,6 +304,7 @@ class State:
         "plans",
         "purged",
         "queued",
+        "rules",
         "scheduler",
         "short",
         "stale",
@@ -310,8 +315,10 @@ class State:
         "with_tags",
     )
 
-    def __init__(self, deployment: str) -> None:
+    def __init__(self, deployment: str, rules: int = RULES) -> None:
         self.deployment = deployment
+        self.rules = rules
+        """By which decisions are made: see :data:`sardonyx.core.events.RULES`."""
         self.n = 0
         """The last event; 0: none yet. The first event has number 1."""
         self.turn = 0
@@ -376,19 +383,28 @@ class State:
         """How many peers are idle."""
         return len(self.by_state["idle"])
 
-    def fitting(self, tags: frozenset[str]) -> int:
-        """How many idle peers have these tags."""
-        return sum(tags <= self.peers[name].tags for name in self.by_state["idle"])
+    def fitting(self, job: Job, tags: frozenset[str] = frozenset()) -> int:
+        """How many idle peers can read the job and have these tags."""
+        if not (tags or job.needs):
+            return self.free
+        return sum(self.fits(name, job, tags) for name in self.by_state["idle"])
 
-    def idle_for(self, tags: frozenset[str] | None) -> str:
-        """The idle peer that gets a task: of those with its tags, one with the fewest others; of these, the one that has been
-        idle longest.
+    def idle_for(self, tags: frozenset[str] | None, job: Job) -> str:
+        """The idle peer that gets a task: of those that read its job and have its tags, one with the fewest others; of these, the
+        one that has been idle longest.
         """
-        if not self.tagged:
+        if not (self.tagged or job.needs):
             return next(iter(self.by_state["idle"]))
-        wanted = tags or frozenset()
-        fitting = (name for name in self.by_state["idle"] if wanted <= self.peers[name].tags)
+        fitting = (name for name in self.by_state["idle"] if self.fits(name, job, tags or frozenset()))
         return min(fitting, key=lambda name: len(self.peers[name].tags))
+
+    def fits(self, peer: str, job: Job, tags: frozenset[str]) -> bool:
+        """Whether a peer can read a job and has these tags."""
+        return tags <= self.peers[peer].tags and self.reads(peer, job)
+
+    def reads(self, peer: str, job: Job) -> bool:
+        """Whether the release of a peer reads the job. One that does not say what it reads is of the release before."""
+        return (self.peers[peer].format or OLDEST) >= job.needs
 
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
@@ -415,9 +431,9 @@ class State:
                 del self.backing_off[task.failures]
 
 
-def new_state(deployment: str = "default") -> State:
-    """The state of a deployment before its first event."""
-    return State(deployment)
+def new_state(deployment: str = "default", rules: int = RULES) -> State:
+    """The state of a deployment before its first event, whose log begins under these rules."""
+    return State(deployment, rules)
 
 
 # Stored form
@@ -432,7 +448,8 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     peers: dict[str, Peer]
     jobs: dict[str, Job]
     purged: list[str]
-    scheduler: Scheduler
+    scheduler: Scheduler = "turns"
+    rules: int = 1
 
 
 class _Format(msgspec.Struct):
@@ -451,29 +468,43 @@ def encode_state(state: State) -> bytes:
         state.jobs,
         list(state.purged),
         state.scheduler,
+        state.rules,
     )
     return msgspec.json.encode(stored, order="deterministic")
 
 
 def decode_state(data: bytes) -> State:
-    """The reverse of :func:`encode_state`.
+    """The reverse of :func:`encode_state`. It also reads the states of the release before this one.
 
     Raises:
-        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all.
+        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all. SX-VERSION-RULES: its rules are
+            newer than those that this release knows.
     """
     try:
         found = msgspec.json.decode(data, type=_Format).format
-        stored = msgspec.json.decode(data, type=_Stored) if found == FORMAT else None
+        stored = msgspec.json.decode(data, type=_Stored) if OLDEST <= found <= FORMAT else None
     except (msgspec.DecodeError, RecursionError) as error:
         raise _unreadable(str(error)) from error
     if stored is None:
-        raise _unreadable(f"it has format {found}, this version reads format {FORMAT}")
-    state = State(stored.deployment)
+        raise _unreadable(f"it has format {found}, this version reads formats {OLDEST} to {FORMAT}")
+    check_rules(stored.rules)
+    state = State(stored.deployment, stored.rules)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
     state.peers = stored.peers
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     state.purged = OrderedDict.fromkeys(stored.purged)
     state.scheduler = stored.scheduler
+    derive(state)
+    return state
+
+
+def derive(state: State) -> None:
+    """Compute everything in a state that follows from what is stored."""
+    state.by_state = {name: OrderedDict() for name in peer_states.STATES}
+    state.plans, state.names, state.jobs_with_capacity, state.backing_off = {}, {}, set(), {}
+    state.held, state.giving, state.short, state.queued, state.with_tags = {}, {}, set(), set(), set()
+    state.demands, state.floors = {}, 0
+    state.forget_targets()
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
         state.by_state[peer.state][name] = None
     for name, job in state.jobs.items():
@@ -499,7 +530,17 @@ def decode_state(data: bytes) -> State:
             state.short.add(name)
         if state.jobs[name].queued:
             state.queued.add(name)
-    return state
+
+
+def check_rules(rules: int) -> None:
+    """Raises SX-VERSION-RULES if this release does not know these rules."""
+    if rules > RULES:
+        raise SardonyxError(
+            "SX-VERSION-RULES",
+            f"the deployment is decided by rules {rules}, and this release knows rules 1 to {RULES}",
+            cause="a newer release of Sardonyx leads the deployment, or has led it",
+            fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
+        )
 
 
 def tagged_peers(state: State) -> dict[frozenset[str], int]:

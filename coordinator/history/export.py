@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import msgspec
 
-from coordinator.core.state import State, decode_state, encode_note, encode_state, new_state
+from coordinator.core.state import State, check_rules, decode_state, encode_note, encode_state, new_state
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, AnyEvent, JobNote, JobSubmitted
+from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobNote, JobSubmitted
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
 from sardonyx.runtime.settings import MASK, is_secret
 
@@ -42,6 +42,8 @@ class Header(_Line, frozen=True, tag="header"):
     checkpoint: int
     version: str
     """Of Sardonyx, as it made the file."""
+    rules: int = 1
+    """By which the first entry was decided."""
 
 
 class BaseLine(_Line, frozen=True, tag="base"):
@@ -240,7 +242,11 @@ class LogFile:
 
     def begin(self) -> State:
         """The state before the first entry, a new object each time."""
-        state = new_state(self.header.deployment) if self._base is None else decode_state(bytes(self._base.state))
+        state = (
+            new_state(self.header.deployment, self.header.rules)
+            if self._base is None
+            else decode_state(bytes(self._base.state))
+        )
         if state.n != self.header.first - 1:
             raise self._damaged(
                 f"its state is that after event {state.n}, and its entries begin at {self.header.first}"
@@ -275,17 +281,19 @@ class LogFile:
             raise self._damaged(str(error)) from None
         if found.line != "header":
             raise self._damaged("it does not begin with the header of a log")
-        if found.format != FORMAT:
+        if not OLDEST <= found.format <= FORMAT:
             raise SetupError(
                 "SX-LOG-FORMAT",
-                f"{self._name} has format {found.format}, and this version of Sardonyx reads format {FORMAT}",
+                f"{self._name} has format {found.format}, and this version of Sardonyx reads formats {OLDEST} to {FORMAT}",
                 cause="the file was made by another version",
                 fix="replay it with the version that made it; its first line says which",
             )
         try:
-            return msgspec.json.decode(data, type=Header)
+            header = msgspec.json.decode(data, type=Header)
         except msgspec.DecodeError as error:
             raise self._damaged(str(error)) from None
+        check_rules(header.rules)
+        return header
 
     def _next(self) -> BaseLine | EntryLine | NodeLine | EndLine:
         data = self._read()

@@ -19,7 +19,7 @@ from coordinator.history.timeline import timeline_of as told
 from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, AnyEvent, JobSubmitted
+from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobSubmitted
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
@@ -42,7 +42,7 @@ def kept(zk: ZooKeeperSession) -> Kept:
 def present(zk: ZooKeeperSession) -> State:
     """The state after the last entry."""
     found = snapshots.latest(zk)
-    state = new_state(_deployment(zk)) if found is None else decode_state(found[1])
+    state = _first_state(zk) if found is None else decode_state(found[1])
     return _follow(state, event_log.read_log(zk, state.n + 1))
 
 
@@ -219,6 +219,7 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
         last=standing.high,
         checkpoint=standing.low,
         version=version,
+        rules=(event_log.first_rules(zk) or RULES) if base is None else base.rules,
     )
     yield from lines_of(header, base, _entries(zk, first, standing.high), standing.nodes, mask)
 
@@ -241,10 +242,15 @@ def _deployment(zk: ZooKeeperSession) -> str:
     return zk.root.rpartition("/")[2]
 
 
+def _first_state(zk: ZooKeeperSession) -> State:
+    """The state before the first entry of the log."""
+    return new_state(_deployment(zk), event_log.first_rules(zk) or RULES)
+
+
 def _base(zk: ZooKeeperSession, n: int) -> State:
     """The newest state that is stored at or before event ``n``."""
     found = snapshots.base(zk, n) if n >= event_log.FIRST else None
-    return new_state(_deployment(zk)) if found is None else decode_state(found[1])
+    return _first_state(zk) if found is None else decode_state(found[1])
 
 
 def _state(zk: ZooKeeperSession, n: int) -> State:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
+from coordinator.loop.event_log import in_force
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, RULES, CandidateNote, EpochNote
+from sardonyx.core.events import FORMAT, OLDEST, RULES, CandidateNote, EpochNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import failpoint
@@ -37,6 +38,10 @@ log = structlog.get_logger()
 
 class LeadershipEnded(SardonyxError):
     """The leader had no answer from ZooKeeper for too long, and stops before another one is elected."""
+
+
+class TooNew(SardonyxError):
+    """The log is of a newer release, so this coordinator cannot lead."""
 
 
 def identity() -> str:
@@ -115,7 +120,7 @@ class Candidate:
         self._zk = zk
         self._wake = wake
         self._token = zk.runtime.token()
-        self._node = zk.create_sequential(node_paths.election_prefix(self._token), _note(), ephemeral=True)
+        self._node = self._stand()
 
     def wait(self, stop: Signal) -> bool:
         """Wait until this is the first in the queue; False if ``stop`` was set before.
@@ -133,10 +138,42 @@ class Candidate:
                 raise SessionLost("SX-ZOOKEEPER-SESSION-LOST", "the place in the election is gone with its session")
             place = queue.index(self._node)
             if place == 0:
-                return True
+                if not self._gives_way(queue[1:]):
+                    return True
+                continue
             # Only the candidate before this one is watched: when it goes, one candidate looks, not all of them.
             if self._zk.read(f"{node_paths.ELECTION}/{queue[place - 1]}", watch=self._on_change) is not None:
                 self._wake.wait()
+
+    def _gives_way(self, others: Sequence[str]) -> bool:
+        """Stand again, after the others, if one of them is of an older release that can still lead: what this one would write
+        it could not read.
+
+        Raises:
+            TooNew: this release cannot read the log, or does not know its rules.
+        """
+        found = in_force(self._zk)
+        if found.format > FORMAT or found.rules > RULES:
+            raise TooNew(
+                "SX-VERSION-COORDINATOR",
+                f"this coordinator cannot lead: the log has format {found.format} and rules {found.rules}, and release {VERSION} "
+                f"reads formats {OLDEST} to {FORMAT} and knows rules 1 to {RULES}",
+                cause="a newer release of Sardonyx leads the deployment, or has led it",
+                fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
+            )
+        if found.format == FORMAT:  # an older release cannot lead any more
+            return False
+        older = [note for note in _notes(self._zk, others) if note.format < FORMAT]
+        if not older:
+            return False
+        self._zk.delete(f"{node_paths.ELECTION}/{self._node}")
+        self._node = self._stand()
+        log.info("election_left_to_older_release", candidate=older[0].name, format=older[0].format)
+        return True
+
+    def _stand(self) -> str:
+        prefix = node_paths.election_prefix(self._token)
+        return self._zk.create_sequential(prefix, _note(), ephemeral=True)
 
     def take(self) -> Leadership:
         """Raise the epoch, in one transaction with the check that our election node still exists.
@@ -169,6 +206,17 @@ class Candidate:
         """In kazoo's thread: only signals."""
         del event
         self._wake.set()
+
+
+def known_rules(zk: ZooKeeperSession) -> int:
+    """The newest rules that all coordinators know which stand for election."""
+    notes = _notes(zk, zk.children(node_paths.ELECTION))
+    return min((note.rules for note in notes), default=RULES)
+
+
+def _notes(zk: ZooKeeperSession, names: Iterable[str]) -> list[CandidateNote]:
+    found = zk.read_many(f"{node_paths.ELECTION}/{name}" for name in names)
+    return [CandidateNote.read(data) for data in found.values()]
 
 
 def _note() -> bytes:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.core.state import check_rules
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, AnyEvent
+from sardonyx.core.events import FORMAT, OLDEST, AnyEvent
 from sardonyx.zookeeper.transactions import SetIf
 
 if TYPE_CHECKING:
@@ -39,10 +40,15 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     entries: list[Entry]
+    rules: int = 1
+    """The rules by which these entries are decided."""
 
 
-class _Format(msgspec.Struct):
+class InForce(msgspec.Struct, frozen=True):
+    """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty."""
+
     format: int = 0
+    rules: int = 0
 
 
 _batches = msgspec.json.Decoder(Batch)
@@ -103,6 +109,30 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
         raise unreadable(what, str(error)) from error
 
 
+def in_force(zk: ZooKeeperSession) -> InForce:
+    """The format of the latest batch, and its rules; also of a log that this release cannot read."""
+    for bucket in reversed(zk.children(node_paths.LOG)):
+        batches = zk.children(f"{node_paths.LOG}/{bucket}")
+        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
+        if data is not None:
+            return _in_force(f"the log at entry {int(batches[-1])}", data)
+    return InForce()
+
+
+def first_rules(zk: ZooKeeperSession) -> int | None:
+    """The rules under which the log begins; None if it is empty, or does not reach back to its first entry."""
+    data = zk.read(node_paths.log_batch(FIRST))
+    return None if data is None else _in_force("the log at its first entry", data).rules
+
+
+def _in_force(what: str, data: bytes) -> InForce:
+    try:
+        found = msgspec.json.decode(data, type=InForce)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise unreadable(what, str(error)) from error
+    return found if found.rules else InForce(found.format, 1)
+
+
 def last(zk: ZooKeeperSession) -> int:
     """The number of the latest entry; 0 if there is none."""
     for bucket in reversed(zk.children(node_paths.LOG)):
@@ -143,12 +173,13 @@ def next_version(version: int) -> int:
 
 
 def refuse_other_format(what: str, data: bytes) -> None:
-    try:
-        found = msgspec.json.decode(data, type=_Format).format
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise unreadable(what, str(error)) from error
-    if found != FORMAT:
-        raise unreadable(what, f"it has format {found}, and this version of Sardonyx reads format {FORMAT}")
+    """Raises ``SX-LOG-FORMAT`` if this release does not read the format, ``SX-VERSION-RULES`` if it does not know its rules."""
+    found = _in_force(what, data)
+    if not OLDEST <= found.format <= FORMAT:
+        raise unreadable(
+            what, f"it has format {found.format}, and this version of Sardonyx reads formats {OLDEST} to {FORMAT}"
+        )
+    check_rules(found.rules)
 
 
 def unreadable(what: str, why: str) -> SetupError:

@@ -22,7 +22,7 @@ from coordinator.core.state import decode_state, encode_state, new_state, projec
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog
 from coordinator.loop.effects_writer import EffectsWriter
-from coordinator.loop.election import Leadership
+from coordinator.loop.election import Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.limits import DEFAULT, Limits
@@ -35,6 +35,7 @@ from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
 from sardonyx.core import node_paths
 from sardonyx.core.events import (
+    RULES,
     AnyEvent,
     Create,
     Delete,
@@ -43,6 +44,7 @@ from sardonyx.core.events import (
     Left,
     LinksCreated,
     LinksDeleted,
+    RulesRaised,
     Set,
     TreeEffect,
 )
@@ -154,6 +156,7 @@ class Leader:
         self.settle()
         if self._runtime.now() >= self._leadership.renewal_due:
             self._leadership.renew()
+            self._raise_rules()
         self._wake.wait(self._seconds_to_wait())
 
     def _seconds_to_wait(self) -> float:
@@ -320,11 +323,14 @@ class Leader:
             self.state = decode_state(found[1])
             for job in self.state.purged:
                 self._garbage.purged(job, 0)
+        else:
+            rules = event_log.first_rules(self._zk) or min(known_rules(self._zk), RULES)
+            self.state = new_state(self._settings.deployment, rules)
         self._snapshots = snapshots.SnapshotSchedule(self._leadership, self._settings.coordinator, snapshot, size)
         checkpoint, version = event_log.read_checkpoint_version(self._zk)
         left: dict[Slot, int] = {}
         touched = self._replay(checkpoint, left)
-        self._log = LogWriter(self._leadership, self.state.n, self._limits)
+        self._log = LogWriter(self._leadership, self.state.n, self._limits, rules=self.state.rules)
         self._effects = EffectsWriter(self._leadership, checkpoint, version, self._limits)
         repaired = self._repair(touched) if self.state.n > checkpoint else 0
         log.info(
@@ -345,6 +351,17 @@ class Leader:
             self._publish_missing()
             self._effects.flush()
         self._begin_side_effects()
+        self._raise_rules()
+
+    def _raise_rules(self) -> None:
+        """Decide by newer rules from now on, if all coordinators that stand know them."""
+        if self.state.rules == RULES:
+            return
+        known = min(known_rules(self._zk), RULES)
+        if known > self.state.rules:
+            self._log.rules = known
+            self.handle([PendingEntry(RulesRaised(at=self._runtime.wall(), rules=known))])
+            log.info("rules_raised", rules=known, n=self.state.n)
 
     def _replay(self, checkpoint: int, left: dict[Slot, int]) -> set[str]:
         """Replay the log from the snapshot on. Returns the paths whose effects may be missing from the tree, and adds to

@@ -20,7 +20,7 @@ from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete
+from sardonyx.core.events import FORMAT, RULES, AnyEvent, Create, Delete
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, OPERATION_OVERHEAD, Check, Operation
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class _EncodedBatch(msgspec.Struct, frozen=True):
 
     format: int
     entries: list[msgspec.Raw]
+    rules: int
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -62,6 +63,7 @@ class LogNode:
     filled: int = 0
     """Bytes of the encoded entries."""
     bytes_of_deletes: int = 0
+    rules: int = RULES
 
     @property
     def size(self) -> int:
@@ -82,7 +84,7 @@ class LogNode:
         first = self.first
         opens = first == FIRST or first % node_paths.LOG_BUCKET == 0
         bucket = [Create(node_paths.log_bucket(first))] if opens else []
-        data = _encoder.encode(_EncodedBatch(FORMAT, self.encoded))
+        data = _encoder.encode(_EncodedBatch(FORMAT, self.encoded, self.rules))
         return [*bucket, Create(node_paths.log_batch(first), data), *self.deletes]
 
 
@@ -186,9 +188,12 @@ class LogWriter:
         leadership: whose epoch each write checks.
         last: the number of the last entry in the log.
         limits: sizes.
+        rules: by which the entries are decided.
     """
 
-    def __init__(self, leadership: Leadership, last: int = 0, limits: Limits = DEFAULT) -> None:
+    def __init__(self, leadership: Leadership, last: int = 0, limits: Limits = DEFAULT, *, rules: int = RULES) -> None:
+        self.rules = rules
+        """The rules by which what is appended is decided."""
         self._leadership = leadership
         self._limits = limits
         self._next = last + 1
@@ -219,6 +224,9 @@ class LogWriter:
         return self._packed(pack(self._next, rest, leader=leader, limits=self._limits))
 
     def _packed(self, transactions: list[LogTransaction]) -> list[LogTransaction]:
+        for transaction in transactions:
+            for node in transaction.nodes:
+                node.rules = self.rules
         if transactions:
             self._next = transactions[-1].last + 1
             self._leadership.unlogged_leader = ""

@@ -17,6 +17,7 @@ from sardonyx.cli import (
     peer_commands,
     share_commands,
     topic_commands,
+    upgrade_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
 
@@ -66,6 +67,7 @@ cluster_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
 inspect_commands.register(app)
+upgrade_commands.register(app)
 peer_commands.register(peers_app)
 share_commands.register(cluster_app, job_app)
 dlq_commands.register(dlq_app)

@@ -33,6 +33,7 @@ from sardonyx.core.events import (
     PolicySet,
     Rebalanced,
     Restored,
+    RulesRaised,
     TaskFailed,
     TurnEnded,
     UserEvent,
@@ -123,8 +124,15 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return f"records stay in the links of job {event.job} {'for ' if event.seconds else ''}{kept}"
         case LinksDeleted():
             return f"the links of job {event.job} are deleted"
+    return _of_the_deployment(event, held)
+
+
+def _of_the_deployment(event: AnyEvent, held: Assignment | None) -> str:
+    match event:
         case Restored():
             return f"the deployment was restored from a backup; job {event.job}: {failure_words(event.error)}"
+        case RulesRaised():
+            return f"all coordinators know rules {event.rules}: decisions follow these from here on"
     return _of_an_assignment(event, held)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
-from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, encode_event, kind_of
+from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, kind_of
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Append, Check, SetIf
@@ -39,7 +39,7 @@ def commit(
         [] if spec is None else [JobSubmitted(job=spec.name, spec=spec, by=asker())]
     )
     for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters, by=asker())]:
-        request = encode_event(event)
+        request = zk.encoded(event)
         if len(request) > ENTRY_LIMIT:
             zk.request(event)  # raises: it says what is too large
         requests.append(Append(node_paths.inbox_prefix(kind_of(event), zk.runtime.token()), request))

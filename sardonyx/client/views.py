@@ -193,7 +193,15 @@ class Outside(msgspec.Struct, frozen=True):
 
 
 HOLDING: frozenset[Code] = frozenset(
-    {"topics-creating", "no-live-peers", "peers-missing", "starved-by-unbounded-jobs", "task-backing-off", "unanswered"}
+    {
+        "topics-creating",
+        "no-live-peers",
+        "peers-missing",
+        "peers-too-old",
+        "starved-by-unbounded-jobs",
+        "task-backing-off",
+        "unanswered",
+    }
 )
 """Reasons that keep a job, or a part of it, from going on. Tasks that only wait for their turn are not among them."""
 

@@ -29,6 +29,8 @@ Scheduler = Literal["turns", "balanced", "greedy", "percentage"]
 Yields = Literal["", "idle", "turn", "share"]
 """When a peer gives its task up. Empty: not at all. ``idle``: as soon as it has nothing to read. ``turn`` and ``share``: after
 the batch in hand, because its turn at the task is over, or because its job has more than its share of the peers."""
+TOO_OLD = "SX-VERSION-PEER"
+"""The code with which a peer declines a task that its release cannot read."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
@@ -283,6 +285,12 @@ class JobPurged(UserEvent, frozen=True, kw_only=True, tag="purge"):
     """Forget the job even if it has dead letters that were neither redone nor dropped. Only a user may say so."""
 
 
+class RulesRaised(Event, frozen=True, kw_only=True, tag="rules-raised"):
+    """All coordinators that stand say that they know these rules. From here on, decisions follow them."""
+
+    rules: int
+
+
 class LettersClaimed(UserEvent, frozen=True, kw_only=True, tag="letters-claimed"):
     """A user redoes or drops dead letters of a task.
 
@@ -360,6 +368,7 @@ AnyEvent = (
     | Rebalanced
     | PolicySet
     | JobScaled
+    | RulesRaised
 )
 
 _events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -389,7 +398,7 @@ def decode_request(data: bytes) -> Request:
 # What stands in the tree: the projections of the coordinator's state that others read.
 
 
-class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
 
     id: int

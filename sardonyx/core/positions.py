@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sardonyx.core.errors import InputError
+from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Stage
 
@@ -33,6 +33,11 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     dead: int = 0
     drained: str | None = None
     marked: bool = False
+    format: int = 1
+
+
+POSITION_FORMAT = 1
+"""Version of this text. Texts of version 1 do not say it."""
 
 
 class Position(NamedTuple):
@@ -54,12 +59,27 @@ class Position(NamedTuple):
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
-        """The reverse of :meth:`metadata`. Ignores text that is not ours (another program committed to the group)."""
+        """The reverse of :meth:`metadata`. Ignores text that is not ours (another program committed to the group).
+
+        Raises:
+            SetupError: ``SX-POSITION-UNREADABLE``: a newer release wrote it.
+        """
         try:
             held = msgspec.json.decode(metadata or "{}", type=_Metadata)
         except msgspec.DecodeError:
             held = _Metadata()
+        if held.format > POSITION_FORMAT:
+            raise _unreadable(held.format)
         return cls(offset, Counts(held.rows_in, held.rows_out, held.skipped, held.dead), held.drained, held.marked)
+
+
+def _unreadable(version: int) -> SetupError:
+    return SetupError(
+        "SX-POSITION-UNREADABLE",
+        f"a committed position of a task has format {version}, and this release reads format {POSITION_FORMAT}",
+        cause="a newer release of Sardonyx wrote it",
+        fix="upgrade this installation; `sardonyx upgrade --check` shows who runs which release",
+    )
 
 
 def add(one: Counts, other: Counts) -> Counts:

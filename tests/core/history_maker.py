@@ -19,6 +19,7 @@ from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due,
 from coordinator.core.state import decode_state, encode_state
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
+    FORMAT,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -226,7 +227,8 @@ class History:
         self.born += 1
         self.pulses.add(f"P{self.born}")
         tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
-        return PeerBorn(at=self.world.now, peer=f"P{self.born}", daemon="d", host="h", pid=self.born, tags=tags)
+        peer = f"P{self.born}"
+        return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born, tags=tags, format=FORMAT)
 
     def _death(self) -> AnyEvent | None:
         if not self.pulses:

@@ -19,6 +19,7 @@ from coordinator.core.invariants import check
 from coordinator.core.state import decode_state, encode_state, new_state, project
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
+    FORMAT,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -277,14 +278,19 @@ def _all_yield(world: World) -> list[AnyEvent]:
 
 _P, _J = r"(P\w+)", r"([a-z][\w-]*)"
 _SENTENCES: list[tuple[str, Any]] = [
-    (r"(P[\w, ]+) (?:is|are) born", lambda w, ps: [PeerBorn(at=w.now, peer=p) for p in re.findall(r"P\w+", ps)]),
+    (
+        r"(P[\w, ]+) (?:is|are) born",
+        lambda w, ps: [PeerBorn(at=w.now, peer=p, format=FORMAT) for p in re.findall(r"P\w+", ps)],
+    ),
     (
         r"(P[\w, ]+) (?:is|are) born with (\S+)",
-        lambda w, ps, tag: [PeerBorn(at=w.now, peer=p, tags=(tag,)) for p in re.findall(r"P\w+", ps)],
+        lambda w, ps, tag: [PeerBorn(at=w.now, peer=p, tags=(tag,), format=FORMAT) for p in re.findall(r"P\w+", ps)],
     ),
     (
         r"(\d+) peers are born",
-        lambda w, count: [PeerBorn(at=w.now, peer=f"P{len(w.state.peers) + k + 1:03}") for k in range(int(count))],
+        lambda w, count: [
+            PeerBorn(at=w.now, peer=f"P{len(w.state.peers) + k + 1:03}", format=FORMAT) for k in range(int(count))
+        ],
     ),
     (rf"{_P} yields", lambda w, p: [Yielded(at=w.now, peer=p, assignment=w.told[p])]),
     (r"the peers that are to give their tasks up do", _all_yield),

@@ -34,6 +34,7 @@ SPEC = JobSpec(
     ],
 )
 EVENTS = [
+    (events.RulesRaised(rules=2), "all coordinators know rules 2: decisions follow these from here on"),
     (events.PeerBorn(peer="p", host="h", pid=3), "peer p registered on h, process 3"),
     (events.PeerDied(peer="p"), "peer p is gone"),
     (events.Left(peer="p"), "peer p leaves"),

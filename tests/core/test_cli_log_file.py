@@ -17,7 +17,17 @@ from coordinator.history.export import EntryLine, Header, LogFile, Mask, lines_o
 from coordinator.history.replay import Verdict, Verifier
 from sardonyx.cli.app import app
 from sardonyx.core.errors import Failure, SardonyxError
-from sardonyx.core.events import FORMAT, Acked, AnyEvent, JobKilled, JobSubmitted, LinksCreated, PeerBorn, TaskFailed
+from sardonyx.core.events import (
+    FORMAT,
+    RULES,
+    Acked,
+    AnyEvent,
+    JobKilled,
+    JobSubmitted,
+    LinksCreated,
+    PeerBorn,
+    TaskFailed,
+)
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import MASK, is_secret
@@ -51,7 +61,7 @@ def file_of(log: list[tuple[int, AnyEvent]], first: int = 1) -> bytes:
     mask = Mask()
     for spec in [event.spec for _, event in log if isinstance(event, JobSubmitted)]:
         mask.learn(spec)
-    header = Header(FORMAT, "test", first, len(log), len(log), "0")
+    header = Header(FORMAT, "test", first, len(log), len(log), "0", RULES)
     entries = (EntryLine(n, event) for n, event in log[first - 1 :])
     return b"".join(lines_of(header, base if first > 1 else None, entries, project(end), mask))
 
@@ -176,7 +186,7 @@ def test_masking_changes_no_decision() -> None:
 
 def test_a_request_keeps_its_uuid() -> None:
     """What an entry holds besides its event is in the file too."""
-    header = Header(FORMAT, "test", 1, 1, 0, "0")
+    header = Header(FORMAT, "test", 1, 1, 0, "0", RULES)
     data = b"".join(lines_of(header, None, [EntryLine(1, PeerBorn(peer="a"), "f00")], {}, Mask()))
     file = LogFile(io.BytesIO(data), "x")
     assert [entry.request for entry in file.entries()] == ["f00"]

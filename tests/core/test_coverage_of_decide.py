@@ -22,6 +22,7 @@ from coordinator.core import admission, changeset, decide, scheduling
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core.errors import InternalError
+from sardonyx.core.events import RulesRaised
 
 MODULES = [decide, changeset, scheduling, admission]
 HISTORIES = 5000
@@ -129,6 +130,9 @@ def reread(history: History) -> None:
     for job in state.jobs:
         explain(state, job)
     assert decide.replay([]).n == 0
+    raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
+    for rules in (2, 2):
+        decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))
     with pytest.raises(InternalError, match="SX-LOG-ORDER"):
         decide.decide(state, state.n, log[0][1])
 

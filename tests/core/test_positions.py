@@ -1,8 +1,10 @@
 """Counts and proofs that ride beside the committed offsets."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sardonyx.core.errors import SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Position, add, next_offsets, total
@@ -24,6 +26,12 @@ def test_text_of_others_counts_for_nothing():
     """Metadata of another program, or none, is no error and no count."""
     for text in (None, "", "hello", "[]", '{"in": "many"}'):
         assert Position.read(5, text) == Position(5)
+
+
+def test_a_position_of_a_newer_release_is_an_error():
+    """Its rows are never counted as zero in silence."""
+    with pytest.raises(SetupError, match="SX-POSITION-UNREADABLE"):
+        Position.read(5, '{"in":7,"format":2}')
 
 
 def test_a_task_counts_the_sum_of_its_partitions():

@@ -18,7 +18,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from history_maker import FAILURE, TIMERS, History
+from history_maker import FAILURE, History
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -26,7 +26,7 @@ from scenario_runner import spec_of
 
 from coordinator.core import changeset
 from coordinator.core import decide as core
-from coordinator.core.decide import due, replay
+from coordinator.core.decide import replay
 from coordinator.core.explain import as_lines, explain
 from coordinator.core.state import Peer, encode_state
 from sardonyx.core.errors import InternalError
@@ -271,9 +271,14 @@ class Coordination(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 16.0, 70.0, 700.0, -3.0]))
     def passes(self, seconds: float) -> None:
-        for event in self.history.timers_after(seconds):
-            self.deliver(event)
-        assert seconds < 0 or not due(self.world.state, self.now, TIMERS), "a timer runs out once"
+        fired: list[Event] = []
+        events = self.history.timers_after(seconds)
+        while events:
+            for event in events:
+                assert seconds < 0 or event not in fired, "a timer runs out once"
+                fired.append(event)
+                self.deliver(event)
+            events = self.history.timers_after(0.0) if seconds >= 0 else []
 
     @rule(job=jobs, task=st.sampled_from(["a", "b", "c"]), failures=st.integers(1, 3))
     def rested(self, job: str, task: str, failures: int) -> None:

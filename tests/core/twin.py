@@ -121,6 +121,9 @@ class Twin:
         elif self.state(event["peer"]) in ("acking", "active", "waiting", "sealing"):
             self.leave(event["peer"], "revoked")
 
+    def on_rules_raised(self, event: Json) -> None:
+        assert event["rules"] == 2, "the twin follows rules 2 only"
+
     def on_grace_ended(self, event: Json) -> None:
         if self.state(event["peer"]) == "revoked":
             self.leave(event["peer"], "dead")

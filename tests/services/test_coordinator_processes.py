@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
+import structlog.testing
 
 from coordinator.core.decide import replay
 from coordinator.core.state import encode_state
@@ -134,16 +136,31 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
                 daemon.kill()
 
 
-def test_a_deployment_of_another_version_is_refused(zk: ZooKeeperSession, quick: Settings) -> None:
+def test_a_log_that_no_release_wrote_is_refused(zk: ZooKeeperSession, quick: Settings) -> None:
     """A coordinator ends with an error that says so; it does not try again and again."""
-    zk.commit(
-        [
-            Create(node_paths.log_bucket(1)),
-            Create(node_paths.log_batch(1), b'{"format":99,"event":{"kind":"new"}}'),
-            Set(node_paths.CHECKPOINT, b"1"),
-        ]
-    )
-    with pytest.raises(Exception, match="format 99") as caught, coordinator(quick) as running:  # noqa: PT012
+    _log_of_format(zk, 1)
+    with pytest.raises(Exception, match="format 1") as caught, coordinator(quick) as running:  # noqa: PT012
         until(lambda: not zk.children(node_paths.ELECTION) and zk.read(node_paths.EPOCH), what="it to give up")
         running.stop()
     assert caught.value.code == "SX-LOG-FORMAT"
+
+
+def test_a_coordinator_does_not_lead_a_deployment_of_a_newer_release(zk: ZooKeeperSession, quick: Settings) -> None:
+    """It says so, raises no epoch, and does not stand in the way of others; it goes on running."""
+    _log_of_format(zk, 99)
+    with structlog.testing.capture_logs() as said, coordinator(quick) as running:
+        until(lambda: any(line["event"] == "cannot_lead" for line in said), what="it to say that it cannot lead")
+        until(lambda: not zk.children(node_paths.ELECTION), what="it to leave the election")
+        assert not zk.read(node_paths.EPOCH)
+        running.stop()
+    assert {line["code"] for line in said if line["event"] == "cannot_lead"} == {"SX-VERSION-COORDINATOR"}
+
+
+def _log_of_format(zk: ZooKeeperSession, version: int) -> None:
+    zk.commit(
+        [
+            Create(node_paths.log_bucket(1)),
+            Create(node_paths.log_batch(1), b'{"format":%d,"event":{"kind":"new"}}' % version),
+            Set(node_paths.CHECKPOINT, b"1"),
+        ]
+    )

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from coordinator.loop.election import Candidate, LeadershipEnded, identity
+from coordinator.loop.election import Candidate, LeadershipEnded, identity, known_rules
 from sardonyx.core import node_paths
-from sardonyx.core.events import Create, EpochNote, Set
+from sardonyx.core.events import RULES, Create, EpochNote, Set
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -148,3 +148,25 @@ def test_a_short_cut_does_not_end_a_leadership(settings: Settings, proxy: Proxy)
         proxy.accept_again()
         won.commit([Create("/job/x")])
         assert won.zk.children("/job") == ["x"]
+
+
+def test_a_newer_release_gives_way_to_an_older_one_that_can_still_lead(settings: Settings) -> None:
+    """It stands again, after the older one, and leads when that one is gone; so no older one meets a log that it cannot read."""
+    zk, candidate, wake = stand(settings)
+    older = ZooKeeperSession.connect(settings)
+    older.create_sequential(node_paths.election_prefix("older"), b"host:1", ephemeral=True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(candidate.wait, threading.Event())
+        until(lambda: first_in_line(zk).startswith("older-"), what="the newer one to stand after the older one")
+        assert not waiting.done()
+        assert known_rules(zk) == 1
+        older.close()
+        wake.set()
+        assert waiting.result(20)
+    assert candidate.take().epoch == 1
+    assert known_rules(zk) == RULES
+    zk.close()
+
+
+def first_in_line(zk: ZooKeeperSession) -> str:
+    return min(zk.children(node_paths.ELECTION), key=lambda name: name[-10:])

@@ -14,7 +14,7 @@ from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.log_writer import Appended, LogWriter, PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SetupError
-from sardonyx.core.events import FORMAT, AckTimedOut, Create, Evicted, JobSubmitted, Left
+from sardonyx.core.events import FORMAT, RULES, AckTimedOut, Create, Evicted, JobSubmitted, Left
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import Deposed
@@ -68,6 +68,7 @@ def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: Zoo
     append(leader, 1, [PendingEntry(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
     assert msgspec.json.decode(zk.read(node_paths.log_batch(1)) or b"") == {
         "format": FORMAT,
+        "rules": RULES,
         "entries": [
             {
                 "event": {"kind": "ack-timed-out", "at": 1.0, "peer": "p", "assignment": 1},

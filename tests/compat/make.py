@@ -1,0 +1,82 @@
+"""Writes the golden corpus of this release's stored formats into ``tests/compat/format_N``: ``python -m tests.compat.make``.
+
+Run it once when a format is raised, and commit what it writes. The corpus of an older format is never written again: it was made
+by the release that had the format. It runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from history_maker import History
+
+from coordinator.core.decide import replay
+from coordinator.core.state import encode_state
+from queues import block, dead_letters
+from sardonyx.core import events
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import Assignment, Completed, Counts, PulseNote, encode_event
+from sardonyx.core.positions import Position
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+
+SEED = "golden"
+EVENTS = 250
+ENTRIES = 10
+"""Entries in each batch."""
+
+ROWS = [{"n": 1, "word": "one"}, {"n": 2, "word": None}]
+COUNTS = Counts(rows_in=10, rows_out=9, skipped=1, dead=1)
+LETTER = dead_letters.Letter(
+    task="t",
+    kind="row",
+    error="ValueError",
+    attempts=2,
+    failure=Failure("SX-TEST", "it broke", cause="a test"),
+    origin=dead_letters.Origin("topic", 3, 7),
+)
+SPEC = JobSpec(
+    name="copy",
+    workflow=[("in", "out")],
+    catalog=[
+        TaskSpec(name="in", type="input", connector="kafka", options={"topic": "a", "end": "latest", "format": "json"}),
+        TaskSpec(name="out", type="output", connector="kafka", options={"topic": "b", "format": "json"}),
+    ],
+)
+
+
+def write(folder: Path) -> None:
+    """Write the corpus of the release that this runs from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    history = History(random.Random(SEED), doubled=0.3)
+    history.unkind(EVENTS)
+    log = history.world.log
+    middle = log[len(log) // 2][0]
+    batches = []
+    for start in range(0, len(log), ENTRIES):
+        entries = [{"event": json.loads(encode_event(event))} for _, event in log[start : start + ENTRIES]]
+        batches.append(json.dumps({"format": events.FORMAT, "rules": getattr(events, "RULES", 1), "entries": entries}))
+    if events.FORMAT < 7:  # it did not know the field
+        batches = [batch.replace('"rules": 1, ', "") for batch in batches]
+    (folder / "log.jsonl").write_text("\n".join(batches) + "\n")
+    (folder / "snapshot.json").write_bytes(encode_state(replay(log[:middle], deployment="test")))
+    (folder / "end.json").write_bytes(encode_state(replay(log, deployment="test")))
+    (folder / "spec.json").write_bytes(encode_spec(SPEC))
+    (folder / "position.txt").write_text(Position(42, COUNTS, "0123").metadata())
+    (folder / "request.json").write_bytes(encode_event(Completed(peer="p", assignment=3, counts=COUNTS)))
+    (folder / "pulse.json").write_bytes(msgspec.json.encode(PulseNote("d", "h", 1)))
+    (folder / "peer_state.json").write_bytes(
+        msgspec.json.encode(events.PeerNote("active", 4, Assignment(3, "copy-aaaaaa", "in", 0)))
+    )
+    (folder / "block.arrow").write_bytes(block.encode(pa.Table.from_pylist(ROWS))[0].value)
+    packed = dead_letters.packed(LETTER, pa.Table.from_pylist(ROWS[:1]), b"key")
+    (folder / "letter.json").write_bytes(packed.headers[0][1])
+    (folder / "letter.arrow").write_bytes(packed.value or b"")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / f"format_{events.FORMAT}"))

@@ -1,0 +1,185 @@
+"""Every stored format that a release wrote is read by this one: the golden corpus in ``tests/compat``."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.core.decide import decide, replay
+from coordinator.core.explain import explain
+from coordinator.core.invariants import check
+from coordinator.core.state import State, decode_state, encode_state, new_state
+from coordinator.loop import event_log
+from queues import block, dead_letters
+from sardonyx.client.upgrade import daemons, problems
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.events import (
+    FORMAT,
+    OLDEST,
+    RULES,
+    AnyEvent,
+    CandidateNote,
+    Completed,
+    Declined,
+    JobKilled,
+    JobStopped,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    PeerNote,
+    PulseNote,
+    RulesRaised,
+    decode_request,
+)
+from sardonyx.core.formats import encode_request
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Position
+from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.version import VERSION
+from tests.compat.make import COUNTS, LETTER, ROWS, SPEC
+
+HERE = Path(__file__).parents[1] / "compat"
+CORPORA = sorted(HERE.glob("format_*"))
+
+
+def log_of(corpus: Path) -> tuple[int, list[tuple[int, AnyEvent]]]:
+    """The rules under which a corpus' log begins, and its entries."""
+    lines = (corpus / "log.jsonl").read_bytes().splitlines()
+    number, found = count(1), []
+    for line in lines:
+        found += [(next(number), entry.event) for entry in event_log.decode_batch(1, line)]
+    return msgspec.json.decode(lines[0]).get("rules", 1), found
+
+
+def test_each_format_has_a_corpus() -> None:
+    """If a format is raised, its corpus must be written: ``python -m tests.compat.make``."""
+    assert (HERE / f"format_{FORMAT}").is_dir(), f"format {FORMAT} has no corpus: run `python -m tests.compat.make`"
+    assert (HERE / f"format_{OLDEST}").is_dir()
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
+def test_a_log_is_replayed_by_the_rules_that_made_it(corpus: Path) -> None:
+    """The state that follows from an old log is the one that the old release had, from the beginning and from a snapshot."""
+    rules, entries = log_of(corpus)
+    end = encode_state(decode_state((corpus / "end.json").read_bytes()))
+    assert encode_state(replay(entries, new_state("test", rules))) == end
+    middle = decode_state((corpus / "snapshot.json").read_bytes())
+    assert 0 < middle.n < entries[-1][0]
+    assert encode_state(replay(entries[middle.n :], middle)) == end
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
+def test_an_old_state_goes_on_by_the_newest_rules(corpus: Path) -> None:
+    """The rules are raised on it, and every invariant holds."""
+    state = decode_state((corpus / "end.json").read_bytes())
+    decide(state, state.n + 1, RulesRaised(rules=RULES))
+    assert state.rules == RULES
+    check(state)
+    assert encode_state(decode_state(encode_state(state))) == encode_state(state)
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
+def test_each_stored_text_is_read(corpus: Path) -> None:
+    """Specs, positions, requests, pulses, states of peers, blocks and dead letters mean what they meant."""
+    assert decode_spec((corpus / "spec.json").read_bytes()) == SPEC
+    assert Position.read(42, (corpus / "position.txt").read_text()) == Position(42, COUNTS, "0123")
+    assert decode_request((corpus / "request.json").read_bytes()) == Completed(peer="p", assignment=3, counts=COUNTS)
+    pulse = msgspec.json.decode((corpus / "pulse.json").read_bytes(), type=PulseNote)
+    assert (pulse.daemon, pulse.host, pulse.pid) == ("d", "h", 1)
+    peer = msgspec.json.decode((corpus / "peer_state.json").read_bytes(), type=PeerNote)
+    assert peer.state == "active"
+    assert peer.assignment is not None
+    assert peer.assignment.task == "in"
+    assert block.decode([(corpus / "block.arrow").read_bytes()]).to_pylist() == ROWS
+    headers = [("sx-letter", (corpus / "letter.json").read_bytes())]
+    assert dead_letters.told(_Message(headers)) == LETTER
+    assert dead_letters.row_of((corpus / "letter.arrow").read_bytes()).to_pylist() == ROWS[:1]
+
+
+class _Message:
+    def __init__(self, headers: list[tuple[str, bytes | None]]) -> None:
+        self._headers = headers
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self._headers
+
+    def value(self) -> bytes | None:
+        return None
+
+
+def test_a_candidate_of_the_release_before_is_known() -> None:
+    """It wrote its name as text, and said nothing of what it knows."""
+    assert CandidateNote.read(b"host:12") == CandidateNote("host:12", "", OLDEST, 1)
+
+
+def test_newer_rules_are_refused() -> None:
+    """A state or an event of rules that this release does not know changes nothing, and the error says so."""
+    state = new_state()
+    with pytest.raises(SardonyxError, match="SX-VERSION-RULES"):
+        decide(state, 1, RulesRaised(rules=RULES + 1))
+    later = encode_state(new_state("test", RULES + 1))
+    with pytest.raises(SardonyxError, match="SX-VERSION-RULES"):
+        decode_state(later)
+    assert state.n == 0
+
+
+def started(*peers: PeerBorn, spec: JobSpec = SPEC) -> State:
+    """A state in which a job has just got its links. Entries 1 to ``len(peers) + 2``."""
+    facts = {link.name: LinkFacts(1) for link in graph_of(spec, "test", "copy-1").links}
+    events = [*peers, JobSubmitted(job="copy-1", spec=spec), LinksCreated(job="copy-1", links=facts)]
+    return replay(enumerate(events, 1), new_state("test"))
+
+
+def test_what_an_older_peer_cannot_read_is_no_failure_of_the_task() -> None:
+    """It is not counted, the peer is not offered the job again, and a newer peer gets it."""
+    state = started(PeerBorn(peer="old", format=FORMAT))
+    (offered,) = [peer for peer in state.peers.values() if peer.assignment is not None]
+    assert offered.assignment is not None
+    task = state.jobs["copy-1"].tasks[offered.assignment.task]
+    failure = Failure("SX-VERSION-PEER", "too old")
+    decide(state, state.n + 1, Declined(peer="old", assignment=offered.assignment.id, error=failure))
+    assert (task.failures, task.backing_off, state.peers["old"].state) == (0, False, "idle")
+    assert "SX-VERSION-PEER" in " ".join(reason.text for reason in explain(state, "copy-1").reasons)
+    decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT + 1))
+    assert (state.peers["old"].state, state.peers["new"].state) == ("idle", "acking")
+
+
+def test_a_job_that_uses_something_new_gets_only_peers_that_read_it() -> None:
+    """A peer of the release before would decline it, and each time that would count as a failure of the task."""
+    state = started(PeerBorn(peer="old"), spec=msgspec.structs.replace(SPEC, keep="1 h"))
+    assert state.peers["old"].state == "idle"
+    decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
+    assert state.peers["new"].state == "acking"
+
+
+def test_requests_to_a_leader_of_the_release_before_hold_only_what_it_knows() -> None:
+    """What can be spared is left out; what would mean something else without it is refused."""
+    done = Completed(peer="p", assignment=3, counts=COUNTS, positions={"t": [1, None]})
+    assert encode_request(done, OLDEST) == encode_request(Completed(peer="p", assignment=3, counts=COUNTS))
+    assert encode_request(JobKilled(job="j", by="me"), OLDEST) == encode_request(JobKilled(job="j"))
+    assert b"me" in encode_request(JobKilled(job="j", by="me"))
+    for event in (
+        JobStopped(job="j"),
+        JobSubmitted(job="j", spec=SPEC, resumes="other"),
+        JobSubmitted(job="j", spec=msgspec.structs.replace(SPEC, keep="1 h")),
+    ):
+        with pytest.raises(SardonyxError, match="SX-VERSION-REQUEST"):
+            encode_request(event, OLDEST)
+
+
+def test_an_upgrade_is_told_what_stands_in_its_way() -> None:
+    """Each daemon of an older release is named; nothing is in the way when all are of this one."""
+    new = CandidateNote("h:1", VERSION, FORMAT, RULES)
+    peers = daemons([PulseNote("d", "h", 1, VERSION, FORMAT), PulseNote("d", "h", 1, VERSION, FORMAT)])
+    assert (peers[0].daemons, peers[0].peers) == (1, 2)
+    assert problems(FORMAT, RULES, [new], peers) == []
+    (old,) = problems(FORMAT, RULES, [new, CandidateNote.read(b"h:2")], peers)
+    assert "h:2" in old
+    assert "peer daemons" in problems(FORMAT, RULES, [new], daemons([PulseNote("d")]))[0]
+    assert problems(FORMAT + 1, RULES, [new], peers)
+    assert problems(FORMAT, RULES - 1, [new], peers)
+    assert problems(0, 0, [], []) == ["no coordinator stands for election"]
