@@ -398,7 +398,7 @@ def decode_request(data: bytes) -> Request:
 # What stands in the tree: the projections of the coordinator's state that others read.
 
 
-class Assignment(msgspec.Struct, frozen=True, gc=False):
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
 
     id: int

@@ -21,8 +21,19 @@ from history_maker import TIMERS, History
 from coordinator.core import admission, changeset, decide, scheduling
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
-from sardonyx.core.errors import InternalError
-from sardonyx.core.events import RulesRaised
+from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.events import (
+    FORMAT,
+    TOO_OLD,
+    Declined,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    RulesRaised,
+)
+from sardonyx.core.graph import graph_of
+from tests.compat.make import SPEC
 
 MODULES = [decide, changeset, scheduling, admission]
 HISTORIES = 5000
@@ -37,6 +48,7 @@ SETTLED = {
     "if not lacking and not any(_exceeds(wanted[name], spare) for name, spare in over.items()):",
     "any(_exceeds(wanted[name], spare) for name, spare in over.items())",
     "except InputError as error:",  # nothing else is raised there
+    '(name for name in self.state.by_state["idle"] if self.state.reads(name, job))',  # an offer finds enough peers
 }
 """Conditions that come out in one way only."""
 
@@ -113,6 +125,24 @@ class Watch:
         ]
 
 
+def two_releases() -> None:
+    """Peers that decline what they cannot read, one after the other; the random histories have peers of one release only."""
+    facts = {link.name: LinkFacts(1) for link in graph_of(SPEC, "test", "copy-1").links}
+    begin = [
+        PeerBorn(peer="old"),
+        JobSubmitted(job="copy-1", spec=SPEC),
+        LinksCreated(job="copy-1", links=facts),
+    ]
+    state = decide.replay(enumerate(begin, 1), new_state("test"))
+    for peer in ("old", "new"):
+        place = state.peers[peer].assignment
+        assert place is not None
+        declined = Declined(peer=peer, assignment=place.id, error=Failure(TOO_OLD, "too old"))
+        decide.decide(state, state.n + 1, declined)
+        if peer == "old":
+            decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
+
+
 def reread(history: History) -> None:
     """All that the core is asked in a history, from its log, by one that remembers less in the end."""
     log, state = history.world.log, new_state("test")
@@ -130,6 +160,7 @@ def reread(history: History) -> None:
     for job in state.jobs:
         explain(state, job)
     assert decide.replay([]).n == 0
+    two_releases()
     raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
     for rules in (2, 2):
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))

@@ -34,7 +34,7 @@ from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings, load_settings
 from tests.waiting import until
 
-pytestmark = pytest.mark.upgrade
+pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parents[2]
 OLD = "016c7ff"
@@ -45,7 +45,7 @@ import pyarrow as pa
 from sardonyx import Job, kafka
 
 def same(rows: pa.Table) -> pa.Table:
-    time.sleep(0.05)
+    time.sleep(0.2)
     return rows
 
 job = Job("copy", partitions=4, failure_limit=50)
@@ -54,7 +54,7 @@ for name in ("one", "two", "three"):
     rows = job.task(name, same, after=rows, batch_size=500, max_peers=2)
 job.output("write", kafka("out", format="json"), after=rows)
 """
-RECORDS = 60_000
+RECORDS = 150_000
 KILLS = 12
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 100_000)
 
@@ -126,7 +126,7 @@ def test_a_rolling_upgrade_under_kills_loses_nothing(settings: Settings, tmp_pat
     sys.stderr.write(f"seed {SEED}; again: make test-upgrade SEED={SEED}\n")
     rng = random.Random(SEED)
     fill(settings, "in", RECORDS)
-    source = tmp_path / "copy.py"
+    source = tmp_path / "job.py"
     source.write_text(JOB)
     with Mixed(settings, tmp_path, old_sources) as mixed, Client(settings=settings) as client:
         mixed.start("coordinator", "old")
@@ -152,12 +152,14 @@ def test_a_rolling_upgrade_under_kills_loses_nothing(settings: Settings, tmp_pat
                 what=f"{wanted} more entries of the log",
                 timeout=120,
             )
+        assert not running.status().ended, "the job ended before the upgrade did: give it more records"
         for kind in ("peer", "coordinator"):
             for child in mixed.living(kind, "old"):
                 child.kill()
         mixed.start("peer", "new")
         until(lambda: leader(client).version != "", what="a coordinator of this release to lead", timeout=60)
-        view = running.await_completion(180)
+        assert not running.status().ended, "the job ended before the upgrade did: give it more records"
+        view = running.await_completion(400)
         assert view.status == "completed", view
         assert Counter(values(settings, "out")) == Counter(range(RECORDS))
         assert reader.present(client.zk).rules == RULES
@@ -185,8 +187,8 @@ def fill(settings: Settings, topic: str, records: int) -> None:
     producer = Producer({**config, "enable.idempotence": True, "linger.ms": 50})
     for number in range(records):
         producer.produce(topic, json.dumps({"n": number}).encode(), partition=number % 4)
-        if number % 1000 == 0:
-            producer.poll(0)
+        if number % 10_000 == 0:
+            producer.flush(30)  # its queue holds 100,000
     assert producer.flush(30) == 0
 
 
