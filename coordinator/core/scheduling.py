@@ -84,7 +84,7 @@ def _offer_to(state: State, name: str) -> Offer | None:
 
 def _keeps(state: State, name: str) -> bool:
     """Whether idle peers are kept for a job below its target, which needs several at once."""
-    return not (state.plans[name].tags or state.jobs[name].needs or choose(state, name, math.inf) is None)
+    return not (state.plans[name].tags or choose(state, name, math.inf) is None)
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:

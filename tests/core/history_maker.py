@@ -437,7 +437,7 @@ class History:
         """A new peer that can run every task."""
         self.born += 1
         self.pulses.add(f"P{self.born}")
-        return PeerBorn(at=self.world.now, peer=f"P{self.born}", tags=tuple(TAGS) if self._tags else ())
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", tags=tuple(TAGS) if self._tags else (), format=FORMAT)
 
     def _able(self) -> int:
         """How many peers there are that can run every task."""

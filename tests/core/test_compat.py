@@ -61,15 +61,21 @@ def test_each_format_has_a_corpus() -> None:
     assert (HERE / f"format_{OLDEST}").is_dir()
 
 
+def stored(state: State) -> object:
+    """What is stored of a state. A default that an old snapshot leaves out equals one that is written."""
+    names = ("n", "turn", "order", "peers", "jobs", "purged", "scheduler", "rules")
+    return {name: getattr(state, name) for name in names}
+
+
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
 def test_a_log_is_replayed_by_the_rules_that_made_it(corpus: Path) -> None:
     """The state that follows from an old log is the one that the old release had, from the beginning and from a snapshot."""
     rules, entries = log_of(corpus)
-    end = encode_state(decode_state((corpus / "end.json").read_bytes()))
-    assert encode_state(replay(entries, new_state("test", rules))) == end
+    end = stored(decode_state((corpus / "end.json").read_bytes()))
+    assert stored(replay(entries, new_state("test", rules))) == end
     middle = decode_state((corpus / "snapshot.json").read_bytes())
     assert 0 < middle.n < entries[-1][0]
-    assert encode_state(replay(entries[middle.n :], middle)) == end
+    assert stored(replay(entries[middle.n :], middle)) == end
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
