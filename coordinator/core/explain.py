@@ -254,11 +254,15 @@ def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
 
 
 def _untagged(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
-    """Tasks that no live peer can run."""
+    """Tasks that no live peer can run, or none that is idle."""
     for stage, tags in plan.tags.items():
-        if job.tasks[stage].state != "complete" and not supply(state, tags):
+        able = supply(state, tags)
+        if job.tasks[stage].state == "complete" or (able and not (asks(job.tasks[stage]) and state.free)):
+            continue
+        if not state.fitting(job, tags):
             text = f"task {stage} needs a virtual peer with {plural(len(tags), 'the tag', 'the tags')} "
-            yield Reason(code="no-tag", text=f"{text}{', '.join(sorted(tags))}, and there is none", task=stage)
+            others = f"all {able} that there are have other tasks" if able else "there is none"
+            yield Reason(code="no-tag", text=f"{text}{', '.join(sorted(tags))}, and {others}", task=stage)
 
 
 def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:

@@ -393,7 +393,7 @@ class State:
         """The idle peer that gets a task: of those that read its job and have its tags, one with the fewest others; of these, the
         one that has been idle longest.
         """
-        if not (self.tagged or job.needs):
+        if not (self.tagged or job.needs) or self.rules == 1:
             return next(iter(self.by_state["idle"]))
         fitting = (name for name in self.by_state["idle"] if self.fits(name, job, tags or frozenset()))
         return min(fitting, key=lambda name: len(self.peers[name].tags))
