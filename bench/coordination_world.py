@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator.core.decide import Timers, decide, expired_jobs
+from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
+from coordinator.core.timers import Timers, expired_jobs
 from coordinator.loop.election import Candidate, Leadership
 from coordinator.loop.intake import Scan
 from coordinator.loop.leader import Leader

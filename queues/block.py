@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sardonyx.core.errors import OutputError
+from sardonyx.core.errors import OutputError, SetupError
 
 MAX_BYTES = 900_000
 """Largest value of a message in bytes. By default, librdkafka and brokers accept messages up to 1,000,000 bytes."""
@@ -21,6 +21,11 @@ TARGET_BYTES = 1 << 20
 
 It is large enough to keep the cost per message small, and small enough to spread rows over partitions.
 """
+
+FORMAT = 1
+"""Version of the form of a block. Blocks of version 1 do not say it; later ones say it in the metadata of their schema."""
+
+_FORMAT_KEY = b"sx-format"
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -64,9 +69,11 @@ def decode(values: Sequence[bytes]) -> pa.Table:
 
     Blocks may differ in schema, because a per-record function may omit a field. This function matches columns by name,
     widens types where Arrow can, and fills missing columns with null.
+
+    Raises:
+        SetupError: ``SX-BLOCK-FORMAT``, a newer release wrote a block.
     """
-    tables = [pa.ipc.open_stream(value).read_all() for value in values]
-    return concat(tables)
+    return concat([_read(value) for value in values])
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -86,6 +93,19 @@ def record_too_large(size: int, limit: int, record: object) -> OutputError:
         fix="make the function give smaller records, or raise message.max.bytes on the broker, the topic's "
         'max.message.bytes and `"message.max.bytes"` under [kafka] in the settings',
     )
+
+
+def _read(value: bytes) -> pa.Table:
+    stream = pa.ipc.open_stream(value)
+    version = int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT))
+    if version > FORMAT:
+        raise SetupError(
+            "SX-BLOCK-FORMAT",
+            f"rows on a link have format {version}, and this release reads format {FORMAT}",
+            cause="a newer release of Sardonyx wrote them",
+            fix="upgrade this installation; `sardonyx upgrade --check` shows who runs which release",
+        )
+    return stream.read_all()
 
 
 def _to_ipc(table: pa.Table) -> bytes:

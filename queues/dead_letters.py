@@ -26,6 +26,9 @@ TEXT_KEPT = 1_000
 
 _HEADER = "sx-letter"
 
+LETTER_FORMAT = 1
+"""Version of the form of a letter: its header, and what its value is."""
+
 
 Kind = Literal["row", "raw", "large"]
 """What the value of a dead letter is: an Arrow block, the bytes from a user's topic, or nothing (too large)."""
@@ -61,6 +64,8 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: int
     failure: Failure
     origin: Origin
+    format: int = 1
+    """Version of the letter's form. Letters of version 1 do not say it."""
 
 
 class Message(Protocol):
@@ -118,9 +123,10 @@ def told(message: Message) -> Letter | None:
     """Read the header of a dead letter. Return None if the message is not a dead letter, or has another version."""
     data = dict(message.headers() or ()).get(_HEADER)
     try:
-        return None if data is None else msgspec.json.decode(data, type=Letter)
+        letter = None if data is None else msgspec.json.decode(data, type=Letter)
     except msgspec.DecodeError:
         return None
+    return letter if letter is not None and letter.format <= LETTER_FORMAT else None
 
 
 def row_of(value: bytes) -> pa.Table:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
+from coordinator.core.decide import decide, unfinished
 from coordinator.core.state import decode_state, encode_state, new_state, project
+from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog
 from coordinator.loop.effects_writer import EffectsWriter

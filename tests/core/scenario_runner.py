@@ -17,6 +17,7 @@ import msgspec
 from coordinator.core import decide as core
 from coordinator.core.invariants import check
 from coordinator.core.state import decode_state, encode_state, new_state, project
+from coordinator.core.timers import Timers, due, expired_jobs
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     FORMAT,
@@ -71,7 +72,7 @@ class World:
         self.state = new_state("test")
         self.n = 0
         self.now = 0.0
-        self.timers = core.Timers()
+        self.timers = Timers()
         self.zk: dict[str, bytes] = {}
         self.log: list[tuple[int, AnyEvent]] = []
         self.told: dict[str, int] = {}
@@ -239,7 +240,7 @@ def _keep(world: World, jobs: str) -> list[AnyEvent]:
 
 def _timers(world: World) -> list[AnyEvent]:
     told = world.state, world.now, world.timers
-    return [*core.due(*told), *core.expired_jobs(*told)]
+    return [*due(*told), *expired_jobs(*told)]
 
 
 def _links(world: World, job: str) -> list[AnyEvent]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queues import block
-from sardonyx.core.errors import OutputError
+from sardonyx.core.errors import OutputError, SetupError
 
 
 @given(
@@ -60,3 +60,12 @@ def test_a_block_holds_no_more_rows_than_its_reader_wants():
 def test_nothing_gives_no_block():
     """An empty table takes no message at all."""
     assert block.encode(pa.table({"a": pa.array([], pa.int64())})) == []
+
+
+def test_a_block_of_a_newer_release_is_refused() -> None:
+    """It says its version in the metadata of its schema. Rows that this release would misread are never taken for fewer rows."""
+    newer = pa.table({"n": [1]}).replace_schema_metadata({"sx-format": "2"})
+    (written,) = block.encode(newer)
+    with pytest.raises(SetupError, match="format 2") as refused:
+        block.decode([written.value])
+    assert refused.value.code == "SX-BLOCK-FORMAT"

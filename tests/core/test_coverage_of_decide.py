@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from history_maker import TIMERS, History
 
-from coordinator.core import admission, changeset, decide, scheduling
+from coordinator.core import admission, changeset, decide, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core.errors import Failure, InternalError
@@ -35,7 +35,7 @@ from sardonyx.core.events import (
 from sardonyx.core.graph import graph_of
 from tests.compat.make import SPEC
 
-MODULES = [decide, changeset, scheduling, admission]
+MODULES = [decide, changeset, scheduling, timers, admission]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SETTLED = {
@@ -152,9 +152,9 @@ def reread(history: History) -> None:
             patch.setattr(changeset, "REMEMBERED_DEAD", remembered)
             patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
-                decide.due(state, event.at, TIMERS)
-                decide.expired_jobs(state, event.at, TIMERS)
-                decide.next_due(state, TIMERS)
+                timers.due(state, event.at, TIMERS)
+                timers.expired_jobs(state, event.at, TIMERS)
+                timers.next_due(state, TIMERS)
                 decide.replay([(n, event)], state)
                 decide.unfinished(state)
     for job in state.jobs:

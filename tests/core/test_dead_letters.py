@@ -39,3 +39,10 @@ def test_a_letter_always_fits_into_a_message(size: int) -> None:
     read = told(Message(headers))
     assert read is not None
     assert (read.kind, value is None) == (("row", False) if size < 900_000 else ("large", True))
+
+
+def test_a_letter_of_a_newer_release_is_not_misread() -> None:
+    """A letter that says a newer version counts as unreadable, so a redo reports it and does not guess."""
+    letter = Letter("clean", "raw", "ValueError", 1, Failure("SX-C", "m"), Origin("t", 1, 2), format=2)
+    _, _, headers = packed(letter, b"x", None)
+    assert told(Message(headers)) is None

@@ -7,9 +7,10 @@ import random
 import pytest
 from scenario_runner import World, spec_of
 
-from coordinator.core.decide import Timers, decide, due, expired_jobs, next_due, unfinished
+from coordinator.core.decide import decide, unfinished
 from coordinator.core.invariants import check
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, encode_state, new_state
+from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AckTimedOut,
@@ -197,7 +198,7 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(monkeypatch: pytest.MonkeyPat
         JobPurged(at=5.0, job="one"),
         JobPurged(at=5.0, job="two"),
     ]
-    monkeypatch.setattr("coordinator.core.decide.EXPIRED_AT_ONCE", 1)
+    monkeypatch.setattr("coordinator.core.timers.EXPIRED_AT_ONCE", 1)
     assert expired_jobs(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
 
 
