@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def keep(
     try:
         seconds(duration)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="DURATION") from error
+        raise SardonyxError("SX-USAGE", str(error), fix='write for example "1 h"') from None
     with call.client() as client:
         handle = client.job(job)
         kept = handle.keep(duration)
