@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+
+from confluent_kafka import Message
 
 from queues.batch import Chunk, split
 from queues.messages import DUE_HEADER, END_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from sardonyx.core.positions import Partition
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
 
 
 class ReadBuffer:
