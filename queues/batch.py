@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from confluent_kafka import Message
+from typing import TYPE_CHECKING, NamedTuple
 
 from queues.messages import Outgoing
 from sardonyx.core.positions import Partition, Position
 from sentinel.rules import BOUND_END, PartitionView
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 @dataclass

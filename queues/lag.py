@@ -18,8 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from queues import admin
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from queues.client import CLIENT_LOG
-from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
-from queues.read_buffer import is_marker
+from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, is_marker
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
@@ -48,3 +48,17 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+
+
+def is_marker(message: Any) -> bool:
+    """Whether a message of a user's topic is an end marker, and not a record."""
+    return not len(message) and any(name == END_HEADER for name, _ in message.headers() or ())
+
+
+def without_markers(messages: list[Any]) -> tuple[int | None, list[Any]]:
+    """The offset of the first end marker among messages of a user's topic, and the messages that are records."""
+    records = [message for message in messages if not is_marker(message)]
+    first = None
+    if len(records) < len(messages):
+        first = next(message.offset() for message in messages if is_marker(message))
+    return first, records

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from confluent_kafka import Message
 
 from queues.batch import Chunk, split
-from queues.messages import DUE_HEADER, END_HEADER, ROWS_HEADER, SENTINEL_HEADER
+from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from sardonyx.core.positions import Partition
 
 
@@ -66,20 +66,6 @@ def runs(messages: list[Message]) -> Iterator[list[Message]]:
                 end += 1
         yield messages[start:end]
         start = end
-
-
-def is_marker(message: Message) -> bool:
-    """Whether a message of a user's topic is an end marker, and not a record."""
-    return not len(message) and any(name == END_HEADER for name, _ in message.headers() or ())
-
-
-def without_markers(messages: list[Message]) -> tuple[int | None, list[Message]]:
-    """The offset of the first end marker among messages of a user's topic, and the messages that are records."""
-    records = [message for message in messages if not is_marker(message)]
-    first = None
-    if len(records) < len(messages):
-        first = next(message.offset() for message in messages if is_marker(message))
-    return first, records
 
 
 def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:

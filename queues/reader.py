@@ -32,7 +32,8 @@ from queues.client import CLIENT_LOG, RECONNECT_MS
 from queues.committed import ReaderLost, Recover, committed, starting_points
 from queues.group_watch import GroupWatch
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
-from queues.read_buffer import ReadBuffer, chunk_of, runs, without_markers
+from queues.messages import without_markers
+from queues.read_buffer import ReadBuffer, chunk_of, runs
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link

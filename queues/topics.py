@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import topics
 from queues.admin_client import admin_client
-from queues.read_buffer import is_marker
+from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings

@@ -7,8 +7,7 @@ import pytest
 from peer.sinks import TopicSink
 from queues.backlog import unscanned
 from queues.batch import HeldPartition, StartingPoint
-from queues.messages import END_HEADER, JOB_HEADER, Outgoing
-from queues.read_buffer import without_markers
+from queues.messages import END_HEADER, JOB_HEADER, Outgoing, without_markers
 from sardonyx import Job, JobInvalid, kafka
 from sardonyx.connectors.declarations import problems_of
 from sardonyx.connectors.registry import topic_format
