@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from peer.prepared_task import PreparedTask, Result, StepTimer, assemble
-from queues.batch import Batch, Message
+from queues.batch import Batch
 from queues.messages import ROWS_HEADER, Outgoing, Records
+from queues.read_buffer import Message
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import Assignment, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
