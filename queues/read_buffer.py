@@ -11,6 +11,8 @@ from queues.batch import Chunk, split
 from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
 from sardonyx.core.positions import Partition
 
+__all__ = ["Message", "ReadBuffer", "chunk_of", "runs"]
+
 
 class ReadBuffer:
     """Chunks in the order in which they were read. Not thread-safe."""
