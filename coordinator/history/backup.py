@@ -35,7 +35,7 @@ from coordinator.loop import event_log
 from coordinator.loop.event_log import Entry
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, EpochNote
+from sardonyx.core.events import FORMAT, RULES, EpochNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 BACKUP_FORMAT = 1
@@ -61,6 +61,8 @@ class BackupHeader(msgspec.Struct, frozen=True, tag="backup", tag_field="line"):
     epoch: int
     epoch_version: int
     """How often ``/epoch`` had been set."""
+    rules: int = 1
+    """The rules by which its first entry was decided."""
 
 
 class LoggedLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="entry", tag_field="line"):
@@ -149,12 +151,15 @@ def _lines_of(zk: ZooKeeperSession, version: str) -> tuple[BackupHeader, Iterato
         )
     data, epoch_version = zk.read_version(node_paths.EPOCH) or (b"", 0)
     epoch = msgspec.json.decode(data, type=EpochNote).epoch if data else 0
-    header = BackupHeader(BACKUP_FORMAT, FORMAT, deployment, first, n, time.time(), version, epoch, epoch_version)
-    return header, _body_of(zk, deployment, first, n)
+    rules = event_log.first_rules(zk) or RULES
+    state = reader.at(zk, first - 1) if first > event_log.FIRST else new_state(deployment, rules)
+    header = BackupHeader(
+        BACKUP_FORMAT, FORMAT, deployment, first, n, time.time(), version, epoch, epoch_version, state.rules
+    )
+    return header, _body_of(zk, state, first, n)
 
 
-def _body_of(zk: ZooKeeperSession, deployment: str, first: int, n: int) -> Iterator[BaseLine | LoggedLine | StoredLine]:
-    state = reader.at(zk, first - 1) if first > event_log.FIRST else new_state(deployment)
+def _body_of(zk: ZooKeeperSession, state: State, first: int, n: int) -> Iterator[BaseLine | LoggedLine | StoredLine]:
     if first > event_log.FIRST:
         yield BaseLine(msgspec.Raw(encode_state(state)))
     for number, entry in event_log.read_entries(zk, first):
@@ -217,7 +222,7 @@ class BackupFile:
             if not isinstance(base, BaseLine):
                 raise self._damaged("the state before the first entry is missing")
             self.base = bytes(base.state)
-        state = new_state(header.deployment) if self.base is None else decode_state(self.base)
+        state = new_state(header.deployment, header.rules) if self.base is None else decode_state(self.base)
         for line in self._body():
             if isinstance(line, LoggedLine):
                 if line.n != state.n + 1:

@@ -27,7 +27,17 @@ from coordinator.loop.pipeline import WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, AnyEvent, CandidateNote, Create, Delete, EpochNote, LettersClaimed, Set
+from sardonyx.core.events import (
+    FORMAT,
+    AnyEvent,
+    CandidateNote,
+    Create,
+    Delete,
+    EpochNote,
+    LettersClaimed,
+    RulesRaised,
+    Set,
+)
 from sardonyx.core.text import counted
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Operation, SetIf, chunked
@@ -193,7 +203,7 @@ def _operations(zk: ZooKeeperSession, backup: BackupFile, wanted: RestorePlan) -
     else:
         yield Set(node_paths.LOG, b"")
     added = ((n, Entry(event, leader=identity())) for n, event in enumerate(wanted.events, header.n + 1))
-    yield from _log(chain(backup.entries(), added))
+    yield from _log(chain(backup.entries(), added), header.rules)
     yield from (Create(path, data) for path, data in project(state).items())
     yield from (Create(node_paths.sentinels(name)) for name in _open(state))
     code = set(zk.children(node_paths.CODE))
@@ -211,16 +221,19 @@ def _open(state: State) -> list[str]:
     return [name for name, job in state.jobs.items() if job.status == "running"]
 
 
-def _log(entries: Iterable[tuple[int, Entry]]) -> Iterator[Operation]:
-    """Nodes of the log, each with as many entries as one may hold, and their buckets."""
+def _log(entries: Iterable[tuple[int, Entry]], rules: int) -> Iterator[Operation]:
+    """Nodes of the log, each with as many entries as one may hold, and their buckets. ``rules``: those of the first entry."""
     batch: list[Entry] = []
     first = size = 0
     bucket = -1
     for n, entry in entries:
         length = len(msgspec.json.encode(entry))
-        if batch and (size + length > ENTRY_LIMIT or n % node_paths.LOG_BUCKET == 0):
-            yield _batch(first, batch)
+        raised = isinstance(entry.event, RulesRaised)
+        if batch and (raised or size + length > ENTRY_LIMIT or n % node_paths.LOG_BUCKET == 0):
+            yield _batch(first, batch, rules)
             batch, size = [], 0
+        if isinstance(entry.event, RulesRaised):
+            rules = entry.event.rules
         if n // node_paths.LOG_BUCKET != bucket:
             bucket = n // node_paths.LOG_BUCKET
             yield Create(node_paths.log_bucket(n))
@@ -228,11 +241,12 @@ def _log(entries: Iterable[tuple[int, Entry]]) -> Iterator[Operation]:
         batch.append(entry)
         size += length
     if batch:
-        yield _batch(first, batch)
+        yield _batch(first, batch, rules)
 
 
-def _batch(first: int, entries: list[Entry]) -> Operation:
-    return Create(node_paths.log_batch(first), msgspec.json.encode(Batch(FORMAT, entries), order="deterministic"))
+def _batch(first: int, entries: list[Entry], rules: int) -> Operation:
+    data = msgspec.json.encode(Batch(FORMAT, entries, rules), order="deterministic")
+    return Create(node_paths.log_batch(first), data)
 
 
 def _outdate(leadership: Leadership, epoch: int, version: int) -> None:

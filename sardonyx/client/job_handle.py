@@ -166,7 +166,10 @@ class JobHandle:
         wrong = list(share_problems(**{name: value for name, value in given.items() if value is not None}))  # type: ignore[arg-type]
         if wrong:
             raise SardonyxError(
-                "SX-JOB-SHARE", "; ".join(wrong), fix="correct it; docs/jobs.md says what each of them does"
+                "SX-JOB-SHARE",
+                "; ".join(wrong),
+                cause="the cluster cannot divide its peers by such a value",
+                fix="correct it; docs/jobs.md says what each of them does",
             )
         self.spec()  # the job is there
         self._zk.request(
