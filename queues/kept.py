@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from queues import admin
@@ -41,7 +41,7 @@ def kept(settings: Settings, topics: Mapping[str, Iterable[int]]) -> dict[str, K
 
     Args:
         settings: connection to Kafka.
-        topics: the partitions of each topic; all must exist.
+        topics: the partitions of each topic. If one of them is gone, as when the job has just ended, nothing is known.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
@@ -49,10 +49,13 @@ def kept(settings: Settings, topics: Mapping[str, Iterable[int]]) -> dict[str, K
     places = [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
     if not places:
         return {}
-    first, end = (
-        admin.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-    )
+    try:
+        first, end = (
+            admin.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+    except KafkaException:
+        return {topic: Kept() for topic in topics}
     holds = {partition: end[partition] - start for partition, start in first.items() if end[partition] > start}
     now = time.time()
     fronts = _fronts(settings, {partition: first[partition] for partition in holds})

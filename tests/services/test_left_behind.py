@@ -62,7 +62,7 @@ def endless(topic: str, folder: Path) -> Job:
     """A job that ends only if it is ended."""
     job = Job("endless", partitions=2)
     read = job.input("read", kafka(topic, start="earliest"))
-    job.output("files", files(folder, format="json"), same, after=read, batch_size=FEW)
+    job.output("files", files(folder, format="json", roll="batch"), same, after=read, batch_size=FEW)
     return job
 
 
