@@ -148,6 +148,7 @@ def test_a_request_sent_again_after_it_was_taken_is_left_out(
     """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
     with Proxy(zookeeper) as proxy, coordinator(quick):
         far = ZooKeeperSession.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
+        until(lambda: zk.children(node_paths.ELECTION), what="a coordinator to stand for election")
         far.encoded(Evicted(peer="p"))  # it learns once of which release the leader is, and needs a reply for that
         for n in range(1, 4):
             proxy.lose_replies()

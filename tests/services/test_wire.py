@@ -57,7 +57,9 @@ def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSessio
     with capture_logs() as lines:
         for part in range(4):
             with coordinator(settings) if part % 2 == 0 else nullcontext():
-                if part == 0:  # the session learns once of which release the leader is, and needs a reply for that
+                if part == 0:
+                    until(lambda: zk.children(node_paths.ELECTION), what="a coordinator to stand for election")
+                    # The session learns once of which release the leader is, and needs a reply for that.
                     far.encoded(Evicted(peer="p"))
                 for number in range(part * rounds // 4, (part + 1) * rounds // 4):
                     cut_off(number, led=part % 2 == 0)
