@@ -51,6 +51,7 @@ def _scheduler(change: list[str]) -> Scheduler:
         raise SardonyxError(
             "SX-CLI-POLICY",
             f"{' '.join(change)!r} is no change of the policy{near(change[-1], known)}",
+            cause="it names no scheduler that there is",
             fix=f"write `sardonyx cluster policy set SCHEDULER`, with one of {', '.join(known)}",
         )
     found: Scheduler = msgspec.convert(change[1], Scheduler)
