@@ -418,7 +418,8 @@ class instrumented:  # noqa: N801 - reads as a word
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._turns = Turns()
+        self._turns: dict[int, tuple[State, Turns]] = {}
+        """By the id of each coordinator's state, which is kept here: a new leader decides again what another has decided."""
 
     def __enter__(self) -> None:
         self._names = os.getpid, socket.gethostname
@@ -449,7 +450,7 @@ class instrumented:  # noqa: N801 - reads as a word
         effects = self._decide(state, n, event)
         check(state)
         hold_shares(state)
-        self._turns.look(state)
+        self._turns.setdefault(id(state), (state, Turns()))[1].look(state)
         for job in state.plans:
             if state.jobs[job].status == "running":
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
