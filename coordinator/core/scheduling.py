@@ -44,7 +44,12 @@ def next_offer(state: State) -> Offer | None:
     Jobs below their targets come first. Of these, and of the others, those of a higher priority do, and then tasks without
     peers.
     """
-    if not state.free or not state.jobs_with_capacity:
+    if not state.free:
+        return None
+    # An event adds at most a few jobs, and those that are full go here: the cost does not grow with the number of full jobs.
+    full = [name for name in state.jobs_with_capacity if state.held[name] >= state.plans[name].places]
+    state.jobs_with_capacity.difference_update(full)
+    if not state.jobs_with_capacity:
         return None
     names = in_turn(state, state.jobs_with_capacity)
     wanted = targets(state) if len(names) > 1 else {}

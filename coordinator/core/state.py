@@ -242,11 +242,11 @@ class Plan:
     """What follows from a job's spec and the facts of its links. Kept until the job ends, never stored.
 
     ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take;
-    ``bounded``: whether the job ends by itself, by its spec or because it was stopped; ``tags``: of the stages that ask for
-    any; ``pool``: the tags that all of them ask for.
+    ``places``: the most that all can take together; ``bounded``: whether the job ends by itself, by its spec or because it was
+    stopped; ``tags``: of the stages that ask for any; ``pool``: the tags that all of them ask for.
     """
 
-    __slots__ = ("bounded", "graph", "limit", "pool", "stages", "tags", "upstream")
+    __slots__ = ("bounded", "graph", "limit", "places", "pool", "stages", "tags", "upstream")
 
     def __init__(self, graph: Graph, facts: dict[str, LinkFacts], tags: list[str]) -> None:
         self.graph = graph
@@ -259,6 +259,7 @@ class Plan:
             for stage in graph.stages
         }
         self.limit = {stage.name: _limit(stage, facts) for stage in graph.stages}
+        self.places = sum(self.limit.values())
         asked = {
             stage.name: frozenset([*tags, *(tag for task in (stage.task, *stage.fused) for tag in task.tags)])
             for stage in graph.stages
