@@ -41,7 +41,7 @@ from peer.slot_clients import open_clients
 from peer.task_session import TICK, BatchDropped, OpenClients, TaskSession, result_of
 from queues.committed import NotLetIn
 from queues.connectivity import reach_kafka
-from queues.transaction_errors import ProducerLost, TransactionAborted
+from queues.transaction_errors import TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
@@ -150,8 +150,6 @@ class TaskLoop:
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
             if isinstance(reason, TransactionAborted) and not reason.passing:
                 self._handle.pause(self._retries.refused(reason))
-                # A record that was refused leaves a gap in the producer's numbers, for which the broker refuses the next.
-                raise ProducerLost(str(reason)) from reason
             failpoint("rewind")
             self._drop()
         except SetupError as reason:

@@ -4,6 +4,12 @@ Every error is one of three kinds (:func:`queues.transaction_errors.classify`): 
 the producer away and learn from the broker what was committed. An uncertain outcome is always the last kind. librdkafka speaks
 the first version of the transaction protocol, in which a late commit of one transaction can land in the next one of the same
 producer epoch (found by Kyle Kingsbury, Jepsen on Bufstream 0.1.0, 2024). So a producer is never used again after one.
+
+Neither is it used again after a transaction that it aborts. If a connection breaks while a record is on its way, the record may
+stand in Kafka, and librdkafka keeps it to send it again. When the transaction is aborted, librdkafka forgets the record and
+gives its sequence number to the next one. The broker takes that one for the same record, answers that it has it, and the next
+transaction commits without it (seen with librdkafka 2.16; see docs/design/faults.md). A new producer has a new epoch, in which
+sequence numbers start again.
 """
 
 from __future__ import annotations
@@ -45,26 +51,27 @@ class TransactionalWriter:
     """
 
     def __init__(self, settings: Settings, transactional_id: str) -> None:
-        timeout = settings.peer.transaction_timeout
-        self._producer = GuardedProducer(
-            {
-                # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
-                "linger.ms": 100,
-                # The broker asks for patience while it still writes the last transaction's markers; that is over in
-                # milliseconds, and the client's own 100 ms would be most of a small batch's time.
-                "retry.backoff.ms": 10,
-                "reconnect.backoff.max.ms": RECONNECT_MS,
-                "queue.buffering.max.messages": 1_000_000,
-                "compression.type": "lz4",
-                **settings.kafka.client(),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(timeout * 1000),
-                "delivery.timeout.ms": int(timeout * 1000),
-                "enable.idempotence": True,
-                "delivery.report.only.error": True,
-            },
-            timeout,
-        )
+        self._timeout = settings.peer.transaction_timeout
+        self._config: dict[str, Any] = {
+            # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
+            "linger.ms": 100,
+            # The broker asks for patience while it still writes the last transaction's markers; that is over in
+            # milliseconds, and the client's own 100 ms would be most of a small batch's time.
+            "retry.backoff.ms": 10,
+            "reconnect.backoff.max.ms": RECONNECT_MS,
+            "queue.buffering.max.messages": 1_000_000,
+            "compression.type": "lz4",
+            **settings.kafka.client(),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(self._timeout * 1000),
+            "delivery.timeout.ms": int(self._timeout * 1000),
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+        }
+        self._producer = self._client()
+
+    def _client(self) -> GuardedProducer:
+        return GuardedProducer(self._config, self._timeout)
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them.
@@ -94,7 +101,7 @@ class TransactionalWriter:
             clock: measures the steps ``write`` and ``commit``.
 
         Raises:
-            TransactionAborted: nothing was written.
+            TransactionAborted: nothing was written. The writer can be used at once.
             ProducerLost: the outcome is unknown, or the producer is fenced. Make a new one, and read the committed positions.
             OutputError: ``SX-RECORD-TOO-LARGE``; nothing was written.
         """
@@ -122,6 +129,7 @@ class TransactionalWriter:
         except BaseException as error:
             self._abort()
             refusal = self._producer.events.refusal
+            self._renew()
             if isinstance(error, TransactionAborted) and not error.passing and refusal is not None:
                 raise abortable(refusal) from error
             raise
@@ -166,14 +174,20 @@ class TransactionalWriter:
                 raise exception_for(error.args[0]) from error
 
     def _abort(self) -> None:
-        """End the open transaction. Flush first what was sent, because an abort that overtakes it would be fatal
-        (confluentinc/librdkafka issue 4849).
+        """End the open transaction, which fails if the slot has another holder by now. Flush first what was sent, because an
+        abort that overtakes it would be fatal (confluentinc/librdkafka issue 4849).
         """
         self._producer.client.flush(CALL)
         try:
             self._producer.call("abort_transaction", CALL)
         except TransactionAborted as error:
             raise ProducerLost(str(error)) from error
+
+    def _renew(self) -> None:
+        """Go on with a new producer."""
+        self._producer.close()
+        self._producer = self._client()
+        self.open()
 
 
 def _too_large(topic: str, value: bytes | None, key: bytes | None) -> OutputError:

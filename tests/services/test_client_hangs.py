@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues import admin
@@ -14,7 +14,7 @@ from queues.committed import ReaderLost
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
-from queues.transaction_errors import ProducerLost
+from queues.transaction_errors import ProducerLost, Verdict, classify
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -91,6 +91,39 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     assert position.offset == 2
     writer.close()
     successor.close()
+
+
+def test_a_record_of_an_aborted_transaction_takes_no_place_of_a_later_one(
+    door: tuple[Settings, Settings, Proxy], member: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker takes a record, its answer is lost with the connection, and the batch is dropped. The next batch is written
+    whole. (librdkafka gives the sequence number of the first record to the second, which the broker takes for the first again:
+    the transaction commits without it. So the writer goes on with a new producer.)
+    """
+    through, past, proxy = door
+    proxy.accept_again()
+    writer = TransactionalWriter(through, "slot-of-drops")
+    writer.open()
+    before = admin.read_all(past, TOPIC)
+    known = proxy.lost
+
+    def drop() -> object:
+        until(lambda: proxy.lost > known, what="the broker's answer, which is lost")
+        proxy.refuse()
+        raise RuntimeError("the batch is dropped")
+
+    def let_through(error: KafkaError) -> Verdict:
+        proxy.accept_again()
+        return classify(error)
+
+    monkeypatch.setattr("queues.transaction.CALL", 1.0)
+    monkeypatch.setattr("queues.guarded_producer.classify", let_through)  # asked when the first try to abort has ended
+    proxy.lose_replies_to(b"<dropped>")
+    with pytest.raises(RuntimeError, match="the batch is dropped"):
+        writer.write([Outgoing(TOPIC, b"<dropped>", 0)], {Partition(TOPIC, 0): Position(7)}, drop)
+    writer.write([Outgoing(TOPIC, b"<kept>", 0)], {Partition(TOPIC, 0): Position(8)}, member.consumer_group_metadata)
+    assert admin.read_all(past, TOPIC) == [*before, b"<kept>"]
+    writer.close()
 
 
 def test_a_group_that_does_not_answer(door: tuple[Settings, Settings, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
