@@ -21,6 +21,7 @@ from queues.admin_client import NEVER, admin_client
 from queues.client import CLIENT_LOG
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
+from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -30,6 +31,9 @@ _KNOWN = 2.0
 
 _LEAVE = 5.0
 """Seconds that a group may take to let a member leave. After that we close the client anyway."""
+
+_CLOSE = 10.0
+"""Seconds to wait for a client to close: it waits for answers of its own."""
 
 _ANSWER = 10.0
 """Seconds that the broker has to list a group's members. A complete group has as long to let a new member join."""
@@ -44,6 +48,8 @@ def leave(consumer: Consumer) -> None:
     """Leave the group at once, so that the others need not wait until its heartbeat is missed, and close the client.
 
     Closing alone would keep a static member in its group: librdkafka sends the leave request only when it unsubscribes.
+    Closing may take minutes in which the client waits for a coordinator that it no longer looks for (seen with librdkafka 2.16
+    on three brokers under faults). So it goes on without us after a while.
     """
     try:
         if _poll(consumer, lambda: bool(consumer.memberid()), _KNOWN):
@@ -51,10 +57,15 @@ def leave(consumer: Consumer) -> None:
             _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
     except (KafkaException, RuntimeError) as error:  # it was fenced, so it has no membership to end
         log.debug("group_leave_failed", error=str(error))
+    background = BackgroundThread("consumer-ends")
     try:
-        consumer.close()
+        background.submit(consumer.close).result(_CLOSE)
+    except TimeoutError:
+        log.warning("consumer_close_hangs", seconds=_CLOSE)
     except (KafkaException, RuntimeError) as error:
         log.debug("consumer_close_failed", error=str(error))
+    finally:
+        background.close()
 
 
 def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:

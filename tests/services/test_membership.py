@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import Consumer, ConsumerGroupState
+from structlog.testing import capture_logs
 
 from queues.committed import ReaderLost
-from queues.membership import described, remove_static_member
+from queues.membership import described, leave, remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction_errors import ProducerLost, TransactionAborted
@@ -167,3 +169,23 @@ def test_partitions_that_nobody_was_given_are_found(task: Task) -> None:
     with contextlib.suppress(ReaderLost):  # it may have seen the same
         until(lambda: all_of(stays), what="all partitions")
     until(lambda: all_of(stays), what="all partitions")
+
+
+def test_a_client_that_does_not_close_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own close may wait for minutes; the peer goes on, and the log says so."""
+    monkeypatch.setattr("queues.membership._KNOWN", 0.1)
+    monkeypatch.setattr("queues.membership._CLOSE", 0.1)
+    let_go, closed = threading.Event(), threading.Event()
+
+    class Hanging(Consumer):
+        def close(self) -> None:
+            let_go.wait()
+            super().close()
+            closed.set()
+
+    consumer = Hanging({"group.id": "none", "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    with capture_logs() as logs:
+        leave(consumer)
+    assert [line["event"] for line in logs] == ["consumer_close_hangs"]
+    let_go.set()
+    assert closed.wait(60)
