@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.positions import Position
-from sentinel.rules import BOUND_END
+from sentinel.rules import WITHOUT_SENTINEL
 
 Precision = Literal["exact", "at-most", "estimate", "unknown"]
 
@@ -63,7 +63,7 @@ def unscanned(number: int, facts: LinkFacts, position: Position | None, end: int
     start = begin if position is None else position.offset
     if facts.end is not None:
         end = min(end, facts.end[number]) if planned else start
-    elif position is not None and position.drained == BOUND_END:
+    elif position is not None and position.drained in WITHOUT_SENTINEL:
         end = start
     return PartitionScan(start, max(start, end), start)
 

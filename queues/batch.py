@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from queues.messages import Outgoing
 from sardonyx.core.positions import Partition, Position
-from sentinel.rules import BOUND_END, PartitionView
+from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -100,10 +100,11 @@ class HeldPartition:
     def rewind(self) -> None:
         """Forget everything since the last commit."""
         position = self.committed.offset if self.committed else self.first
-        end = self.end
-        if end is None and self.committed and self.committed.drained == BOUND_END:
-            end = position  # an end marker was read, and what comes after it is not ours
-        self.view = PartitionView(position, end)
+        end, bound = self.end, BOUND_END
+        if self.committed and self.committed.drained in WITHOUT_SENTINEL:
+            bound = self.committed.drained
+            end = position if end is None else end  # an end marker was read, and what comes after it is not ours
+        self.view = PartitionView(position, end, bound)
         self.later.clear()
         self.at_end = False
 

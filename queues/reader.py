@@ -39,7 +39,7 @@ from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
-from sentinel.rules import BOUND_END
+from sentinel.rules import END_MARKER, WITHOUT_SENTINEL
 
 log = structlog.get_logger()
 
@@ -335,7 +335,7 @@ class Reader:
             if 0 in map(len, messages):  # an end marker has no value
                 marked, messages = without_markers(messages)
                 if link.ends_at_marker and held.view.end is None and marked is not None:
-                    held.view.end = marked + 1
+                    held.view.end, held.view.bound = marked + 1, END_MARKER
             end = held.view.end
             if end is not None and last >= end:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
@@ -486,7 +486,7 @@ def _held(partition: Partition, start: StartingPoint, facts: LinkFacts, incarnat
     planned = partition.number < facts.partitions
     first = facts.start[partition.number] if facts.start and planned else 0
     reached = start.position.offset if start.position else first
-    ended = start.position is not None and start.position.drained == BOUND_END
+    ended = start.position is not None and start.position.drained in WITHOUT_SENTINEL
     if facts.end is not None and planned:
         end: int | None = facts.end[partition.number]
     else:

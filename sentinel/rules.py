@@ -14,7 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 BOUND_END = "end"
-"""Used in place of a sentinel's uuid where the end position of a bound input marks the end."""
+"""Used in place of a sentinel's uuid where the end position of a bound input marks the end, or that at which it was stopped."""
+END_MARKER = "marker"
+"""Used in place of a sentinel's uuid where an end marker of the user's topic marks the end."""
+WITHOUT_SENTINEL = (BOUND_END, END_MARKER)
+"""The proofs of a partition that ended where no sentinel is: what comes after its position is not read."""
 
 
 @dataclass
@@ -28,6 +32,8 @@ class PartitionView:
     """The next offset to read; or the offset of the leader, while that is the last message seen."""
     end: int | None = None
     """A bound input's end: records at this offset and after it are not read."""
+    bound: str = BOUND_END
+    """Why there is such an end: one of :data:`WITHOUT_SENTINEL`."""
     leader: str | None = None
     """uuid of the leader, while that is the last message seen; None otherwise."""
     at_end: bool = False
@@ -71,9 +77,9 @@ class PartitionView:
 
     @property
     def drained(self) -> str | None:
-        """The proof that all records of this partition were read: the leader's uuid, or ``"end"``; None: not proven."""
+        """The proof that all records of this partition were read: the leader's uuid, or :attr:`bound`; None: not proven."""
         if self.end is not None:
-            return BOUND_END if self.position >= self.end else None
+            return self.bound if self.position >= self.end else None
         return self.leader if self.at_end else None
 
 

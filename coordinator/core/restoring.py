@@ -17,8 +17,8 @@ events that may be missing:
   positions, nothing is deleted, and a task without positions has never committed. Without that, a task may begin anew only if it
   had nothing to read, or if nothing that it would have written can exist: the links that it reads, or all that it writes, are
   the job's own and were never written. Otherwise the job fails.
-- ``stop``: seen by an input without an end that has ended. The job is stopped once more. If nothing ended yet, it runs on,
-  and the user stops it again. ``kill`` likewise: while all topics stand, the job goes on.
+- ``stop``: seen by an input without an end that has ended, and not at an end marker. The job is stopped once more. If nothing
+  ended yet, it runs on, and the user stops it again. ``kill`` likewise: while all topics stand, the job goes on.
 - ``submit``: such a job is unknown. Its topics stand, if it has not ended, and are reported.
 - ``submit`` *that resumes a job*: no job that had ended, and none that fails here, can be resumed (:class:`Restored`).
 - ``letters-claimed``: dead letters that a redo has taken look open. They are marked (:mod:`sardonyx.client.letter_claims`),
@@ -37,13 +37,14 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import AnyEvent, JobStatus, JobStopped, Restored
+from sardonyx.core.events import AnyEvent, JobStatus, JobStopped, LinkFacts, Restored
 from sardonyx.core.graph import Graph, Link, Stage, graph_of, is_endless
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import is_custom
 
 BOUND_END = "end"
-"""``sentinel.rules.BOUND_END``, which is not imported here: a position that says so ended there, without a sentinel."""
+"""``sentinel.rules.BOUND_END``, which is not imported here: a position that says so ended there, without a sentinel. One that
+ended at an end marker says something else."""
 
 Becomes = Literal["goes on", "is stopped", "fails", "stays ended"]
 
@@ -145,8 +146,9 @@ def _problems(job: Job, graph: Graph, known: KafkaTraces) -> Iterator[Problem]:
 def _stage_problems(job: Job, graph: Graph, stage: Stage, known: KafkaTraces) -> Iterator[Problem]:
     positions = known.positions.get(stage.name, {})
     complete = job.tasks[stage.name].state == "complete"
+    owned = {link.topic for link in stage.ingress if link.owned}
+    trimmed = [partition for partition, first in known.begins.items() if partition.topic in owned and first > 0]
     if _has_any(positions):
-        owned = {link.topic for link in stage.ingress if link.owned}
         planned = _planned(job, stage) if complete else set()
         for partition, position in positions.items():
             problem = _position_problem(stage.name, partition, position, known)
@@ -157,11 +159,11 @@ def _stage_problems(job: Job, graph: Graph, stage: Stage, known: KafkaTraces) ->
                     f"task {stage.name} was complete at the backup, and has not read all of {_words(partition)} now",
                     "Kafka is older than the backup",
                 )
-            if position is None and partition.topic in owned and known.begins.get(partition, 0) > 0:
-                yield (
-                    f"the position of task {stage.name} in {_words(partition)} is gone",
-                    "Kafka has dropped it, and the records before it are deleted",
-                )
+            if position is None and partition in trimmed:
+                yield _dropped(stage.name, partition)
+        yield from () if complete else _deleted_records(job, stage, positions, known)
+    elif not complete and trimmed:
+        yield _dropped(stage.name, trimmed[0])
     elif not complete and not _never_committed(graph, stage, known):
         yield (
             f"no positions of task {stage.name} are left",
@@ -176,6 +178,41 @@ def _position_problem(task: str, partition: Partition, position: Position | None
         f"task {task} has read {_words(partition)} up to {position.offset}, and it ends at {known.ends[partition]}",
         "Kafka has lost records, or the topic was created again",
     )
+
+
+def _dropped(task: str, partition: Partition) -> Problem:
+    return (
+        f"the position of task {task} in {_words(partition)} is gone",
+        "Kafka has dropped it, and the records before it are deleted, as the task had read them",
+    )
+
+
+def _deleted_records(
+    job: Job, stage: Stage, positions: Mapping[Partition, Position | None], known: KafkaTraces
+) -> Iterator[Problem]:
+    """The partitions of which records are deleted that a task still has to read."""
+    for link in stage.ingress:
+        facts = (job.facts or {}).get(link.name)
+        for partition, position in positions.items():
+            if facts is None or partition.topic != link.topic or (position is not None and position.drained):
+                continue
+            start, end = _span(facts, partition.number, position)
+            first = known.begins.get(partition, 0)
+            if start < first and (end is None or start < end) and (position is not None or not link.owned):
+                yield (
+                    f"task {stage.name} goes on at {start} in {_words(partition)}, which begins at {first}",
+                    "the records between were deleted before it had read them (the retention of the topic), or Kafka is too old",
+                )
+
+
+def _span(facts: LinkFacts, number: int, position: Position | None) -> tuple[int, int | None]:
+    """Where a task goes on in a partition, and where it ends; None: it has no end. As its reader finds it."""
+    planned = number < facts.partitions
+    begin = facts.start[number] if facts.start and planned else 0
+    start = begin if position is None else position.offset
+    if facts.end is not None:
+        return start, facts.end[number] if planned else start
+    return start, start if facts.stops else None
 
 
 def _planned(job: Job, stage: Stage) -> set[Partition]:
@@ -212,7 +249,7 @@ def _has_any(positions: Mapping[Partition, Position | None]) -> bool:
 
 
 def _ended_inputs(graph: Graph, known: KafkaTraces) -> Iterator[bool]:
-    """For each position in an input without an end: whether it has ended, which only a stop does."""
+    """For each position in an input without an end: whether it has ended without an end marker, which only a stop does."""
     for stage in graph.stages:
         endless = {link.topic for link in stage.ingress if is_endless(link)}
         for partition, position in known.positions.get(stage.name, {}).items():

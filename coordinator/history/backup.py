@@ -14,6 +14,7 @@ Not in it: requests that no coordinator has logged yet, pulses, and places in th
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import os
@@ -99,7 +100,8 @@ def write(zk: ZooKeeperSession, file: Path, version: str) -> BackupHeader:
         version: of Sardonyx, for the header.
 
     Raises:
-        SardonyxError: ``SX-RESTORE-UNFINISHED``; ``SX-BACKUP-FILE``, the file cannot be written; ``SX-LOG-FORMAT``.
+        SardonyxError: ``SX-RESTORE-UNFINISHED``; ``SX-BACKUP-EMPTY``, there is no log; ``SX-BACKUP-FILE``, the file cannot be
+            written; ``SX-LOG-FORMAT``.
     """
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
@@ -119,7 +121,8 @@ def write(zk: ZooKeeperSession, file: Path, version: str) -> BackupHeader:
             "SX-BACKUP-FILE", f"{file} cannot be written", cause=str(error), fix="name a file on a disk with room"
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
     return header
 
 
@@ -144,7 +147,7 @@ def _lines_of(zk: ZooKeeperSession, version: str) -> tuple[BackupHeader, Iterato
     first, n = reader.kept(zk)
     if n < event_log.FIRST:
         raise SardonyxError(
-            "SX-LOG-RANGE",
+            "SX-BACKUP-EMPTY",
             f"deployment {deployment} has no log, so there is nothing to back up",
             cause="nothing has happened in this deployment yet",
             fix="check the deployment (--deployment); a coordinator must have led it",

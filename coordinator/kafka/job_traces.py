@@ -20,8 +20,10 @@ def traces_of(settings: Settings, state: State) -> dict[str, KafkaTraces]:
     found = {}
     for job, graph in graphs(state).items():
         topics = traces.topics_of(settings, graph)
-        positions = traces.positions_of(settings, graph, job)  # before the ends, which then are no smaller
-        begins, ends = traces.bounds_of(settings, topics)
+        # Of a deployment that still runs, no position is before what begins, or after what ends.
+        begins, _ = traces.bounds_of(settings, topics)
+        positions = traces.positions_of(settings, graph, job)
+        _, ends = traces.bounds_of(settings, topics)
         found[job] = KafkaTraces(topics, positions, begins, ends)
     return found
 

@@ -16,6 +16,7 @@ from coordinator.core.state import check_rules
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, AnyEvent
+from sardonyx.zookeeper.releases import InForce, latest_batch
 from sardonyx.zookeeper.transactions import SetIf
 
 if TYPE_CHECKING:
@@ -42,13 +43,6 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: list[Entry]
     rules: int = 1
     """The rules by which these entries are decided."""
-
-
-class InForce(msgspec.Struct, frozen=True):
-    """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty."""
-
-    format: int = 0
-    rules: int = 0
 
 
 _batches = msgspec.json.Decoder(Batch)
@@ -111,12 +105,8 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
 
 def in_force(zk: ZooKeeperSession) -> InForce:
     """The format of the latest batch, and its rules; also of a log that this release cannot read."""
-    for bucket in reversed(zk.children(node_paths.LOG)):
-        batches = zk.children(f"{node_paths.LOG}/{bucket}")
-        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
-        if data is not None:
-            return _in_force(f"the log at entry {int(batches[-1])}", data)
-    return InForce()
+    found = latest_batch(zk)
+    return InForce() if found is None else _in_force(f"the log at entry {found[0]}", found[1])
 
 
 def first_rules(zk: ZooKeeperSession) -> int | None:
@@ -135,12 +125,8 @@ def _in_force(what: str, data: bytes) -> InForce:
 
 def last(zk: ZooKeeperSession) -> int:
     """The number of the latest entry; 0 if there is none."""
-    for bucket in reversed(zk.children(node_paths.LOG)):
-        batches = zk.children(f"{node_paths.LOG}/{bucket}")
-        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
-        if data is not None:
-            return int(batches[-1]) + len(decode_batch(int(batches[-1]), data)) - 1
-    return 0
+    found = latest_batch(zk)
+    return 0 if found is None else found[0] + len(decode_batch(*found)) - 1
 
 
 def tail(zk: ZooKeeperSession, n: int) -> list[tuple[int, AnyEvent]]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, JobSubmitted, Request, encode_event, kind_of
+from sardonyx.core.events import FORMAT, OLDEST, JobSubmitted, Request, UserEvent, encode_event, kind_of
 from sardonyx.core.graph import has_end
 from sardonyx.core.spec import JobSpec
 
@@ -39,25 +39,34 @@ _NEWER_OPTIONS: dict[str, set[str]] = {"kafka": {"end_marker"}, "files": {"roll"
 """Options of connectors that format 4 does not know. Its readers would ignore them without a word."""
 
 
-def encode_request(event: Request, known: int = FORMAT) -> bytes:
+def encode_request(event: Request, known: int = FORMAT, oldest: int = FORMAT) -> bytes:
     """A request as a coordinator reads it whose newest format is ``known``.
 
+    Args:
+        event: the request.
+        known: the newest format that each coordinator reads which leads, or can lead next.
+        oldest: the newest format that each coordinator reads which stands for election. As long as one of an older release does,
+            the leader keeps to what that release decides, and its peers to what they read. So users cannot ask for more.
+
     Raises:
-        SardonyxError: ``SX-VERSION-REQUEST``: that release does not know what is asked.
+        SardonyxError: ``SX-VERSION-REQUEST``: the older release does not know what is asked.
     """
-    if known >= FORMAT:
+    oldest = min(known, oldest)
+    if oldest >= FORMAT or (known >= FORMAT and not isinstance(event, UserEvent)):
         return encode_event(event)
     kind, defaults = kind_of(event), _defaults(type(event))
     fields = _REQUESTS.get(kind, set())
     said = {name for name, value in msgspec.structs.asdict(event).items() if value != defaults.get(name)}
     newer = said - fields - _SPARED - {"at"}
-    if not fields or newer or (isinstance(event, JobSubmitted) and spec_format(event.spec) > known):
+    if not fields or newer or (isinstance(event, JobSubmitted) and spec_format(event.spec) > oldest):
         raise SardonyxError(
             "SX-VERSION-REQUEST",
-            "the coordinator that leads is of an older release, and does not know what is asked of it",
-            cause=f"it reads format {known}, and the request ({', '.join([kind, *sorted(newer)])}) needs format {FORMAT}",
-            fix="upgrade the coordinators first; `sardonyx upgrade --check` shows who runs which release",
+            "a coordinator is of an older release, and does not know what is asked",
+            cause=f"it reads format {oldest}, and the request ({', '.join([kind, *sorted(newer)])}) needs format {FORMAT}",
+            fix="upgrade all coordinators first; `sardonyx upgrade --check` shows who runs which release",
         )
+    if known >= FORMAT:
+        return encode_event(event)
     return encode_event(msgspec.structs.replace(event, **{name: defaults[name] for name in said & _SPARED - fields}))
 
 

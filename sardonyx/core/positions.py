@@ -41,7 +41,8 @@ POSITION_FORMAT = 1
 
 
 class Position(NamedTuple):
-    """A committed position. ``drained``: the uuid of the sentinel AT the offset, or ``"end"``; None: not drained.
+    """A committed position. ``drained``: the uuid of the sentinel AT the offset; ``"end"`` or ``"marker"``, where the input
+    ends or an end marker stands right before the offset; None: not drained.
 
     ``marked``: the transaction that committed it also wrote the task's end markers.
     """

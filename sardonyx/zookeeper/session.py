@@ -25,11 +25,11 @@ from kazoo.protocol.states import WatchedEvent
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import FORMAT, CandidateNote, Request, kind_of
+from sardonyx.core.events import Request, kind_of
 from sardonyx.core.formats import encode_request
 from sardonyx.core.names import request_id
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper import commit, errors, read_ahead
+from sardonyx.zookeeper import commit, errors, read_ahead, releases
 from sardonyx.zookeeper.bulk import BulkClient
 from sardonyx.zookeeper.connection import Connection
 from sardonyx.zookeeper.connectivity import client_arguments
@@ -48,8 +48,8 @@ log = structlog.get_logger()
 class ZooKeeperSession(Connection):
     """One session with ZooKeeper, for the nodes of one deployment. :meth:`connect` opens it."""
 
-    _leader_is_new = False
-    """Whether a coordinator of this release has led: from then on no older one can."""
+    _understood = releases.Understood()
+    """What the coordinators understand; read again before each request until it lasts."""
 
     @classmethod
     def connect(
@@ -242,18 +242,15 @@ class ZooKeeperSession(Connection):
         self.create_sequential(node_paths.inbox_prefix(kind_of(event), uuid), data)
 
     def encoded(self, event: Request) -> bytes:
-        """A request as the coordinator that leads can read it: during a rolling upgrade it may be of the release before.
+        """A request as each coordinator can read it that leads, or can lead next: during a rolling upgrade it may be of the
+        release before.
 
         Raises:
             SardonyxError: ``SX-VERSION-REQUEST``: that release does not know what is asked.
         """
-        known = FORMAT
-        if not self._leader_is_new:
-            queue = sorted(self.children(node_paths.ELECTION), key=lambda name: name[-10:])
-            data = self.read(f"{node_paths.ELECTION}/{queue[0]}") if queue else None
-            known = FORMAT if data is None else CandidateNote.read(data).format
-            self._leader_is_new = data is not None and known >= FORMAT  # no older one can lead after it
-        return encode_request(event, known)
+        if not self._understood.lasting:
+            self._understood = releases.understood(self)
+        return encode_request(event, self._understood.known, self._understood.oldest)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         """Create a node whose name ends in the next number of its parent; returns the name. Never makes two nodes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.version import VERSION
+from sardonyx.zookeeper.releases import Understood, understood
 from tests.compat.make import COUNTS, LETTER, ROWS, SPEC
 
 HERE = Path(__file__).parents[1] / "compat"
@@ -175,6 +177,63 @@ def test_requests_to_a_leader_of_the_release_before_hold_only_what_it_knows() ->
     ):
         with pytest.raises(SardonyxError, match="SX-VERSION-REQUEST"):
             encode_request(event, OLDEST)
+
+
+class Coordinators:
+    """The nodes of a deployment that say of which releases its coordinators are and were."""
+
+    def __init__(self, logged: tuple[int, int] | None, *standing: CandidateNote | bytes) -> None:
+        notes = [note if isinstance(note, bytes) else msgspec.json.encode(note) for note in standing]
+        self.nodes = {f"/election/{n}": note for n, note in enumerate(notes)}
+        if logged is not None:
+            self.nodes["/log/0000000/0000000001"] = b'{"format":%d,"rules":%d,"entries":[]}' % logged
+
+    def children(self, path: str) -> list[str]:
+        below = {other.removeprefix(f"{path}/").split("/")[0] for other in self.nodes if other.startswith(f"{path}/")}
+        return sorted(below)
+
+    def read(self, path: str) -> bytes | None:
+        return self.nodes.get(path)
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        return {path: self.nodes[path] for path in paths if path in self.nodes}
+
+
+NEW = CandidateNote("n:1", VERSION, FORMAT, RULES)
+OLD = b"o:2"
+
+
+@pytest.mark.parametrize(
+    ("logged", "standing", "expected"),
+    [
+        (None, (), Understood()),
+        (None, (NEW, OLD), Understood(OLDEST, OLDEST)),
+        ((OLDEST, 1), (OLD, NEW), Understood(OLDEST, OLDEST)),
+        ((OLDEST, 1), (NEW, OLD), Understood(OLDEST, OLDEST)),  # the first in line is about to give way
+        ((OLDEST, 1), (NEW, NEW), Understood()),
+        ((OLDEST, 1), (), Understood(OLDEST, OLDEST)),
+        ((FORMAT, 1), (NEW, OLD), Understood(FORMAT, OLDEST)),
+        ((FORMAT, 1), (NEW,), Understood()),
+        ((FORMAT, RULES), (NEW, OLD), Understood(lasting=True)),
+        ((FORMAT + 1, RULES + 1), (), Understood(lasting=True)),
+    ],
+)
+def test_requests_are_made_for_each_coordinator_that_may_read_them(
+    logged: tuple[int, int] | None, standing: tuple[CandidateNote | bytes, ...], expected: Understood
+) -> None:
+    """The first in line may give way to an older one. It lasts only once the log is one that no older one can lead."""
+    assert understood(Coordinators(logged, *standing)) == expected  # type: ignore[arg-type]
+
+
+def test_users_cannot_ask_for_what_an_older_coordinator_would_not_decide() -> None:
+    """While one stands, the leader of this release keeps to the rules of the release before, and so do the peers."""
+    done = Completed(peer="p", assignment=3, counts=COUNTS, positions={"t": [1, None]})
+    assert encode_request(done, FORMAT, OLDEST) == encode_request(done)
+    killed = JobKilled(job="j", by="me")
+    assert encode_request(killed, FORMAT, OLDEST) == encode_request(killed)
+    for event in (JobStopped(job="j"), JobSubmitted(job="j", spec=msgspec.structs.replace(SPEC, keep="1 h"))):
+        with pytest.raises(SardonyxError, match="SX-VERSION-REQUEST"):
+            encode_request(event, FORMAT, OLDEST)
 
 
 def test_an_upgrade_is_told_what_stands_in_its_way() -> None:

@@ -126,19 +126,24 @@ def test_wrong_options_are_told(use, options, wrong):
 def test_a_partition_that_ended_at_its_marker_stays_ended():
     """A dropped batch makes the reader read again from what is committed, but nothing after the marker."""
     held = HeldPartition(StartingPoint(None), 1, 0, None)
-    held.view.end = 5
+    held.view.end, held.view.bound = 5, "marker"
     assert held.view.record(3)
     held.view.end_of_partition(5)
-    assert held.view.drained == "end"
+    assert held.view.drained == "marker"
     held.rewind()
     assert (held.view.end, held.view.position) == (None, 0)
-    held.start = StartingPoint(Position(5, drained="end"))
-    held.rewind()
-    assert (held.view.end, held.view.drained, held.view.record(6)) == (5, "end", False)
+    for proof in ("marker", "end"):
+        held.start = StartingPoint(Position(5, drained=proof))
+        held.rewind()
+        assert (held.view.end, held.view.drained, held.view.record(6)) == (5, proof, False)
+        assert not held.to_commit
+    stopping = HeldPartition(StartingPoint(Position(5, drained="marker")), 1, 0, 5)
+    assert (stopping.view.drained, stopping.to_commit) == ("marker", False)
 
 
 def test_what_comes_after_the_marker_is_no_backlog():
     """A partition that has ended waits for nothing."""
     facts = LinkFacts(1, start=[0])
+    assert unscanned(0, facts, Position(5, drained="marker"), 9).left == 0
     assert unscanned(0, facts, Position(5, drained="end"), 9).left == 0
     assert unscanned(0, facts, Position(5), 9).left == 4

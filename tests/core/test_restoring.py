@@ -162,6 +162,15 @@ def test_a_stop_since_the_backup_shows_in_the_positions() -> None:
     assert restoring.BOUND_END == rules.BOUND_END
 
 
+def test_an_input_that_reached_its_end_marker_was_not_stopped() -> None:
+    """A job that was taken for stopped would leave out what its other partitions still hold before their markers."""
+    spec = job(end="marker")
+    marked = [Position(57, drained=rules.END_MARKER), 9]
+    assert outcome(running(spec), traces(spec, first=marked, second=[1, 1])) == ("goes on", "")
+    stopped = [Position(57, drained=rules.END_MARKER), Position(9, drained=rules.BOUND_END)]
+    assert outcome(running(spec), traces(spec, first=stopped, second=[1, 1])) == ("is stopped", "")
+
+
 def test_votes_are_taken_from_the_positions() -> None:
     """The sentinel at which a reader found its partition drained is the elected one. Two would be two deployments."""
     spec = job()
@@ -195,6 +204,42 @@ def test_a_kafka_that_is_older_than_the_backup_is_noticed() -> None:
     trimmed = traces(spec, first=[7, 9], second=[1, None])
     trimmed.begins[Partition("test.copy-1.first.second", 1)] = 5
     assert "the position of task second" in outcome(running(spec), trimmed)[1]
+    trimmed = traces(spec, first=[7, 9])
+    trimmed.begins[Partition("test.copy-1.first.second", 0)] = 50
+    assert "the position of task second" in outcome(running(spec), trimmed)[1], "it had read what is trimmed"
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "why"),
+    [
+        ("orders", 0, "task first goes on at 7 in partition 0 of orders, which begins at 50"),
+        ("orders", 1, "task first goes on at 0 in partition 1 of orders, which begins at 50"),
+        ("test.copy-1.first.second", 0, "task second goes on at 3 in partition 0"),
+    ],
+)
+def test_records_that_are_deleted_and_not_read_are_noticed(topic: str, number: int, why: str) -> None:
+    """The job would fail at them, or begin after them. What was read to its end needs no record any more."""
+    spec = job(end=None)
+    known = traces(spec, first=[7, None], second=[3, 3])
+    known.begins[Partition(topic, number)] = 50
+    becomes, said = outcome(running(spec), known)
+    assert (becomes, why in said) == ("fails", True), said
+    drained = Position(3, drained=S1)
+    known = traces(spec, first=[Position(7, drained="end"), Position(9, drained="end")], second=[drained, drained])
+    known.begins[Partition(topic, number)] = 50
+    assert outcome(running(spec, JobStopped(job="copy-1")), known)[0] == "goes on"
+
+
+def test_an_input_that_ends_before_what_is_deleted_has_nothing_to_read() -> None:
+    """Its partition was empty when the job was planned."""
+    spec = job()
+    state = running(spec)
+    facts = state.jobs["copy-1"].facts
+    assert facts is not None
+    facts["orders.first"] = LinkFacts(2, start=[5, 50], end=[60, 50])
+    known = traces(spec, first=[7, None], second=[3, 3])
+    known.begins |= {Partition("orders", 0): 7, Partition("orders", 1): 60}
+    assert outcome(state, known)[0] == "goes on"
 
 
 def test_what_had_ended_stays_and_is_not_resumed() -> None:

@@ -26,6 +26,7 @@ from coordinator.loop.log_writer import PendingEntry, append
 from coordinator.loop.snapshots import compact
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import PeerBorn, PeerDied
 from sardonyx.runtime.failpoints import VARIABLE
 from sardonyx.runtime.settings import Settings, load_settings
@@ -306,6 +307,19 @@ def test_a_restore_that_was_interrupted_is_noticed_and_begins_anew(point: str, l
     lost.crew.until(lambda: "took_over" in waits.log_tail(50), "the coordinator to lead")
     assert handle.status(live=False).status == "running"
     verified(lost)
+
+
+def test_what_cannot_be_backed_up_is_refused(settings: Settings, tmp_path: Path) -> None:
+    """A deployment that no coordinator has led, and a file that cannot be written. The log of the first is not awaited."""
+    with contextlib.closing(ZooKeeperSession.connect(settings)) as zk:
+        with pytest.raises(SardonyxError) as caught:
+            write(zk, tmp_path / "file", "0")
+        assert caught.value.code == "SX-BACKUP-EMPTY"
+        assert not list(tmp_path.iterdir())
+        (tmp_path / "a file").touch()
+        with pytest.raises(SardonyxError) as caught:
+            write(zk, tmp_path / "a file" / "below", "0")
+        assert caught.value.code == "SX-BACKUP-FILE"
 
 
 @pytest.mark.usefixtures("small_log")

@@ -148,9 +148,10 @@ def test_a_request_sent_again_after_it_was_taken_is_left_out(
     """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
     with Proxy(zookeeper) as proxy, coordinator(quick):
         far = ZooKeeperSession.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
-        until(lambda: zk.children(node_paths.ELECTION), what="a coordinator to stand for election")
-        far.encoded(Evicted(peer="p"))  # it learns once of which release the leader is, and needs a reply for that
-        for n in range(1, 4):
+        zk.request(Evicted(peer="p1"))
+        until(lambda: event_log.last(zk) == 1, what="the log to begin")
+        far.encoded(Evicted(peer="p"))  # it learns once that no older coordinator can lead, and needs replies for that
+        for n in range(2, 5):
             proxy.lose_replies()
             with ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(far.request, Evicted(peer=f"p{n}"))
@@ -159,7 +160,7 @@ def test_a_request_sent_again_after_it_was_taken_is_left_out(
                 sending.result(30)
             until(lambda: zk.children(node_paths.INBOX) == [], what="the second one to be removed")
         far.close()
-    assert [event.peer for _, event in event_log.read_log(zk)] == ["p1", "p2", "p3"]
+    assert [event.peer for _, event in event_log.read_log(zk)] == ["p1", "p2", "p3", "p4"]
 
 
 def test_many_requests_at_once(zk: ZooKeeperSession, quick: Settings) -> None:
