@@ -13,6 +13,9 @@ from sardonyx.runtime.retrying_worker import RetryingWorker
 
 log = structlog.get_logger()
 
+_SOON = 5.0
+"""Seconds at most until a new leader's first round. Otherwise leaders that change often would never trim."""
+
 
 class LinkTrimmer:
     """Has the links of all running jobs trimmed, job by job, every so many seconds.
@@ -33,7 +36,7 @@ class LinkTrimmer:
         self._worker = RetryingWorker("trim", runtime=runtime)
         self._lock = runtime.condition()
         self._under_way: set[str] = set()
-        self.due = runtime.now() + every
+        self.due = runtime.now() + min(every, _SOON)
         """When the next round begins, on the runtime's clock."""
 
     def trim(self, running: Mapping[str, JobSpec]) -> None:
