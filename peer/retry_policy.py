@@ -29,6 +29,7 @@ _BUSY = 20
 _PASSING = frozenset(
     {
         "SX-OUTPUT-FULL",
+        "SX-OUTPUT-AWAY",
         "SX-KAFKA-LOST",
         "SX-KAFKA-REFUSED",
         "SX-KAFKA-UNREACHABLE",
@@ -69,8 +70,8 @@ def policy(
     if isinstance(error, ElectionClosed):
         return Reaction.FAIL_UNLESS_ENDED
     if isinstance(error, (FunctionError, InputError, OutputError)):
-        # On a full disk there may be room again after the back-off; the other errors would come again.
-        return Reaction.FAIL_TASK if error.code == "SX-OUTPUT-FULL" else Reaction.FAIL_JOB
+        # After the back-off there may be room again, and the share be back; the other errors would come again.
+        return Reaction.FAIL_TASK if may_pass(error) else Reaction.FAIL_JOB
     if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not runner_alive():
         return Reaction.LOSE_RUNNER
     return Reaction.FAIL_TASK

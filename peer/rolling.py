@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 _ASK_AGAIN = 0.25
 """Seconds between questions to the broker about partitions that other peers hold."""
+_TIDY_AGAIN = 3600.0
+"""Seconds between looks for chunks that no commit lists: batches whose transaction was aborted leave them."""
 
 
 class Roller:
@@ -47,7 +49,10 @@ class Roller:
         """The reader, and the assignment of the partition, by which this peer merges."""
         self._tail: Tail | None = None
         self._listing = Listing()
+        self._needed: Position | None = None
+        """The committed position on the ``parts`` link: what is listed before it may be trimmed."""
         self._taken_over = False
+        self._tidy_at = 0.0
         self._ask_at = 0.0
 
     def look(self) -> None:
@@ -87,16 +92,19 @@ class Roller:
         if self._tail is None:
             # In this order: the answer waits for a predecessor's transaction, and later ones are refused. So what a predecessor
             # has committed was written before the tail's end.
-            position = reader.committed_at(sink.parts)
+            self._needed = reader.committed_at(sink.parts)
             self._listing, self._taken_over = Listing(), False
-            self._tail = Tail(self._session.work.settings, sink.parts.topic, position and position.offset)
+            self._tail = Tail(self._session.work.settings, sink.parts.topic, self._needed and self._needed.offset)
         for message in self._tail.read():
             self._listing.add(message.value, message.offset, message.since)
         if not self._tail.caught_up:
             return
         if not self._taken_over:
             self._session.meanwhile(lambda: self._take_over(sink.files))
-            self._taken_over = True
+            self._taken_over, self._tidy_at = True, time.monotonic() + _TIDY_AGAIN
+        elif time.monotonic() > self._tidy_at:
+            self._session.meanwhile(lambda: sink.files.tidy(self._listing))
+            self._tidy_at = time.monotonic() + _TIDY_AGAIN
         ended = bool(self._listing.pending) and self._ended(reader)
         chunks = self._listing.due(sink.files.roll, time.time(), ended=ended)
         if chunks:
@@ -122,8 +130,9 @@ class Roller:
         try:
             merged = session.meanwhile(lambda: files.merge([chunk.entry for chunk in chunks]))
         except OutputError:
-            # A peer that took over unnoticed may have removed the chunks. Then this transaction is refused.
-            session.write([], {sink.parts: first})
+            # A peer that took over unnoticed may have removed the chunks. Then this transaction is refused. Its position must not
+            # move: before the first chunk that is not merged may come the merge that holds the totals.
+            session.write([], {sink.parts: self._needed or first})
             if self._held() != self._lead:
                 self.close()
                 return
@@ -136,6 +145,7 @@ class Roller:
         rolled = self._rolled(merged, chunks)
         session.write([Outgoing(sink.parts.topic, msgspec.json.encode(rolled), 0)], {sink.parts: first})
         failpoint("rolled")
+        self._needed = first
         self._listing.roll(rolled)
         done = self._listing.merged
         session.meanwhile(lambda: files.finish(rolled, done))

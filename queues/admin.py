@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -184,14 +184,17 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
         pause = min(2 * pause, 2.0)
 
 
-def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[], None] = lambda: None) -> None:
+def delete_links(
+    settings: Settings, graph: Graph, job: str, settle: Callable[[], Collection[str]] = lambda: ()
+) -> None:
     """Delete the job's groups and topics. Topics that hold dead letters stay until the job is forgotten.
 
     Args:
         settings: connection to Kafka.
         graph: the job's graph.
         job: id of the job.
-        settle: called while the topics still exist, after every peer has left the groups and can commit no more.
+        settle: called while the topics still exist, after every peer has left the groups and can commit no more. Returns
+            topics that are to stay, too.
 
     Raises:
         SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
@@ -202,8 +205,8 @@ def delete_links(settings: Settings, graph: Graph, job: str, settle: Callable[[]
     )  # alone: while it stands, nothing of the job is deleted (coordinator.core.restoring)
     delete_groups(settings, others)
     failpoint("in-delete-links")
-    settle()
-    stays = {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
+    stays = set(settle())
+    stays |= {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
     delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
 
 

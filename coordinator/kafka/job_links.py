@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import msgspec
 import structlog
 
-from queues.admin import create_links, delete_links, last_commits, read_all
+from queues.admin import create_links, delete_links, last_commits, read_all, topics
 from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
 from queues.trim import trim_links
+from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
-from sardonyx.core.errors import SardonyxError
+from sardonyx.core.errors import OutputError, SardonyxError, SetupError
 from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.slot import Slot
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.job.validate import validate
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
+
+_AGAIN = {"SX-OUTPUT-FULL", "SX-OUTPUT-WRITE", "SX-OUTPUT-AWAY"}
+"""Codes of the failures after which files are published later: the topics that list them must not be deleted before."""
 
 
 class KafkaLinks:
@@ -59,21 +62,57 @@ class KafkaLinks:
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)
 
-    def _settle_files(self, graph: Graph, job: str) -> None:
+    def _settle_files(self, graph: Graph, job: str) -> list[str]:
         """Publish or remove the temporary files that the file outputs of an ended job have left, in folders that this machine can
         see.
-        """
-        for stage in graph.stages:
-            parts, task = next((link for link in stage.egress if link.kind == "parts"), None), stage.last
-            if parts is None or task.connector != "files" or not Path(str(task.options["path"])).is_dir():
-                continue
 
-            output = files_output(task, job, bounded=graph.bounded)
+        Returns: the topics that still list rows to publish, for which this machine cannot do it.
+
+        Raises:
+            OutputError: a folder cannot be written to now, as when its disk is full. Call it again: what is listed is published
+                then.
+            SetupError: ``SX-KAFKA-UNREACHABLE``.
+        """
+        kept: list[str] = []
+        for stage in graph.stages:
+            parts = next((link for link in stage.egress if link.kind == "parts"), None)
+            if parts is None or stage.last.connector != "files":
+                continue
             try:
-                if output.unsettled:
-                    output.settle(read_all(self._settings, parts.topic))
-            except SardonyxError as error:  # the topics must be deleted all the same
-                log.warning("temporary_files_not_settled", job=job, task=task.name, error=str(error))
+                self._settle_task(stage.last, job, parts.topic, bounded=graph.bounded)
+            except SetupError:
+                raise
+            except SardonyxError as error:
+                if error.code in _AGAIN:
+                    raise
+                log.error(
+                    "committed_rows_not_published",
+                    job=job,
+                    task=stage.last.name,
+                    topic=parts.topic,
+                    code=error.code,
+                    error=error.message,
+                    fix=error.fix,
+                )
+                kept.append(parts.topic)
+        return kept
+
+    def _settle_task(self, task: TaskSpec, job: str, topic: str, *, bounded: bool) -> None:
+        output = files_output(task, job, bounded=bounded)
+        # A call that was interrupted, or that of another leader, may have deleted the topic.
+        if not (output.unsettled or isinstance(output, RollingFiles)) or topic not in topics(self._settings):
+            return
+        listed = read_all(self._settings, topic)
+        if output.unsettled:
+            output.settle(listed)
+        elif isinstance(output, RollingFiles) and (count := output.out_of_sight(listed)):
+            raise OutputError(
+                "SX-OUTPUT-UNSEEN",
+                f"{count} staged files of task {task.name} are committed and wait to be published, and the coordinator sees none",
+                cause=f"{task.options['path']} is not shared with the coordinator's machine, or not mounted there now",
+                fix="let coordinators see the folder; until the job is purged, the topic that the log names lists these files",
+                where={"path": task.options["path"]},
+            )
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +17,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from sardonyx.connectors.declarations import files, problems_of
 from sardonyx.connectors.files import disk
+from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.roll import DEFAULT, Listing, Roll, Rolled
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import output
@@ -276,6 +280,118 @@ def test_a_release_without_roll_may_have_published_chunks(tmp_path):
     assert rolled is not None
     assert (rolled.files, rolled.rows) == (3, 3)
     assert numbers(tmp_path) == [1, 2, 3]
+
+
+def of_old_release(folder: Path, **options) -> FilesOutput:
+    """What a peer of the release without roll writes with."""
+    given = {"path": str(folder), "format": "json", **options}
+    return output(TaskSpec(name="write", type="output", connector="files", options=given), "job-1")
+
+
+@pytest.mark.parametrize(
+    "options", [{"format": "csv"}, {"format": "json", "compression": "gzip"}, {"format": "json"}, {"format": "parquet"}]
+)
+@pytest.mark.parametrize("published", ["before", "meanwhile", "after", "never"])
+def test_a_file_of_the_release_without_roll_is_not_joined(tmp_path, options, published):
+    """Its text has a header and is compressed, so it becomes a file of its own. Its peer may publish it at any time, or die: its
+    rows are there once, and it sees no file as lost.
+    """
+    old = of_old_release(tmp_path, **options)
+    listed = out(tmp_path, **options).stage(rows(1, 2)) + (theirs := old.stage(rows(3)))
+    listed += out(tmp_path, **options).stage(rows(4))
+    made, listing = out(tmp_path, **options), Listing(listed)
+    if published == "before":
+        old.publish(theirs)
+    chunks = [chunk.entry for chunk in listing.pending]
+    merged = made.merge(chunks)
+    if published == "meanwhile":
+        old.publish(theirs)
+    made.finish(Rolled(merged.file, chunks[-1].staged, merged.files, 4), chunks)
+    if published == "after":
+        old.publish(theirs)
+    assert (merged.chunks, merged.files, len(visible(tmp_path))) == (3, 2, 2)
+    found = [pa.table({"n": read_anything(path)}) for path in visible(tmp_path)]
+    assert sorted(len(each) for each in found) == [1, 3]
+    assert sorted(pa.concat_tables(found)["n"].to_pylist()) == [1, 2, 3, 4]
+
+
+def read_anything(path: Path) -> list[int]:
+    """The column n of a result file."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path)["n"].to_pylist()
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    if ".csv" in path.suffixes:
+        return [int(row["n"]) for row in csv.DictReader(text.splitlines())]
+    return [json.loads(line)["n"] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("kind", [out, of_old_release], ids=["roll", "file by file"])
+def test_settling_goes_on_after_readers_have_moved_files(tmp_path, monkeypatch, kind):
+    """The coordinator dies while it publishes what a killed job has committed, and readers take what they see. The next
+    coordinator publishes the rest, also with one file lost, and says how many it does not find.
+    """
+    listed = [entry for number in range(6) for entry in kind(tmp_path).stage(rows(number))]
+    rename, left = disk.rename, iter(range(3))
+
+    def dies(source: Path, target: Path) -> bool:
+        if next(left, None) is None:
+            raise WorldEnds
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "rename", dies)
+        with pytest.raises(WorldEnds):
+            kind(tmp_path).settle(listed)
+    taken = numbers(tmp_path)
+    assert taken == [0, 1, 2]
+    for path in visible(tmp_path):
+        path.unlink()
+    (tmp_path / "_sardonyx" / "job-1" / "write" / json.loads(listed[3])["staged"]).unlink()
+    with structlog.testing.capture_logs() as said:
+        kind(tmp_path).settle(listed)
+    assert numbers(tmp_path) == [4, 5]
+    assert not (tmp_path / "_sardonyx").exists()
+    assert [line["count"] for line in said if line["event"] == "committed_files_missing"] == [4]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "SX-OUTPUT-FULL"), (errno.ESTALE, "SX-OUTPUT-AWAY"), (errno.EACCES, "SX-OUTPUT-WRITE")],
+)
+def test_what_cannot_be_published_stays_staged(tmp_path, monkeypatch, number, code):
+    """A settling that the disk refuses removes nothing, and succeeds when it is repeated."""
+    listed = [entry for number in range(3) for entry in out(tmp_path).stage(rows(number))]
+
+    def refused(_source: Path, _target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        with pytest.raises(OutputError) as caught:
+            out(tmp_path).settle(listed)
+    assert caught.value.code == code
+    assert out(tmp_path).out_of_sight(listed) == 0
+    out(tmp_path).settle(listed)
+    assert numbers(tmp_path) == [0, 1, 2]
+    shutil.rmtree(tmp_path)
+    assert out(tmp_path).out_of_sight(listed) == 3
+
+
+def test_a_folder_may_be_removed_by_two_at_a_time(tmp_path, monkeypatch):
+    """A file that another process removes first does not keep the rest."""
+    for name in "abc":
+        (tmp_path / "gone" / name).mkdir(parents=True)
+        (tmp_path / "gone" / name / "file").touch()
+    unlink = os.unlink
+
+    def after_another(path, **given) -> None:
+        unlink(path, **given)
+        unlink(path, **given)
+
+    monkeypatch.setattr(os, "unlink", after_another)
+    disk.remove_tree(tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
+    disk.remove_tree(tmp_path / "gone")
 
 
 def test_by_batch_nothing_waits(tmp_path):

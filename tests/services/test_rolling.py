@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from peer import rolling
+from peer.rolling_sink import RollingSink
+from queues.messages import Outgoing
+from queues.tail import Listed
 from sardonyx import Job, files, generator, kafka
+from sardonyx.connectors.files.roll import Entry, Listing, Roll
+from sardonyx.connectors.files.rolling import Merged, RollingFiles
+from sardonyx.core.errors import OutputError
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at
 from tests.waiting import until
@@ -145,3 +157,80 @@ def test_a_job_that_stops_rolls_what_it_has(sardonyx_clusters: Callable[..., Clu
         ((reached,),) = (task.values() for task in handle.positions().values())
         assert found(folder) == [n for n in range(500) if n // 2 < reached[n % 2]]
         assert (folder / "_SUCCESS").exists()
+
+
+class Merging:
+    """The task session of a peer that holds the task's partitions, reduced to what a roller uses; it keeps the listing."""
+
+    def __init__(self, sink: RollingSink) -> None:
+        self.listed: list[bytes] = []
+        self.position: Position | None = None
+        link = SimpleNamespace(topic="in")
+        self.work = SimpleNamespace(sinks=[sink], settings=None, stage=SimpleNamespace(ingress=[link]))
+        self.reader = self
+        self.handle = SimpleNamespace(may_commit=True, check=lambda: None)
+        self.held: dict[Partition, Position | None] = {}
+        self.idle = False
+
+    def incarnation(self, _partition: Partition) -> int:
+        return 1
+
+    def committed_at(self, _partition: Partition) -> Position | None:
+        return self.position
+
+    def meanwhile(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def write(self, messages: list[Outgoing], positions: dict[Partition, Position]) -> None:
+        self.listed += [message.value for message in messages]
+        (self.position,) = positions.values()
+
+
+def test_totals_outlive_a_merge_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch commits while two others are merged. The merge of that one fails on a full disk. The next peer reads the listing
+    from the committed position: the counts of what was merged before are still in it.
+    """
+    files_out = RollingFiles({"path": str(tmp_path), "format": "json"}, "job-1", "write", Roll(1, 0.0))
+    session = Merging(RollingSink(files_out, cast("Link", SimpleNamespace(topic="parts")), list))
+
+    class Tailed:
+        """The rest of the listing."""
+
+        caught_up = True
+
+        def __init__(self, _settings: object, _topic: str, start: int | None) -> None:
+            self.read_to = start or 0
+
+        def read(self) -> list[Listed]:
+            at, self.read_to = self.read_to, len(session.listed)
+            return [Listed(at + n, 0.0, value) for n, value in enumerate(session.listed[at:])]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(rolling, "Tail", Tailed)
+    merge = files_out.merge
+
+    def staged(number: int) -> list[bytes]:
+        return files_out.stage(pa.table({"n": [number]}))
+
+    def joined_by_another_batch(chunks: list[Entry]) -> Merged:
+        session.listed += staged(3)
+        return merge(chunks)
+
+    def refused(_chunks: list[Entry]) -> Merged:
+        raise OutputError("SX-OUTPUT-FULL", "full")
+
+    session.listed += staged(1) + staged(2)
+    files_out.roll = Roll(1000, 0.0)
+    first = rolling.Roller(session)
+    monkeypatch.setattr(files_out, "merge", joined_by_another_batch)
+    first.look()
+    monkeypatch.setattr(files_out, "merge", refused)
+    with pytest.raises(OutputError):
+        first.look()
+    monkeypatch.setattr(files_out, "merge", merge)
+    rolling.Roller(session).look()
+    assert session.position is not None
+    assert Listing(session.listed[session.position.offset :]).totals() == (2, 3)
+    assert found(tmp_path) == [1, 2, 3]

@@ -19,9 +19,28 @@ from typing import IO
 
 from sardonyx.core.errors import OutputError
 
+_AWAY = frozenset(
+    {
+        *(
+            errno.EIO,
+            errno.ESTALE,
+            errno.ETIMEDOUT,
+            errno.ENOTCONN,
+            errno.ECONNRESET,
+            errno.ECONNABORTED,
+            errno.EREMOTEIO,
+        ),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    }
+)
+"""What the operating system says of a share whose server does not answer, or of a disk that does not."""
+
+_SHARE = "bring the share back, or mount it again; the task pauses and is tried again until then"
+
 _FIXES = {
-    errno.ENOSPC: "free space on that disk; the job survives a few such failures, after that run it again",
-    errno.EDQUOT: "raise the quota or free space; the job survives a few such failures, after that run it again",
+    errno.ENOSPC: "free space on that disk; the task pauses and is tried again until there is room",
+    errno.EDQUOT: "raise the quota or free space; the task pauses and is tried again until there is room",
+    **dict.fromkeys(_AWAY, _SHARE),
     errno.EACCES: "let the user that runs the peers write there, or name another path",
     errno.EPERM: "let the user that runs the peers write there, or name another path",
     errno.EROFS: "name a path on a file system that can be written to",
@@ -30,17 +49,26 @@ _FIXES = {
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into OutputError ``SX-OUTPUT-WRITE``, or ``SX-OUTPUT-FULL`` for no space."""
+    """Turn errors of the operating system into OutputError ``SX-OUTPUT-WRITE``.
+
+    Those that may pass have codes of their own: ``SX-OUTPUT-FULL`` for no space, ``SX-OUTPUT-AWAY`` for a share that is away.
+    """
     try:
         yield
     except OSError as error:
         raise OutputError(
-            "SX-OUTPUT-FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "SX-OUTPUT-WRITE",
+            _code(error.errno),
             f"cannot write to {path}: {error.strerror or error}",
             cause=f"the operating system says {errno.errorcode.get(error.errno or 0, 'no')} ({error.filename or path})",
             fix=_FIXES.get(error.errno or 0, "check the path: it must be a folder that the peers can write to"),
             where={"path": path},
         ) from error
+
+
+def _code(number: int | None) -> str:
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "SX-OUTPUT-FULL"
+    return "SX-OUTPUT-AWAY" if number in _AWAY else "SX-OUTPUT-WRITE"
 
 
 def make_folder(path: Path) -> None:
@@ -75,6 +103,12 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
                 path.unlink(missing_ok=True)
             raise
         _sync(path.parent)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder of this name."""
+    with explained(path):
+        return path.exists()
 
 
 def rename(source: Path, target: Path) -> bool:
@@ -122,9 +156,17 @@ def remove_empty(folder: Path) -> bool:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and everything in it, without following links. Do nothing if it does not exist."""
-    with explained(folder), contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    """Remove a folder and everything in it, without following links. Another process may do the same meanwhile.
+
+    Do nothing if it does not exist.
+    """
+    with explained(folder):
+        shutil.rmtree(folder, onerror=_unless_gone)
+
+
+def _unless_gone(_function: object, _path: object, raised: tuple[type[BaseException], BaseException, object]) -> None:
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def _sync(folder: Path) -> None:

@@ -113,9 +113,14 @@ class FilesOutput:
     def settle(self, entries: Sequence[bytes]) -> None:
         """Put committed files in place and remove all other staged files, once no peer works on the ended job.
 
-        Without a seal there is no ``_SUCCESS``, and with ``overwrite`` the earlier files stay.
+        Without a seal there is no ``_SUCCESS``, and with ``overwrite`` the earlier files stay. It may be repeated after readers
+        have moved what an interrupted call had put in place. So a file that is not there does not keep back the others.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``; nothing is removed then.
         """
-        self.publish(entries)
+        if not self._overwrite:
+            self._settle([_entry(data) for data in entries])
         self._remove_staging()
 
     def seal(self, entries: Sequence[bytes]) -> None:
@@ -204,6 +209,27 @@ class FilesOutput:
             failpoint("in-publish")
         if entries:
             disk.sync(self._folder)
+
+    def _publish_staged(self, entries: Sequence[Entry]) -> int:
+        """Publish the files that are still staged. Others have been published before, and may have been moved on since.
+
+        Returns: how many are neither staged nor in the output folder.
+        """
+        missing = 0
+        for entry in entries:
+            target = self._folder / entry.final
+            if not disk.rename(self._staging / entry.staged, target) and not disk.exists(target):
+                missing += 1
+            failpoint("in-publish")
+        if entries:
+            disk.sync(self._folder)
+        return missing
+
+    def _settle(self, entries: Sequence[Entry]) -> None:
+        if missing := self._publish_staged(entries):
+            _log.warning(
+                "committed_files_missing", path=str(self._folder), job=self._job, task=self._task, count=missing
+            )
 
     def _lost(self, entry: Entry) -> OutputError:
         return OutputError(

@@ -89,15 +89,31 @@ class RollingFiles(FilesOutput):
     def publish(self, entries: Sequence[bytes]) -> None:
         """Make a batch's file visible, if batches have files of their own. Otherwise :meth:`finish` does so later."""
         if not self.roll.merges:
-            self._publish_staged(Listing(entries))
+            self._publish_staged(_pending(Listing(entries)))
 
     def settle(self, entries: Sequence[bytes]) -> None:
         """Publish what is committed, and remove all other staged files, once no peer works on the ended job.
 
         Chunks that are not merged become files of their own: that needs no commit to be exactly once.
+
+        Raises:
+            OutputError: as :meth:`FilesOutput.settle`.
         """
-        self._put_in_place(Listing(entries))
+        listing = Listing(entries)
+        if listing.last is not None:
+            self.finish(listing.last, listing.merged)
+        self._settle(_pending(listing))
         self._remove_staging()
+
+    def out_of_sight(self, entries: Sequence[bytes]) -> int:
+        """How many committed chunks are not published yet, if this machine sees none of them: staged or published."""
+        waiting = [entry for entry in _pending(Listing(entries)) if entry.size]
+        seen = any(
+            disk.exists(path)
+            for entry in waiting
+            for path in (self._staging / entry.staged, self._folder / entry.final)
+        )
+        return 0 if seen else len(waiting)
 
     def seal(self, entries: Sequence[bytes]) -> None:
         """Make the folder the complete result. ``entries`` are those that the listing still holds.
@@ -106,7 +122,7 @@ class RollingFiles(FilesOutput):
         """
         listing = Listing(entries)
         files, rows = listing.totals()
-        left = [chunk.entry for chunk in listing.pending]
+        left = _pending(listing)
         done = Success(self._job, self._task, files + len(left), rows + sum(entry.rows for entry in left))
         if self._done(done, ()):
             return
@@ -120,38 +136,45 @@ class RollingFiles(FilesOutput):
         if listing.last is not None:
             self.finish(listing.last, listing.merged)
         if self.roll.merges:
-            self._publish([chunk.entry for chunk in listing.pending])
+            self._publish(_pending(listing))
         else:
-            self._publish_staged(listing)
+            self._publish_staged(_pending(listing))
 
     # --- What one peer does -------------------------------------------------------------------------------------------
 
     def merge(self, chunks: Sequence[Entry]) -> Merged:
         """Write a file with the rows of committed chunks to disk, where readers do not see it. Take as many as fit together.
 
+        What is a file of its own is published here: that needs no further commit, and may be repeated. Such are the files of
+        peers of the release before, which publish them themselves after their commit, unless they die. Text in them has its
+        header, and is compressed.
+
         Raises:
-            OutputError: ``SX-OUTPUT-LOST`` if a chunk is neither staged nor published; ``SX-OUTPUT-WRITE``.
+            OutputError: ``SX-OUTPUT-LOST`` if a chunk is not staged; ``SX-OUTPUT-WRITE``.
         """
-        if not self.roll.merges:
-            for entry in chunks:
-                disk.rename(self._staging / entry.staged, self._folder / entry.final)
-            disk.sync(self._folder)
-            return Merged("", len(chunks), len(chunks))
+        if whole := [entry for entry in chunks if not self._is_chunk(entry)]:
+            self._publish_staged(whole)
         taken = len(chunks)
         while True:
-            # What a release without roll has published is no longer staged.
-            staged = [entry for entry in chunks[:taken] if self._place(entry).parent == self._staging]
-            alone = taken - len(staged)
-            if not staged:
+            joined = [entry for entry in chunks[:taken] if self._is_chunk(entry)]
+            alone = taken - len(joined)
+            if not joined:
                 return Merged("", taken, alone)
             try:
-                return Merged(self._write_merged(staged), taken, 1 + alone)
+                return Merged(self._write_merged(joined), taken, 1 + alone)
             except OutputError as error:  # types that do not go together go into files of their own
                 if error.code != "SX-OUTPUT-SCHEMA" or taken == 1:
                     raise
                 taken //= 2
 
+    def _is_chunk(self, entry: Entry) -> bool:
+        """Whether a staged file is part of a file to come. A release without roll does not say its size."""
+        return self.roll.merges and entry.size > 0
+
     def _write_merged(self, staged: Sequence[Entry]) -> str:
+        for entry in staged:
+            if not disk.exists(self._staging / entry.staged):
+                raise self._lost(entry)
         if self._format == "csv":
             self._check_columns(staged)
         name = f"part-{uuid.uuid4().hex}{self._suffix(self._compression)}"
@@ -224,13 +247,9 @@ class RollingFiles(FilesOutput):
             if waiting:
                 writer.write_table(pa.concat_tables(waiting))
 
-    def _publish_staged(self, listing: Listing) -> None:
-        """Publish files that are still staged. One that is not has been published, by its batch or by the peer that merges."""
-        for chunk in listing.pending:
-            disk.rename(self._staging / chunk.entry.staged, self._folder / chunk.entry.final)
-            failpoint("in-publish")
-        if listing.pending:
-            disk.sync(self._folder)
+
+def _pending(listing: Listing) -> list[Entry]:
+    return [chunk.entry for chunk in listing.pending]
 
 
 def _age(path: Path) -> float:
