@@ -9,8 +9,10 @@ import structlog
 from msgspec.structs import replace
 
 from peer.sinks import TopicSink
+from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
 from queues.messages import Outgoing
+from queues.transaction import TransactionalWriter
 from sardonyx.core.events import Completed, Exhausted, encode_event
 from sardonyx.core.positions import Partition, Position, of_inputs, total
 from sardonyx.runtime.failpoints import failpoint
@@ -70,27 +72,48 @@ class Sealing:
 
     def _seal(self, committed: dict[Partition, Position | None]) -> None:
         """Write the sentinels, if everything is drained; otherwise go on working until it is."""
+        session = self._session
         if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
             return
-        session, work = self._session, self._session.work
+        session.reader.check_partitions()
         if not session.meanwhile(self._settled):
             return
+        if session.work.stage.marks:
+            with sealing_writer(session.work) as writer:
+                # Only now: an earlier sealer may have written its seal since the first look, and cannot any more.
+                committed = session.reader.all_committed()
+                if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
+                    return
+                self._write(committed, writer)
+        else:
+            self._write(committed)
+        self._complete(committed)
+
+    def _write(self, committed: dict[Partition, Position | None], writer: TransactionalWriter | None = None) -> None:
+        """The transaction of the seal.
+
+        It always carries positions, which fence a sealer that is not in the group. A peer that holds no partition sends those of
+        others, unchanged. Readers drop a second sentinel. A second end marker would end the next run at its beginning, so it is
+        written once.
+        """
+        session, work = self._session, self._session.work
         drained = {p: position for p, position in committed.items() if position is not None}
         own = {p: position for p, position in drained.items() if p in session.reader.held}
-        sentinel = str(uuid.uuid4())
-        failpoint("seal")
-        # A transaction always carries positions, which fence a sealer that is not in the group. A peer that holds no partition
-        # sends those of others, unchanged.
-        messages = [message for sink in work.sinks for message in sink.sentinels(sentinel)]
         positions = own or drained
-        # Readers drop a second sentinel. A second end marker would end the next run at its beginning, so it is written once.
+        sentinel = str(uuid.uuid4())
+        messages = [message for sink in work.sinks for message in sink.sentinels(sentinel)]
         if not any(position.marked for position in drained.values()) and (markers := self._end_markers(sentinel)):
             messages += markers
             positions = {partition: position._replace(marked=True) for partition, position in positions.items()}
-        session.write(messages, positions)
+        failpoint("seal")
+        session.write(messages, positions, writer)
         failpoint("sealed")
+
+    def _complete(self, committed: dict[Partition, Position | None]) -> None:
+        """Finish the outputs, and tell the coordinator."""
+        session, work = self._session, self._session.work
         session.meanwhile(self._seal_sinks)
-        counts = total(drained.values())
+        counts = total(position for position in committed.values() if position is not None)
         done = Completed(
             peer=work.peer, assignment=work.assignment.id, counts=counts, positions=of_inputs(work.stage, committed)
         )

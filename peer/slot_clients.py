@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from peer.positioned_sink import PositionedSink
@@ -51,3 +52,19 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         clients.close()
         raise
     return clients
+
+
+@contextmanager
+def sealing_writer(work: PreparedTask) -> Iterator[TransactionalWriter]:
+    """The writer of a seal that must be written once. It fences any earlier sealer, and ends what that one left open. So what is
+    read from here on stays true until this writer commits, or is fenced itself.
+
+    Raises:
+        ProducerLost: the broker does not let the writer in.
+    """
+    writer = TransactionalWriter(work.settings, work.stage.sealing_id(work.settings.deployment, work.assignment.job))
+    try:
+        writer.open()
+        yield writer
+    finally:
+        writer.close()

@@ -16,6 +16,7 @@ from peer.retry_policy import RetryPolicy
 from peer.slot_clients import SlotClients, open_clients
 from queues.messages import Outgoing, Records
 from queues.reader import Reader
+from queues.transaction import TransactionalWriter
 from sardonyx.core.errors import InternalError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.background import BackgroundThread
@@ -103,14 +104,24 @@ class TaskSession:
 
     # --- what all parts do ---------------------------------------------------------------------------------------
 
-    def write(self, messages: Sequence[Outgoing | Records], positions: dict[Partition, Position]) -> None:
+    def write(
+        self,
+        messages: Sequence[Outgoing | Records],
+        positions: dict[Partition, Position],
+        writer: TransactionalWriter | None = None,
+    ) -> None:
         """One transaction: messages, and the positions that they were made from. After it, earlier failures count no more.
+
+        Args:
+            messages: in their order.
+            positions: at least one.
+            writer: None: that of the slot.
 
         Raises:
             TransactionAborted: and the other errors of :meth:`queues.transaction.TransactionalWriter.write`.
         """
         clients = self._taken()
-        clients.writer.write(messages, positions, clients.reader.group_metadata, self.clock)
+        (writer or clients.writer).write(messages, positions, clients.reader.group_metadata, self.clock)
         clients.reader.committed(positions)
         self.retries.reset()
 

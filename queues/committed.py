@@ -82,6 +82,21 @@ def starting_points(
     return starts
 
 
+def partitions_of(consumer: Consumer, topic: str, timeout: float) -> int:
+    """How many partitions a topic has now.
+
+    Raises:
+        ReaderLost: the broker did not tell.
+    """
+    try:
+        about = consumer.list_topics(topic, timeout=timeout).topics[topic]
+    except KafkaException as error:
+        raise ReaderLost(str(error)) from error
+    if about.error is not None or not about.partitions:
+        raise ReaderLost(f"the broker does not tell the partitions of topic {topic}: {about.error}")
+    return len(about.partitions)
+
+
 def ask(
     consumer: Consumer, wanted: list[TopicPartition], timeout: float, patience: float
 ) -> list[tuple[Partition, Position | None]] | KafkaError:

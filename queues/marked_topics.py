@@ -8,7 +8,7 @@ from collections.abc import Collection
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from queues.admin_client import admin_client, failed, within
+from queues.admin_client import admin_client, failed, refused, within
 from queues.connectivity import kafka_unreachable
 from sardonyx.core.errors import InputError
 from sardonyx.runtime.settings import Settings
@@ -18,13 +18,16 @@ def partitions(settings: Settings, topic: str) -> int:
     """How many partitions a topic has now. A user may have added some since the job was planned.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``. A marker must not be left out in silence.
     """
     began = time.monotonic()
     try:
         found = admin_client(settings).list_topics(topic, timeout=settings.kafka.connect_timeout).topics[topic]
     except KafkaException as error:
         raise kafka_unreachable(settings, began, str(error)) from error
+    if found.error is not None or not found.partitions:
+        what = f"tell the partitions of topic {topic}"
+        raise refused(settings, what, None) if found.error is None else failed(settings, began, what, found.error)
     return len(found.partitions)
 
 

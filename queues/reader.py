@@ -29,12 +29,12 @@ from confluent_kafka import (
 
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
 from queues.client import CLIENT_LOG, RECONNECT_MS
-from queues.committed import ReaderLost, Recover, committed, starting_points
+from queues.committed import ReaderLost, Recover, committed, partitions_of, starting_points
 from queues.group_watch import GroupWatch
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
 from queues.messages import without_markers
+from queues.outside import outside
 from queues.read_buffer import ReadBuffer, chunk_of, runs
-from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -107,7 +107,7 @@ class Reader:
 
         Raises:
             ReaderLost: the consumer cannot continue.
-            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``: records that were to be read were deleted.
+            InputError: ``SX-INPUT-DELETED`` and the like: records that were to be read were deleted.
         """
         self._take_due()
         self._throttle()
@@ -206,13 +206,22 @@ class Reader:
 
     @property
     def worked_off(self) -> bool:
-        """Whether it has partitions, and has committed all that they hold."""
-        return (
-            bool(self._held)
-            and self.member
-            and self.idle
-            and all(held.at_end or held.past_end for held in self._held.values())
-        )
+        """Whether it has committed all that its partitions hold. A member without a partition has nothing to read."""
+        return self.member and self.idle and all(held.at_end or held.past_end for held in self._held.values())
+
+    def check_partitions(self) -> None:
+        """Check that no partition was added to a topic that is read up to its end markers.
+
+        Raises:
+            ReaderLost: one was, or the broker did not answer. A new reader reads it, too.
+        """
+        for link, facts in self._links.values():
+            if link.ends_at_marker and not facts.stops:
+                known = sum(partition.topic == link.topic for partition in self._everything)
+                if self._partitions_now(link.topic) > known:
+                    raise ReaderLost(
+                        f"partitions were added to topic {link.topic}, which is read up to its end markers"
+                    )
 
     def all_committed(self) -> dict[Partition, Position | None]:
         """Ask the broker what the group has committed for every partition of every ingress link.
@@ -257,10 +266,7 @@ class Reader:
 
     def _partitions_now(self, topic: str) -> int:
         """How many partitions a topic has by now. A job that stops has read those that were added since it was planned, too."""
-        try:
-            return len(self._consumer.list_topics(topic, timeout=self._transaction_timeout).topics[topic].partitions)
-        except KafkaException as error:
-            raise ReaderLost(str(error)) from error
+        return partitions_of(self._consumer, topic, self._transaction_timeout)
 
     @property
     def _full(self) -> bool:
@@ -305,22 +311,23 @@ class Reader:
         """A position is outside its topic. Returns if nothing is left to read there: the client asks no more.
 
         Raises:
-            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``: records were deleted before they were read. Another
-                reader would not find them either.
+            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``, ``SX-INPUT-RECREATED``: records were deleted before they
+                were read. Another reader would not find them either.
             ReaderLost: otherwise.
         """
         position = held.view.position
         if held.view.end is not None and position >= held.view.end:
+            held.at_end = True
             return
         try:
             place = TopicPartition(partition.topic, partition.number)
-            first, _ = self._consumer.get_watermark_offsets(place, timeout=self._transaction_timeout)
+            first, last = self._consumer.get_watermark_offsets(place, timeout=self._transaction_timeout)
         except KafkaException as error:
             raise ReaderLost(str(error)) from error
-        if position >= first:
+        if first <= position <= last:
             raise ReaderLost(said)
         link, _ = self._links[partition.topic]
-        raise _deleted(link, partition, position, first)
+        raise outside(link, partition, position, first, last)
 
     def _take_records(self, partition: Partition, messages: list[Message]) -> None:
         held = self._held.get(partition)
@@ -424,27 +431,6 @@ class Reader:
         else:
             consumer.incremental_unassign(partitions)
         log.debug("partitions_revoked", partitions=[f"{p.topic}[{p.number}]" for p in gone])
-
-
-def _deleted(link: Link, partition: Partition, position: int, first: int) -> InputError:
-    """Records that were to be read were deleted: of a user's topic by its retention, of a queue because they were read before."""
-    where = {"task": link.target, "topic": partition.topic, "partition": partition.number, "offset": position}
-    if link.kind == "input":
-        return InputError(
-            "SX-INPUT-DELETED",
-            f"Task {link.target} reads on at offset {position} of {partition.topic}[{partition.number}], but the topic begins "
-            f"at {first} by now.",
-            cause="The topic's retention has deleted records that the task has not read.",
-            fix="Give the topic a longer retention, then submit the job with the `start=` that you want.",
-            where=where,
-        )
-    return InputError(
-        "SX-INPUT-POSITIONS-LOST",
-        f"Queue {link.name} was read before, and what its readers had committed since is gone.",
-        cause="The job was without peers for longer than the brokers keep positions (offsets.retention.minutes).",
-        fix="Submit the job again; going on would publish the results so far a second time.",
-        where=where,
-    )
 
 
 def _may_grow(link: Link, facts: LinkFacts) -> bool:

@@ -117,11 +117,15 @@ class KafkaLinks:
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment
         stage = graph_of(spec, deployment, slot.job).stage(slot.task)
-        writer = TransactionalWriter(self._settings, stage.transactional_id(deployment, slot.job, slot.number))
-        try:
-            writer.open()
-        finally:
-            writer.close()
+        ids = [stage.transactional_id(deployment, slot.job, slot.number)]
+        if stage.marks:  # the peer may have left its seal open
+            ids.append(stage.sealing_id(deployment, slot.job))
+        for transactional_id in ids:
+            writer = TransactionalWriter(self._settings, transactional_id)
+            try:
+                writer.open()
+            finally:
+                writer.close()
 
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment

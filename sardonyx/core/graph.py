@@ -91,6 +91,15 @@ class Stage(msgspec.Struct, frozen=True):
         """The same for every peer, so that the next holder of the slot fences the last one."""
         return f"{deployment}/{job}/{self.task.name}/{slot}"
 
+    def sealing_id(self, deployment: str, job: str) -> str:
+        """The transactional id under which a seal with end markers is written, whichever peer seals."""
+        return f"{deployment}/{job}/{self.task.name}/seal"
+
+    @property
+    def marks(self) -> bool:
+        """Whether its seal writes end markers into a user's topic."""
+        return any(link.options.get("end_marker") for link in self.egress)
+
     def member(self, slot: int) -> str:
         """The name of the slot's holder in the group, the same for every peer, in characters that Kafka allows there."""
         return f"slot-{slot}"

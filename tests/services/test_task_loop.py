@@ -86,7 +86,14 @@ class Peer:
 class Stand:
     """make -> work -> drop, its topics and its notes in the tree, and peers on its tasks."""
 
-    def __init__(self, settings: Settings, spark: SparkSession, folder: Path, rate: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        folder: Path,
+        rate: float | None = None,
+        output: TaskSpec | None = None,
+    ) -> None:
         self.settings, self.spark, self.folder = settings, spark, folder
         self.numbers = iter(range(1, 100))
         paced = {} if rate is None else {"rate": rate}
@@ -96,7 +103,7 @@ class Stand:
             catalog=[
                 TaskSpec(name="make", type="input", connector="generator", options={"count": ROWS, **paced}),
                 TaskSpec(name="work", type="function", fn=f"{__name__}:work"),
-                TaskSpec(name="drop", type="output", connector="blackhole"),
+                output or TaskSpec(name="drop", type="output", connector="blackhole"),
             ],
             partitions=PARTITIONS,
         )
@@ -177,8 +184,8 @@ def build(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Stand]]
     made: list[Stand] = []
     DOORS.__init__()  # type: ignore[misc]
 
-    def one(settings: Settings, rate: float | None = None) -> Stand:
-        made.append(Stand(settings, spark, tmp_path, rate))
+    def one(settings: Settings, rate: float | None = None, output: TaskSpec | None = None) -> Stand:
+        made.append(Stand(settings, spark, tmp_path, rate, output))
         return made[-1]
 
     yield one
@@ -365,6 +372,36 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
     stand.through(stand.peer("drop"))
     assert stand.ids() == EXACT
     assert stand.counted("drop") == Counts(ROWS, ROWS)
+
+
+def test_a_sealer_that_was_held_up_writes_no_second_marker(
+    build: Callable[..., Stand], settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    """It has seen that no marker is written, and pauses. Another peer seals meanwhile. When the first one goes on, still a member
+    of the group with a slot of its own, its transaction is refused, and it finds the markers.
+    """
+    options = {"topic": f"{settings.deployment}-marked", "partitions": PARTITIONS, "format": "json", "end_marker": True}
+    stand = build(settings, output=TaskSpec(name="drop", type="output", connector="kafka", options=options))
+    stand.made()
+    DOORS.open.set()
+    peers = [stand.peer("work", slot=slot) for slot in range(2)]
+    until(lambda: all(stand.told("exhausted", peer) for peer in peers), what="the question of both")
+    held, go_on = threading.Event(), threading.Event()
+
+    def waits(point: str) -> None:
+        if point == "seal" and threading.current_thread() is peers[0].thread and not held.is_set():
+            held.set()
+            assert go_on.wait(90)
+
+    monkeypatch.setattr(sealing, "failpoint", waits)
+    peers[0].handle.update("sealing")
+    assert held.wait(90)
+    peers[1].handle.update("sealing")
+    until(lambda: stand.told("complete", peers[1]), what="the second peer to seal")
+    go_on.set()
+    until(lambda: stand.told("complete", peers[0]), what="the first peer to seal")
+    markers = [message.partition() for message in stand.messages("work.drop") if message.value() is None]
+    assert sorted(markers) == list(range(PARTITIONS))
 
 
 def test_a_paced_input_is_read_no_faster_than_its_rate(build: Callable[..., Stand], settings: Settings):
