@@ -22,8 +22,8 @@ def outside(link: Link, partition: Partition, position: int, first: int, last: i
     if position > last:
         return InputError(
             "SX-INPUT-RECREATED",
-            f"Task {link.target} has read up to offset {position} of {partition.topic}[{partition.number}], but the topic ends at "
-            f"{last}.",
+            f"Task {link.target} has read up to offset {position} of {partition.topic}[{partition.number}], but the topic ends "
+            f"at {last}.",
             cause="The topic was deleted and created again, or its brokers have lost its last records.",
             fix="Submit the job again with the `start=` that you want; its positions belong to the former topic.",
             where=where,

@@ -311,8 +311,8 @@ class Reader:
         """A position is outside its topic. Returns if nothing is left to read there: the client asks no more.
 
         Raises:
-            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``, ``SX-INPUT-RECREATED``: records were deleted before they
-                were read. Another reader would not find them either.
+            InputError: ``SX-INPUT-DELETED``, ``SX-INPUT-POSITIONS-LOST``, ``SX-INPUT-RECREATED``: records were deleted before
+                they were read. Another reader would not find them either.
             ReaderLost: otherwise.
         """
         position = held.view.position
