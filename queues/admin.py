@@ -97,7 +97,7 @@ def _refuse_too_much(settings: Settings, spec: JobSpec, partitions: Mapping[str,
             "SX-JOB-LIMIT",
             f"the job has {len(spec.catalog):,} tasks; the limit is {limits.max_tasks:,}",
             cause="each task has a consumer group and topics of its own",
-            fix="split the job, fuse its tasks, or set coordinator.max_tasks higher",
+            fix="split the job, or set coordinator.max_tasks higher",
         )
     needed = sum(partitions.values())
     if needed > limits.max_partitions:

@@ -269,3 +269,48 @@ def test_the_console_shows_the_first_rows(capsys: pytest.CaptureFixture[str]):
     task = TaskSpec(name="look", type="output", connector="console", options={"rows": 2})
     assert output(task, "job-1").stage(pa.table({"id": [1, 2, 3]})) == []
     assert capsys.readouterr().out == 'look: {"id":1}\nlook: {"id":2}\nlook: {"more":1}\n'
+
+
+def test_what_only_other_rights_would_mend_is_not_waited_for(path, run):
+    """A wrong password, a name that does not exist, a database that may only be read: not one that is away for a while."""
+    import psycopg
+    import sqlalchemy as sa
+
+    from sardonyx.connectors.sql import database
+
+    address = database.Address(f"sqlite:///{path}")
+
+    def code(raised: Callable[[], object]) -> str:
+        with (
+            pytest.raises(SetupError) as caught,
+            database.explained(address, OutputError, "SX-OUTPUT-DATABASE", "write"),
+        ):
+            raised()
+        return caught.value.code
+
+    def told(error: Exception, statement: str | None) -> Callable[[], object]:
+        def run() -> None:
+            raise sa.exc.DBAPIError.instance(statement, {}, error, psycopg.Error)
+
+        return run
+
+    run("CREATE TABLE t (a)")
+
+    def read_only() -> None:
+        with closing(sa.create_engine(address.url).connect()) as connection:
+            connection.exec_driver_sql("PRAGMA query_only = 1")
+            connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+
+    denied = [
+        read_only,
+        told(psycopg.errors.InvalidPassword("no"), "SELECT 1"),
+        told(psycopg.errors.InvalidCatalogName("no"), "SELECT 1"),
+        told(psycopg.OperationalError('FATAL:  password authentication failed for user "x"'), None),
+        told(psycopg.OperationalError('FATAL:  database "x" does not exist'), None),
+    ]
+    assert {code(each) for each in denied} == {"SX-DATABASE-DENIED"}
+    away = [
+        told(psycopg.OperationalError("connection refused"), None),
+        told(psycopg.OperationalError("FATAL:  sorry, too many clients already"), None),
+    ]
+    assert {code(each) for each in away} == {"SX-DATABASE-UNREACHABLE"}

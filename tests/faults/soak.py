@@ -146,7 +146,7 @@ class Soak:
             if now() >= end:
                 return
             while not self._strike(scene, flow) and now() < end:
-                pass
+                _hold_until(min(now() + 0.2, end), scene.ended)  # no kind may strike just now
             with contextlib.suppress(ZooKeeperAway):  # just now
                 status = handle.status(live=False).status
                 assert status == "running", f"{handle.id} is {status}"

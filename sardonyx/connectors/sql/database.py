@@ -119,7 +119,7 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
     Raises:
         SetupError: ``SX-DATABASE-UNREACHABLE`` if the database does not answer or the connection was lost; the caller
             must then ask again whether a transaction was committed. ``SX-DATABASE-REFUSED`` if the database cannot do
-            it now, because of a lock, its disk or its limits.
+            it now, because of a lock, its disk or its limits. ``SX-DATABASE-DENIED`` if it does not let the user do it.
     """
     import sqlalchemy as sa
 
@@ -128,11 +128,18 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
         yield
     except sa.exc.DBAPIError as error:
         told = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+        if _is_denied(error):
+            raise SetupError(
+                "SX-DATABASE-DENIED",
+                f"the database does not let this user {what}: {told}",
+                fix="correct the user, the password, the name of the database or its rights",
+                where=where,
+            ) from error
         if _is_away(error):
             raise SetupError(
                 "SX-DATABASE-UNREACHABLE",
                 f"the database cannot be reached: {told}",
-                fix="check its address, the user's name and password, and whether it runs",
+                fix="check its address, and whether it runs",
                 where=where,
             ) from error
         if isinstance(error, sa.exc.OperationalError) and not _is_about_names(error):
@@ -151,14 +158,27 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
         ) from error
 
 
+def _state(error: sa.exc.DBAPIError) -> str:
+    """The database's own name for the error; empty if the database did not send it."""
+    return str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None) or "")
+
+
+def _is_denied(error: sa.exc.DBAPIError) -> bool:
+    """Whether it will be the same until the user, the password, the database's name or its rights are changed."""
+    if state := _state(error):
+        return state.startswith(("28", "3D", "SQLITE_READONLY"))
+    # From connecting to PostgreSQL comes only the server's text.
+    return error.statement is None and bool(re.search(r"authentication failed|does not exist", str(error.orig)))
+
+
 def _is_away(error: sa.exc.DBAPIError) -> bool:
     """Whether there is no connection: connecting failed, the connection broke, or the server ended it."""
     if error.connection_invalidated:
         return True
-    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None) or ""
+    state = _state(error)
     if not state:  # the database did not send this error; it came from connecting, unless a statement was running
         return error.statement is None
-    return state.startswith(("08", "28", "3D", "57P")) or state == "SQLITE_CANTOPEN"
+    return state.startswith(("08", "57P")) or state == "SQLITE_CANTOPEN"
 
 
 def lost_to_rival(error: SetupError) -> bool:

@@ -74,7 +74,7 @@ class _Registered:
         """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
 
         Raises:
-            SetupError: ``SX-REGISTRY-UNREACHABLE``: without it one cannot say whether a record is bad.
+            SetupError: ``SX-REGISTRY-UNREACHABLE``, ``SX-REGISTRY-DENIED``: without it one cannot say whether a record is bad.
             InputError: ``SX-INPUT-SCHEMA``, two schemas have one column in types that do not go together.
         """
         rows: list[dict[str, Any]] = []
@@ -117,13 +117,15 @@ class _Registered:
         except Exception as error:
             if _is_unknown(error):
                 return f"the registry has no schema {number}"
+            if not _is_of_network(error):
+                return f"schema {number} cannot be read: {error}"
             raise self._unreachable(error) from error
         if found.schema_type != self.kind.upper():
             return f"schema {number} is {found.schema_type}, not {self.kind}"
         try:
             return self._written(found)
         except Exception as error:
-            if isinstance(error, (ValueError, KeyError)) or _is_unknown(error):
+            if isinstance(error, (ValueError, KeyError)) or _is_unknown(error) or not _is_of_network(error):
                 return f"schema {number} cannot be read as columns: {error}"
             raise self._unreachable(error) from error
 
@@ -194,6 +196,13 @@ class _Registered:
         )
 
     def _unreachable(self, error: Exception) -> SetupError:
+        if getattr(error, "http_status_code", 0) in _DENIED:
+            return SetupError(
+                "SX-REGISTRY-DENIED",
+                f"the schema registry does not let this user in: {shorten(str(error), 300)}",
+                fix="correct the user and the password in its address, or the rights there",
+                where={"registry": self._address.rpartition("@")[2]},
+            )
         return SetupError(
             "SX-REGISTRY-UNREACHABLE",
             f"the schema registry does not answer: {shorten(str(error), 300)}",
@@ -275,6 +284,10 @@ _UNKNOWN = {40401, 40402, 40403}
 """How a registry itself says that there is no such subject, version or schema; a bare 404 may be anybody's at its address."""
 _NOT_TAKEN = {409, 422}
 """HTTP statuses of a schema that is not compatible or not valid."""
+
+
+_DENIED = {401, 403}
+"""HTTP statuses of a registry that does not let this user in."""
 
 
 def _is_unknown(error: Exception) -> bool:
