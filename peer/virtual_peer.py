@@ -15,6 +15,7 @@ import structlog
 
 from peer.assignment import PATIENCE, WORKING, AssignmentHandle, RunnerLost
 from peer.peer_machine import PeerMachine
+from peer.retry_policy import may_pass
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
 from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote, PulseNote
@@ -286,7 +287,7 @@ class VirtualPeer:
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
             failure = failure_of(error, where={**bound, "peer": self._id})
             log.error("task_declined", code=failure.code, error=failure.message, **bound)
-            self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure))
+            self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure, passing=may_pass(error)))
             return
         patience = min(PATIENCE * 2**self._idle_tasks, _LONGEST_PATIENCE)
         handle = AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime, patience=patience)

@@ -23,8 +23,8 @@ from coordinator.core.state import Peer, State, check_rules, derive, new_state
 from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
+    NEWER,
     OLDEST,
-    TOO_OLD,
     UNKNOWN_JOB,
     Acked,
     AckTimedOut,
@@ -217,21 +217,26 @@ def _silent(name: str, place: Assignment) -> Failure:
 
 
 def _declined(changes: ChangeSet, event: Declined) -> None:
-    """What a peer of an older release cannot read is not a failure of the task: the job gets only peers of newer ones then."""
     peer = _held(changes, event)
-    if peer is None or peer.assignment is None or peer.state != "acking":
-        return
-    if event.error.code == TOO_OLD:
-        changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
-        changes.leave(event.peer, "release")
-    else:
-        _give_up(changes, peer.assignment, event.peer, event.error)
+    if peer is not None and peer.state == "acking":
+        _failed_on(changes, peer, event)
 
 
 def _task_failed(changes: ChangeSet, event: TaskFailed) -> None:
     peer = _held(changes, event)
-    if peer is not None and peer.assignment is not None:
-        _give_up(changes, peer.assignment, event.peer, event.error, fatal=event.fatal, passing=event.passing)
+    if peer is not None:
+        _failed_on(changes, peer, event, fatal=event.fatal)
+
+
+def _failed_on(changes: ChangeSet, peer: Peer, event: Declined | TaskFailed, *, fatal: bool = False) -> None:
+    """What a peer of an older release cannot read is not a failure of the task: the job gets only peers of newer ones then."""
+    if peer.assignment is None:
+        return
+    if event.error.code in NEWER:
+        changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
+        changes.leave(event.peer, "release")
+    else:
+        _give_up(changes, peer.assignment, event.peer, event.error, fatal=fatal, passing=event.passing)
 
 
 def _give_up(

@@ -31,6 +31,8 @@ Yields = Literal["", "idle", "turn", "share"]
 the batch in hand, because its turn at the task is over, or because its job has more than its share of the peers."""
 TOO_OLD = "SX-VERSION-PEER"
 """The code with which a peer declines a task that its release cannot read."""
+NEWER = frozenset({TOO_OLD, "SX-BLOCK-FORMAT", "SX-POSITION-UNREADABLE"})
+"""The codes that say of a peer that its release is too old for what it was to read: a task, a queue, or positions."""
 
 PeerState = Literal["idle", "acking", "active", "waiting", "sealing", "revoked", "dead"]
 JobStatus = Literal["planning", "running", "completed", "stopped", "killed", "failed"]
@@ -163,6 +165,8 @@ class Declined(Event, frozen=True, kw_only=True, tag="decline"):
     peer: str
     assignment: int
     error: Failure
+    passing: bool = False
+    """As of :class:`TaskFailed`."""
 
 
 class AckTimedOut(Event, frozen=True, kw_only=True, tag="ack-timed-out"):

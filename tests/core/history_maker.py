@@ -199,7 +199,8 @@ class History:
         if self.world.state.peers[name].state == "acking":
             if self.rng.random() < 0.5:
                 return AckTimedOut(at=self.world.now, peer=name, assignment=assignment)
-            return Declined(at=self.world.now, peer=name, assignment=assignment, error=FAILURE)
+            passing = self.rng.random() < 0.3
+            return Declined(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, passing=passing)
         kind = self.rng.choice([{}, {}, {"passing": True}, {"fatal": True}])
         return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, **kind)
 

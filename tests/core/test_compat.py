@@ -21,6 +21,7 @@ from sardonyx.core.events import (
     FORMAT,
     OLDEST,
     RULES,
+    Acked,
     AnyEvent,
     CandidateNote,
     Completed,
@@ -34,6 +35,7 @@ from sardonyx.core.events import (
     PeerNote,
     PulseNote,
     RulesRaised,
+    TaskFailed,
     decode_request,
 )
 from sardonyx.core.formats import encode_request
@@ -142,14 +144,21 @@ def started(*peers: PeerBorn, spec: JobSpec = SPEC) -> State:
     return replay(enumerate(events, 1), new_state("test"))
 
 
-def test_what_an_older_peer_cannot_read_is_no_failure_of_the_task() -> None:
-    """It is not counted, the peer is not offered the job again, and a newer peer gets it."""
+@pytest.mark.parametrize("code", ["SX-VERSION-PEER", "SX-BLOCK-FORMAT", "SX-POSITION-UNREADABLE"])
+def test_what_an_older_peer_cannot_read_is_no_failure_of_the_task(code: str) -> None:
+    """It is not counted, the peer is not offered the job again, and a newer peer gets it: when it declines the task, and when it
+    meets a block or a position of a newer release at work.
+    """
     state = started(PeerBorn(peer="old", format=FORMAT))
     (offered,) = [peer for peer in state.peers.values() if peer.assignment is not None]
     assert offered.assignment is not None
     task = state.jobs["copy-1"].tasks[offered.assignment.task]
-    failure = Failure("SX-VERSION-PEER", "too old")
-    decide(state, state.n + 1, Declined(peer="old", assignment=offered.assignment.id, error=failure))
+    failure, place = Failure(code, "too old"), offered.assignment.id
+    if code == "SX-VERSION-PEER":
+        decide(state, state.n + 1, Declined(peer="old", assignment=place, error=failure))
+    else:
+        decide(state, state.n + 1, Acked(peer="old", assignment=place))
+        decide(state, state.n + 1, TaskFailed(peer="old", assignment=place, error=failure))
     assert (task.failures, task.backing_off, state.peers["old"].state) == (0, False, "idle")
     assert "SX-VERSION-PEER" in " ".join(reason.text for reason in explain(state, "copy-1").reasons)
     decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT + 1))
