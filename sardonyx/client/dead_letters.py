@@ -20,7 +20,7 @@ from sardonyx.client import letter_claims
 from sardonyx.client.ids import new_id
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
-from sardonyx.core.claims import Claim, Claims
+from sardonyx.core.claims import Claim
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec
@@ -236,7 +236,7 @@ class DeadLetters:
             again = redo_spec(spec, task, redo_id, topic, claims.next, end)
             claim = Claim(redo_id, claims.next, end)
             self._code(again, corrected)
-            claimed = Claims(end, [*claims.claims, claim], claims.letters + count)
+            claimed = claims.plus(claim, count)
             if letter_claims.commit(self._zk, job, task, claimed, version, again):
                 return JobHandle(self._client, redo_id, again)
 
@@ -277,9 +277,7 @@ class DeadLetters:
             if not asked:
                 return 0
             claim = Claim(name, claims.next, end, dropped=True)
-            if letter_claims.commit(
-                self._zk, job, task, Claims(end, [*claims.claims, claim], claims.letters + asked), version
-            ):
+            if letter_claims.commit(self._zk, job, task, claims.plus(claim, asked), version):
                 return asked
 
     def _waiting(self, job: str, task: str | None) -> list[Pile]:

@@ -10,6 +10,7 @@ from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
 from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, kind_of
+from sardonyx.core.names import request_id
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Append, Check, SetIf
@@ -42,7 +43,8 @@ def commit(
         request = zk.encoded(event)
         if len(request) > ENTRY_LIMIT:
             zk.request(event)  # raises: it says what is too large
-        requests.append(Append(node_paths.inbox_prefix(kind_of(event), zk.runtime.token()), request))
+        uuid = request_id(event.by, zk.runtime.token())
+        requests.append(Append(node_paths.inbox_prefix(kind_of(event), uuid), request))
     path, data = node_paths.redo(job, task), msgspec.json.encode(claims)
     failpoint("redo-claim")
     try:

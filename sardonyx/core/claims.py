@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
+
+KEPT = 1_000
+"""How many claims a node holds, about: ZooKeeper takes a node of 1 MB. Of older ones, those beside each other become one."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,3 +30,14 @@ class Claims(msgspec.Struct, frozen=True):
     """How many letters the claims cover."""
     restored: int = 0
     """After a restore: a claim that was made after the backup may cover letters before this offset. 0: none."""
+
+    def plus(self, claim: Claim, letters: int) -> Claims:
+        """One more claim, of so many letters. A restore's warning is answered by it."""
+        claims = [*self.claims, claim]
+        while len(claims) > KEPT:
+            pairs = range(1, len(claims) - 1)  # without the new one, by whose name its writer finds it
+            at = next((n for n in pairs if claims[n - 1].dropped == claims[n].dropped), None)
+            if at is None:
+                break
+            claims[at - 1 : at + 1] = [replace(claims[at], start=claims[at - 1].start)]
+        return Claims(claim.end, claims, self.letters + letters)

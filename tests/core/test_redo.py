@@ -15,6 +15,7 @@ from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_va
 from sardonyx import files, kafka
 from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
 from sardonyx.client.job_handle import JobHandle
+from sardonyx.core.claims import KEPT, Claim, Claims
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
@@ -202,3 +203,17 @@ def test_only_what_forgotten_jobs_have_left_is_removed() -> None:
     }
     assert left_by(["j-abcdef"], "d", names) == ["d.j-abcdef.a.b", "d.j-abcdef.t", "d.j-abcdef.t.dead"]
     assert left_by([], "d", names) == []
+
+
+def test_claims_stay_few_enough_for_a_node() -> None:
+    """Of many claims, older ones of one kind become one. What is dropped and what is redone stays known, letter by letter."""
+    claims = Claims()
+    for number in range(3 * KEPT):
+        claim = Claim(f"job-{number}", 10 * number, 10 * number + 10, dropped=number % 7 == 0)
+        claims = claims.plus(claim, 10)
+    assert len(claims.claims) <= KEPT
+    assert claims.claims[-1].job == f"job-{3 * KEPT - 1}"
+    assert (claims.next, claims.letters) == (30 * KEPT, 30 * KEPT)
+    assert [claim.start for claim in claims.claims[1:]] == [claim.end for claim in claims.claims[:-1]]
+    dropped = {offset for claim in claims.claims if claim.dropped for offset in range(claim.start, claim.end)}
+    assert dropped == {offset for offset in range(30 * KEPT) if offset // 10 % 7 == 0}
