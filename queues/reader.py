@@ -326,6 +326,10 @@ class Reader:
             raise ReaderLost(str(error)) from error
         if first <= position <= last:
             raise ReaderLost(said)
+        # What another peer has read since may be trimmed already, while the group has not told this reader that it is out.
+        now = self._asked([place])[partition].position
+        if now is not None and now.offset >= first and now.offset != position:
+            raise ReaderLost(f"another peer has read {partition.topic}[{partition.number}] up to {now.offset}: {said}")
         link, _ = self._links[partition.topic]
         raise outside(link, partition, position, first, last)
 

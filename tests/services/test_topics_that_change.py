@@ -10,9 +10,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import admin, marked_topics
+from queues.batch import StartingPoint
 from queues.committed import ReaderLost
+from queues.reader import Reader
 from sardonyx.core.errors import InputError, SetupError
-from sardonyx.core.positions import Partition
+from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
 from tests.services.one_task import PARTITIONS, Task
 from tests.waiting import until
@@ -90,3 +92,20 @@ def test_markers_are_not_left_out_in_silence(task: Changing):
     assert caught.value.code == "SX-KAFKA-REFUSED"
     with pytest.raises(ReaderLost):
         task.reader()
+
+
+def test_what_another_peer_has_read_and_the_leader_has_trimmed_is_not_lost(
+    task: Changing, monkeypatch: pytest.MonkeyPatch
+):
+    """A reader that the group has put out, and not told yet, returns to a position that others have left behind."""
+    for future in task.client.delete_records([TopicPartition(task.topic, 1, 3)]).values():
+        future.result(30)
+    reader, ask = task.reader(), Reader._asked
+
+    def committed_meanwhile(its: Reader, wanted: list[TopicPartition]) -> dict[Partition, StartingPoint]:
+        found = ask(its, wanted)
+        return found if len(wanted) > 1 else {partition: StartingPoint(Position(5)) for partition in found}
+
+    monkeypatch.setattr(Reader, "_asked", committed_meanwhile)
+    with pytest.raises(ReaderLost, match="another peer"):
+        until(lambda: reader.poll(0.05), what="the reader to notice")
