@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from coordinator.core import scheduling
-from coordinator.core.entitlement import begun, targets
+from coordinator.core.entitlement import asked_of, begun, needs, targets
 from coordinator.core.state import State
 
 
@@ -17,21 +17,40 @@ def hold_shares(state: State) -> None:
         "a job without a share is queued"
     )
     running = [name for name in state.plans if state.jobs[name].status == "running"]
-    kept = [
-        name
-        for name in running
-        if state.held[name] < wanted[name].peers and scheduling.choose(state, name, math.inf) is not None
-    ]
+    hold_work(state, running)
     for name in running:
         job, plan = state.jobs[name], state.plans[name]
         assert wanted[name].peers <= (job.max_peers or math.inf), f"{name} is promised more than it may have"
-        if not job.queued and state.free and scheduling.choose(state, name, state.free) is not None:
-            assert kept, "a peer idles beside work"
-            assert state.held[name] >= wanted[name].peers, f"a peer idles beside {name}, which is below its share"
         for stage, task in job.tasks.items():
             tags = plan.tags.get(stage, frozenset())
             assert all(tags <= state.peers[peer].tags for peer in task.peers), "a peer has the tags of its task"
     hold_moves(state)
+
+
+def hold_work(state: State, running: list[str]) -> None:
+    """A peer is idle beside work that it could do only if a job below its share could use this very peer; and a bounded job that
+    could go on with idle peers does.
+    """
+    wanted = targets(state)
+    idle = {kind: len(row) for kind, row in state.idle_of.items()}
+    keeping = [
+        asked
+        for name in running
+        if wanted[name].peers > state.held[name]
+        for asked in scheduling.openings(state, name, wanted[name].peers - state.held[name])
+    ]
+    left = {kind: count for kind, count in idle.items() if not any(kind.fits(asked) for asked in keeping)}
+    for name in running:
+        job, plan = state.jobs[name], state.plans[name]
+        assert scheduling.choose(state, name, left) is None, f"a peer is idle beside work of {name}"
+        missing = wanted[name].peers - state.held[name]
+        assert missing <= 0 or scheduling.choose(state, name, idle, missing) is None, (
+            f"a peer is idle beside {name}, which is below its share"
+        )
+        for stage in scheduling.stalled(job, plan) if plan.bounded else ():
+            able = state.fitting(asked_of(job, plan, stage)) if not job.queued else 0
+            enough = min(able, scheduling.room(state, name)) >= needs(job, plan, stage)
+            assert not enough, f"{name} stands still at {stage} beside idle peers"
 
 
 def hold_moves(state: State) -> None:
@@ -40,7 +59,9 @@ def hold_moves(state: State) -> None:
     moves = scheduling.giving_back(state)
     assert len({move.job for move in moves}) == len(moves)
     lack = sum(max(target.peers - state.held[name], 0) for name, target in wanted.items())
-    assert sum(len(move.peers) for move in moves) + sum(state.giving.values()) <= max(lack, sum(state.giving.values()))
+    beyond = {name: max(state.held[name] - (state.jobs[name].max_peers or math.inf), 0) for name in wanted}
+    given = sum(state.giving.values())
+    assert sum(len(move.peers) for move in moves) + given <= max(lack, given) + sum(beyond.values())
     for move in moves:
         left = state.held[move.job] - state.giving.get(move.job, 0) - len(move.peers)
         assert left >= wanted[move.job].peers, f"{move.job} gives below its share"

@@ -6,17 +6,20 @@ returns as effects exactly what differs. The cost depends on what was changed, n
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import force_setattr, replace
 
 from coordinator.core import peer_states
+from coordinator.core.entitlement import asked_of
 from coordinator.core.peer_states import WORKING, Trigger
-from coordinator.core.scheduling import Offer, asks, seconds
+from coordinator.core.scheduling import Offer, asking, seconds
 from coordinator.core.state import (
     REMEMBERED_DEAD,
     REMEMBERED_PURGED,
     Job,
+    Kind,
     Peer,
     Plan,
     State,
@@ -59,8 +62,6 @@ from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
 
-_NO_TAGS: frozenset[str] = frozenset()
-
 FORGIVEN = 600.0
 """Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
 
@@ -74,7 +75,7 @@ class ChangeSet:
         at: its wall clock, seconds since 1970.
     """
 
-    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "n", "state", "tags_changed")
+    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "kinds_changed", "n", "state")
 
     def __init__(self, state: State, n: int, at: float) -> None:
         self.state = state
@@ -87,8 +88,8 @@ class ChangeSet:
         self._removed: list[TreeEffect] = []
         self._outer: list[OuterEffect] = []
         self._free = state.free
-        self.tags_changed = False
-        """Whether peers with tags came or went."""
+        self.kinds_changed = False
+        """Whether the first live peer of a kind came, or the last one went."""
 
     @property
     def free_changed(self) -> bool:
@@ -120,18 +121,25 @@ class ChangeSet:
         peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid, tags=tags)
         peer.version, peer.format = born.version, born.format
         self.state.peers[name] = peer
-        if tags:
-            self._count_tags(tags, 1)
+        self._count(peer.kind, 1)
         self.state.by_state["idle"][name] = None
+        self.state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
     def move(self, name: str, trigger: Trigger) -> None:
         """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
-        if peer.tags and trigger in ("die", "revoke") and peer.state != "revoked":
-            self._count_tags(peer.tags, -1)
+        if peer.state == "idle":
+            row = state.idle_of[peer.kind]
+            del row[name]
+            if not row:
+                del state.idle_of[peer.kind]
+        if trigger in ("die", "revoke") and peer.state != "revoked":
+            self._count(peer.kind, -1)
         peer.state = peer_states.after(peer.state, trigger)
+        if peer.state == "idle":
+            state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
         peer.since, peer.order = self.at, state.order
         state.order += 1
         state.by_state[peer.state][name] = None
@@ -186,14 +194,14 @@ class ChangeSet:
         job, plan = state.jobs[name], state.plans.get(name)
         if plan is None or job.status != "running":
             return
-        asking = [] if plan.bounded else [stage for stage in plan.stages if asks(job.tasks[stage])]
-        if not asking and name not in state.short:
+        asked = [] if plan.bounded else [asked_of(job, plan, stage) for stage in asking(state, job, plan)]
+        if not asked and name not in state.short:
             return
         state.short.discard(name)
         for stage in plan.stages:
-            for other in job.tasks[stage].peers:
+            for other in state.on_task(job.tasks[stage]):
                 peer = state.peers[other]
-                if not any(plan.tags.get(task, _NO_TAGS) <= peer.tags for task in asking):
+                if not any(state.fits(other, kind) for kind in asked):
                     if peer.yields in ("idle", "turn"):
                         self.mark(other, "")
                     continue
@@ -201,19 +209,22 @@ class ChangeSet:
                     self.mark(other, "idle")
                 if peer.yields in ("idle", "turn"):
                     state.short.add(name)
-        if asking and state.held[name] > 1:
+        if asked and state.held[name] > 1:
             for other in seconds(state, name):
                 self.mark(other, "turn")
 
-    def _count_tags(self, tags: frozenset[str], more: int) -> None:
-        """One more or less live peer has these tags, so jobs with tags may ask for more or less."""
+    def _count(self, kind: Kind, more: int) -> None:
+        """One more or less live peer is of this kind. So jobs that not every peer can work for may ask for more or less."""
         state = self.state
-        count = state.tagged.pop(tags, 0) + more
+        count = state.live_of.pop(kind, 0) + more
         if count:
-            state.tagged[tags] = count
-        state.stale |= state.with_tags
-        state.forget_targets()
-        self.tags_changed = True
+            state.live_of[kind] = count
+        if not count or count == more:
+            self.kinds_changed = True
+            state.stale |= state.particular
+        if state.choosy:
+            state.stale |= state.choosy
+            state.forget_targets()
 
     def take_pulse(self, name: str) -> None:
         """Have a dead peer's pulse removed."""
@@ -224,9 +235,9 @@ class ChangeSet:
         """Offer a task to idle peers (:meth:`State.idle_for`); each gets the smallest free slot."""
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
-        tags = self.state.plans[offer.job].tags.get(offer.task)
+        asked = asked_of(job, self.state.plans[offer.job], offer.task)
         for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
-            name = self.state.idle_for(tags, job)
+            name = self.state.idle_for(asked, offer.kinds)
             self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
             task.peers[name] = slot
             self.state.held[offer.job] += 1
@@ -263,8 +274,8 @@ class ChangeSet:
 
     def need(self, job: Job, version: int) -> None:
         """From now on only peers that read this format get tasks of the job."""
-        if version > OLDEST and self.state.rules > 1:
-            job.needs = max(job.needs, version)
+        if version > max(OLDEST, job.needs) and self.state.rules > 1:
+            job.needs = version
 
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""

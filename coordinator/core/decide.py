@@ -109,7 +109,7 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
         else:
             _queue_jobs(changes)
             _offer_work(changes)
-            for job in changes.jobs:
+            for job in _changed(changes):
                 changes.take_turns(job)
             _count_missing(changes)
     state.n = n
@@ -234,6 +234,7 @@ def _failed_on(changes: ChangeSet, peer: Peer, event: Declined | TaskFailed, *, 
         return
     if event.error.code in NEWER:
         changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
+        changes.state.stale.add(peer.assignment.job)
         changes.leave(event.peer, "release")
     else:
         _give_up(changes, peer.assignment, event.peer, event.error, fatal=fatal, passing=event.passing)
@@ -536,12 +537,17 @@ def _in_question(changes: ChangeSet) -> list[str]:
     """The running jobs that may get other peers after this event: those that it changed and, if the number of idle peers changed,
     all that have capacity.
     """
-    known, touched = changes.state.jobs, changes.jobs
-    if changes.tags_changed:
-        touched = dict.fromkeys([*touched, *sorted(changes.state.with_tags)])
+    known, touched = changes.state.jobs, _changed(changes)
     if changes.free_changed:
-        touched = dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)])
+        touched = list(dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)]))
     return [job for job in touched if known[job].status == "running"] if touched else []
+
+
+def _changed(changes: ChangeSet) -> list[str]:
+    """The jobs that the event changed, and those that ask for certain peers if other kinds of peers are there now."""
+    if not changes.kinds_changed:
+        return list(changes.jobs)
+    return list(dict.fromkeys([*changes.jobs, *sorted(changes.state.particular)]))
 
 
 def unfinished(state: State) -> list[OuterEffect]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from coordinator.core.state import Bounds, Demand, Job, Plan, State, Target, Tier
+from coordinator.core.state import Bounds, Demand, Job, Kind, Plan, State, Target, Tier
 
+_NO_TAGS: frozenset[str] = frozenset()
 _EXACT = 6
 """Decimals to which shares are compared: the order of a sum must not decide who gets a peer."""
 
@@ -28,25 +29,34 @@ class _Entry(NamedTuple):
 
 
 def demand_of(state: State, name: str) -> Demand:
-    """What a running job asks for, from its tasks that are not complete and the peers that have their tags."""
+    """What a running job asks for, from its tasks that are not complete and the peers that can run them. If live peers cannot
+    run what it needs to go on, it asks for nothing: its floor is beyond its cap, so it is queued.
+    """
     job, plan = state.jobs[name], state.plans[name]
     stages = [stage for stage in plan.stages if job.tasks[stage].state != "complete"]
-    most = [
-        min(plan.limit[stage], supply(state, plan.tags[stage])) if stage in plan.tags else plan.limit[stage]
-        for stage in stages
-    ]
-    cap = sum(most) if job.max_peers is None else min(sum(most), job.max_peers)
-    width = min(cap, sum(limit > 0 for limit in most))
     if not stages:
         return Demand(0, 0, 0)
+    able = {stage: state.supply(asked_of(job, plan, stage)) for stage in stages} if name in state.choosy else {}
+    most = [min(plan.limit[stage], able.get(stage, plan.limit[stage])) for stage in stages]
+    cap = sum(most) if job.max_peers is None else min(sum(most), job.max_peers)
     if plan.bounded:
-        front = (
-            stage for stage in stages if all(job.tasks[before].state == "complete" for before in plan.upstream[stage])
-        )
-        least = min(needs(job, plan, stage) for stage in front)
+        asked = [(stage, needs(job, plan, stage)) for stage in front(job, plan)]
+        least = min((count for stage, count in asked if count <= able.get(stage, count)), default=0)
     else:
-        least = gang(job, plan)
-    return Demand(least, max(width, min(least, cap)), cap)
+        least = gang(state, job, plan)
+    if not least:
+        return Demand(1, 0, 0)
+    return Demand(least, max(min(cap, sum(limit > 0 for limit in most)), min(least, cap)), cap)
+
+
+def front(job: Job, plan: Plan) -> list[str]:
+    """The tasks that are not complete while all tasks upstream of them are."""
+    return [
+        stage
+        for stage in plan.stages
+        if job.tasks[stage].state != "complete"
+        and all(job.tasks[before].state == "complete" for before in plan.upstream[stage])
+    ]
 
 
 def begun(job: Job, plan: Plan) -> bool:
@@ -64,19 +74,31 @@ def needs(job: Job, plan: Plan, stage: str) -> int:
     return max(1, least if job.max_peers is None else min(least, job.max_peers))
 
 
-def gang(job: Job, plan: Plan) -> int:
+def gang(state: State, job: Job, plan: Plan) -> int:
     """How many idle peers an unbounded job without peers needs: one, since its peers take turns at its tasks. If a task asks
-    for several to start, enough for all tasks at once.
+    for several to start, enough for all tasks at once. Tasks that no live peer can run are left out; 0 if that leaves none.
     """
-    asked = [needs(job, plan, stage) for stage in plan.stages if job.tasks[stage].state != "complete"]
-    if max(asked, default=1) == 1:
-        return 1
+    asked = [
+        needs(job, plan, stage)
+        for stage in plan.stages
+        if job.tasks[stage].state != "complete" and has_peers(state, job, plan, stage)
+    ]
+    if max(asked, default=0) <= 1:
+        return min(len(asked), 1)
     return sum(asked) if job.max_peers is None else min(sum(asked), job.max_peers)
 
 
-def supply(state: State, tags: frozenset[str]) -> int:
-    """How many live peers have all of these tags."""
-    return sum(count for found, count in state.tagged.items() if tags <= found) if tags else state.live
+def has_peers(state: State, job: Job, plan: Plan, stage: str) -> bool:
+    """Whether any live peer can run a task. Where there are no peers at all, the next ones may be of any release."""
+    asked = asked_of(job, plan, stage)
+    if not asked.tags and not (asked.format and state.live_of):
+        return True
+    return state.supply(asked) > 0
+
+
+def asked_of(job: Job, plan: Plan, stage: str) -> Kind:
+    """What a task asks of its peers."""
+    return Kind(job.needs, plan.tags.get(stage, _NO_TAGS))
 
 
 def targets(state: State) -> dict[str, Target]:
@@ -99,7 +121,7 @@ def targets(state: State) -> dict[str, Target]:
 def queued(state: State) -> set[str]:
     """The running jobs whose floor cannot be given."""
     _refresh(state)
-    if state.scheduler in ("turns", "balanced") and not state.with_tags and state.floors <= state.live:
+    if state.scheduler in ("turns", "balanced") and not state.choosy and state.floors <= state.live:
         return set()
     return {name for name, target in targets(state).items() if not target.peers}
 
@@ -112,36 +134,45 @@ def _refresh(state: State) -> None:
         before = state.demands.pop(name, None)
         plan = state.plans.get(name)
         after = None
+        state.particular.discard(name)
+        state.choosy.discard(name)
         if plan is not None and state.jobs[name].status == "running":
+            _sort(state, name, plan)
             after = state.demands[name] = demand_of(state, name)
-            (state.with_tags.add if plan.tags else state.with_tags.discard)(name)
-        else:
-            state.with_tags.discard(name)
         if after != before:
             state.floors += (after.floor if after else 0) - (before.floor if before else 0)
             state.forget_targets()
     state.stale.clear()
 
 
+def _sort(state: State, name: str, plan: Plan) -> None:
+    """Note whether not every peer can work for a job."""
+    needs = state.jobs[name].needs
+    if plan.tags or needs:
+        state.particular.add(name)
+    if plan.tags or any(kind.format < needs for kind in state.live_of):
+        state.choosy.add(name)
+
+
 def _within_pools(state: State, entries: list[_Entry], live: int) -> dict[str, Target]:
-    """Jobs whose tasks all ask for the same tags form a pool: together they get no more than the peers that have these. If they
-    would, they divide those among themselves, and the others divide the rest.
+    """Jobs whose tasks all ask for the same tags, and which ask for the same release, form a pool: together they get no more than
+    the peers that can work for them. If they would, they divide those among themselves, and the others divide the rest.
     """
     divide = _SCHEDULERS[state.scheduler]
     found: dict[str, Target] = {}
+    kinds = {entry.name: Kind(entry.job.needs, state.plans[entry.name].pool) for entry in entries}
+    there = {kind: state.supply(kind) for kind in kinds.values()} if state.choosy else {}
     while True:
         shares = divide(entries, live)
-        pools: dict[frozenset[str], int] = {}
-        for entry in entries if state.with_tags else ():
-            pool = state.plans[entry.name].pool
-            if pool:
-                pools[pool] = pools.get(pool, 0) + shares[entry.name].peers
-        over = {pool: peers - supply(state, pool) for pool, peers in pools.items() if peers > supply(state, pool)}
+        pools: dict[Kind, int] = {}
+        for entry in entries if there else ():
+            pools[kinds[entry.name]] = pools.get(kinds[entry.name], 0) + shares[entry.name].peers
+        over = {pool: peers - there[pool] for pool, peers in pools.items() if peers > there[pool]}
         if not over:
             return found | shares
-        tightest = max(sorted(over, key=sorted), key=over.__getitem__)
-        inside = [entry for entry in entries if state.plans[entry.name].pool == tightest]
-        found |= divide(inside, supply(state, tightest))
+        tightest = max(sorted(over, key=lambda pool: (sorted(pool.tags), pool.format)), key=over.__getitem__)
+        inside = [entry for entry in entries if kinds[entry.name] == tightest]
+        found |= divide(inside, there[tightest])
         live -= sum(found[entry.name].peers for entry in inside)
         entries = [entry for entry in entries if entry.name not in found]
 
@@ -238,7 +269,7 @@ def _fair(entries: Sequence[_Entry], live: int, *, by_width: bool) -> dict[str, 
 
 def _fair_to_all(state: State, live: int) -> dict[str, Target] | None:
     """The same where each job gets its floor and none has tags, from what is known of the jobs; None if that is not so."""
-    if state.scheduler not in ("turns", "balanced") or state.with_tags or state.floors > live:
+    if state.scheduler not in ("turns", "balanced") or state.choosy or state.floors > live:
         return None
     if not state.tiers:
         entries = [_Entry(name, state.jobs[name], demand) for name, demand in state.demands.items()]

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from coordinator.core.entitlement import needs, supply, targets
+from coordinator.core.entitlement import asked_of, has_peers, needs, targets
 from coordinator.core.peer_states import ASSIGNED
-from coordinator.core.scheduling import asks, blocking, stalled
-from coordinator.core.state import Job, Plan, State, Task
+from coordinator.core.scheduling import asking, asks, blocking, giving_back, openings, stalled
+from coordinator.core.state import Job, Kind, Plan, State, Task
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import JobStatus, PeerState
 from sardonyx.core.text import counted, plural
@@ -143,7 +143,7 @@ def _ended(job: Job) -> Iterator[Reason]:
 
 
 def _too_old(state: State, job: Job) -> Iterator[Reason]:
-    old = [peer for peer in state.by_state["idle"] if not state.reads(peer, job)]
+    old = [peer for peer in state.by_state["idle"] if state.peers[peer].kind.format < job.needs]
     if old and any(asks(task) for task in job.tasks.values()):
         text = (
             f"{counted(len(old), 'idle virtual peer')} cannot read it, because their release is too old "
@@ -204,9 +204,12 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
     if not plan.bounded and state.held[name]:
         yield _turns(state, name, job, plan)
         return
-    asking = [stalled(job, plan)[0]] if plan.bounded else _asking(job, plan)
-    needed = sum(needs(job, plan, stage) for stage in asking)
-    who = f"task {asking[0]} asks" if len(asking) == 1 else f"tasks {', '.join(asking)} ask"
+    if plan.bounded:
+        lacking = [stage for stage in stalled(job, plan) if has_peers(state, job, plan, stage)][:1]
+    else:
+        lacking = asking(state, job, plan)
+    needed = sum(needs(job, plan, stage) for stage in lacking)
+    who = f"task {lacking[0]} asks" if len(lacking) == 1 else f"tasks {', '.join(lacking)} ask"
     yield Reason(
         code="peers-missing",
         text=f"it waits for {_peers(job.waits_for, 'more ')}: {who} for {needed}, {state.free} {_are(state.free)} free",
@@ -229,24 +232,35 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _queued(state: State, name: str) -> Iterator[Reason]:
-    """The job holds nothing, because the peers that there are have been promised to others."""
-    wanted = targets(state)
+    """The job is promised nothing: because of what it asks for, or because what there is has been promised to others."""
+    wanted, job, demand = targets(state), state.jobs[name], state.demands[name]
     others = [other for other, found in wanted.items() if found.peers]
-    text = f"it is queued: all virtual peers that there are ({state.live}) have been promised to {', '.join(others)}"
-    if not others or state.free:
-        if state.jobs[name].waits_for:
-            return
-        text = "it is queued: with its tags, percentage and max_peers it cannot go on with the virtual peers that there are"
-    yield Reason(code="queued-behind", text=text, needed=wanted[name].floor)
+    if demand.floor > demand.cap:
+        why = "with its tags, its release and its max_peers it cannot go on with the virtual peers that there are"
+    elif state.scheduler == "percentage" and job.percentage is not None and _percent(state, name) > 100:
+        why = f"with its {job.percentage:g} percent, the jobs up to it would ask for more than 100"
+    elif others:
+        why = f"all virtual peers that there are ({state.live}) have been promised to {', '.join(others)}"
+        why += f"; what is free ({state.free}) cannot run it, or is kept for those" if state.free else ""
+    else:
+        why = f"it needs {demand.floor} to go on, and there {_are(state.live)} {state.live}"
+    if not job.waits_for or others:
+        yield Reason(code="queued-behind", text=f"it is queued: {why}", needed=wanted[name].floor)
+
+
+def _percent(state: State, name: str) -> float:
+    """What the jobs up to this one ask for."""
+    jobs = [state.jobs[other] for other in targets(state)]
+    return sum(job.percentage or 0.0 for job in jobs if job.number <= state.jobs[name].number)
 
 
 def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
-    asking = _asking(job, plan)
-    verb = plural(len(asking), "has", "have")
+    lacking = asking(state, job, plan)
+    verb = plural(len(lacking), "has", "have")
     return Reason(
         code="takes-turns",
-        text=f"its {_peers(state.held[name])} {plural(state.held[name], 'takes', 'take')} turns: {counted(len(asking), 'task')} "
-        f"({', '.join(asking)}) {verb} no peer now; {_peers(job.waits_for, 'more ')} would do",
+        text=f"its {_peers(state.held[name])} {plural(state.held[name], 'takes', 'take')} turns: {counted(len(lacking), 'task')} "
+        f"({', '.join(lacking)}) {verb} no peer now; {_peers(job.waits_for, 'more ')} would do",
         since=job.waits_since,
         needed=job.waits_for,
         free=state.free,
@@ -256,10 +270,10 @@ def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
 def _untagged(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     """Tasks that no live peer can run, or none that is idle."""
     for stage, tags in plan.tags.items():
-        able = supply(state, tags)
+        able = state.supply(Kind(0, tags))
         if job.tasks[stage].state == "complete" or (able and not (asks(job.tasks[stage]) and state.free)):
             continue
-        if not state.fitting(job, tags):
+        if not state.fitting(Kind(0, tags)):
             text = f"task {stage} needs a virtual peer with {plural(len(tags), 'the tag', 'the tags')} "
             others = f"all {able} that there are have other tasks" if able else "there is none"
             yield Reason(code="no-tag", text=f"{text}{', '.join(sorted(tags))}, and {others}", task=stage)
@@ -268,6 +282,10 @@ def _untagged(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
     """The job has more peers than it is entitled to, or less, or all that it may have."""
     held, share = state.held[name], targets(state)[name].peers
+    if job.max_peers is not None and held > job.max_peers:
+        text = f"it has {_peers(held)} and may have {job.max_peers} (max_peers): the others leave after their batches"
+        yield Reason(code="job-full", text=text, limit=job.max_peers)
+        return
     if giving := state.giving.get(name):
         yield Reason(
             code="over-share",
@@ -275,7 +293,7 @@ def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
             "after the batch in hand",
             since=job.gave_at,
         )
-    elif held < share and not state.free:
+    elif openings(state, name, share - held) and (state.giving or giving_back(state)):
         yield Reason(
             code="below-share",
             text=f"it has {_peers(held)} and a share of {share}: other jobs give it some when they have committed their batches",
@@ -285,10 +303,6 @@ def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
         yield Reason(
             code="job-full", text=f"it has as many peers as its max_peers allows: {job.max_peers}", limit=job.max_peers
         )
-
-
-def _asking(job: Job, plan: Plan) -> list[str]:
-    return [stage for stage in plan.stages if asks(job.tasks[stage])]
 
 
 def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
@@ -321,24 +335,24 @@ def _counted(task: Task, limit: int) -> str:
 
 def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     """Tasks that would run if more peers were idle, unless the job as a whole waits for peers."""
-    if job.waits_for or not plan.bounded:
+    if job.waits_for or job.queued or not plan.bounded:
         return
-    for stage in _asking(job, plan):
-        if not blocking(job, plan, stage):
-            needed = needs(job, plan, stage)
+    for stage in asking(state, job, plan):
+        needed, free = needs(job, plan, stage), state.fitting(asked_of(job, plan, stage))
+        if free < needed and not blocking(job, plan, stage):
             yield Reason(
                 code="task-short",
-                text=f"task {stage} is offered when {_peers(needed)} {_are(needed)} free, and {state.free} {_are(state.free)}",
+                text=f"task {stage} is offered when {_peers(needed)} for it {_are(needed)} free, and {free} {_are(free)}",
                 task=stage,
                 needed=needed,
-                free=state.free,
+                free=free,
             )
 
 
 def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
     if not plan.bounded:
         return
-    for stage in _asking(job, plan):
+    for stage in filter(lambda stage: asks(job.tasks[stage]), plan.stages):
         before = blocking(job, plan, stage)
         if before:
             text = f"task {stage} is not offered while no peer works on {', '.join(before)}"

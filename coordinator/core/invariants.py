@@ -12,7 +12,8 @@ from coordinator.core.state import (
     Task,
     broken,
     expirable_jobs,
-    tagged_peers,
+    idle_kinds,
+    live_kinds,
 )
 
 
@@ -142,7 +143,11 @@ def _check_shares(state: State) -> None:
             _rule(lacks and not state.plans[name].bounded, "no turns without need", job=name)
     _rule(state.held.keys() == held.keys(), "peers are counted for the running jobs")
     _rule(state.queued == {name for name, job in state.jobs.items() if job.queued}, "queued jobs are known")
-    _rule(state.tagged == tagged_peers(state), "peers with tags are counted")
+    _rule(state.live_of == live_kinds(state), "live peers are counted by kind")
+    idle = {kind: list(row) for kind, row in state.idle_of.items()}
+    _rule(
+        idle == {kind: list(row) for kind, row in idle_kinds(state).items()}, "idle peers are known by kind, in order"
+    )
     _rule(all(not job.queued or job.status == "running" for job in state.jobs.values()), "only running jobs are queued")
 
 

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from coordinator.core.entitlement import gang, needs, supply, targets
+from coordinator.core.entitlement import asked_of, front, gang, has_peers, needs, targets
 from coordinator.core.peer_states import WORKING
-from coordinator.core.state import Job, Plan, State, Target, Task
+from coordinator.core.state import Job, Kind, Plan, State, Target, Task
+
+Idle = Mapping[Kind, int]
+"""How many idle peers there are of each kind."""
 
 
 class Offer(NamedTuple):
-    """A task to offer to ``peers`` idle peers at once."""
+    """A task to offer to ``peers`` idle peers at once; if ``kinds`` are given, only to peers of these."""
 
     job: str
     task: str
     peers: int
+    kinds: Collection[Kind] | None = None
 
 
 class Preemption(NamedTuple):
@@ -38,11 +42,11 @@ class Preemption(NamedTuple):
 
 
 def next_offer(state: State) -> Offer | None:
-    """The next offer to the idle peers; None if no job has work for so few, or if they are kept for a job that needs several
-    at once.
+    """The next offer to the idle peers; None if no job has work for so few, or if they are kept for jobs that need several at
+    once.
 
-    Jobs below their targets come first. Of these, and of the others, those of a higher priority do, and then tasks without
-    peers.
+    Jobs below their targets come first, up to their targets. Then the other jobs, and then the queued ones, get peers that are
+    of no use to those. Of the jobs of one turn those of a higher priority come first, and then tasks without peers.
     """
     if not state.free:
         return None
@@ -51,45 +55,81 @@ def next_offer(state: State) -> Offer | None:
     state.jobs_with_capacity.difference_update(full)
     if not state.jobs_with_capacity:
         return None
+    idle: Idle = {kind: len(row) for kind, row in state.idle_of.items()}
     names = in_turn(state, state.jobs_with_capacity)
-    wanted = targets(state) if len(names) > 1 else {}
-    below = [name for name in names if name not in wanted or state.held[name] < wanted[name].peers]
-    found = _best_offer(state, below)
-    if found is not None or len(below) == len(names) or any(_keeps(state, name) for name in below):
+    if len(names) == 1:
+        return _best_offer(state, names, idle, {})
+    wanted = targets(state)
+    more = {name: wanted[name].peers - state.held[name] for name in names if wanted[name].peers > state.held[name]}
+    found = _best_offer(state, list(more), idle, more)
+    if found is not None:
         return found
-    return _best_offer(state, [name for name in names if name not in below])
-
-
-def _best_offer(state: State, names: list[str]) -> Offer | None:
-    """Of these jobs one of the highest priority, of these one with a task without peers; of equals the first."""
-    best = (math.inf, True)
-    found: Offer | None = None
-    for name in names:
-        offer = _offer_to(state, name)
-        if offer is not None:
-            job = state.jobs[name]
-            rank = (-job.priority, bool(job.tasks[offer.task].peers))
-            if found is None or rank < best:
-                best, found = rank, offer
-    return found
-
-
-def _offer_to(state: State, name: str) -> Offer | None:
-    """What a job would be offered. A job that can take no peer, however many are idle, is not asked again until it changes."""
-    job = state.jobs[name]
-    if job.queued:
-        return None
-    offer = choose(state, name, state.free)
-    if offer is not None or job.max_peers is not None or choose(state, name, math.inf) is not None:
-        return offer
-    if not any(task.backing_off for task in job.tasks.values()):
-        state.jobs_with_capacity.discard(name)
+    left = _left(_kept(state, more), idle)
+    for queued in (False, True) if left else ():
+        found = _best_offer(state, [name for name in names if state.jobs[name].queued == queued], left, {})
+        if found is not None:
+            return found._replace(kinds=left.keys())
     return None
 
 
-def _keeps(state: State, name: str) -> bool:
-    """Whether idle peers are kept for a job below its target, which needs several at once."""
-    return not (state.plans[name].tags or choose(state, name, math.inf) is None)
+def _best_offer(state: State, names: list[str], idle: Idle, more: Mapping[str, int]) -> Offer | None:
+    """Of these jobs one of the highest priority, of these one with a task without peers; of equals the first. ``more``: how many
+    more peers a job may get, if that is limited.
+    """
+    best = (math.inf, True)
+    found: Offer | None = None
+    for name in names:
+        offer = choose(state, name, idle, more.get(name, math.inf))
+        if offer is None:
+            _leave_out(state, name)
+            continue
+        job = state.jobs[name]
+        rank = (-job.priority, bool(job.tasks[offer.task].peers))
+        if found is None or rank < best:
+            best, found = rank, offer
+    return found
+
+
+def _leave_out(state: State, name: str) -> None:
+    """A job that can take no peer, however many are idle, is not asked again until it changes."""
+    job = state.jobs[name]
+    if (
+        job.max_peers is None
+        and choose(state, name) is None
+        and not any(task.backing_off for task in job.tasks.values())
+    ):
+        state.jobs_with_capacity.discard(name)
+
+
+def _kept(state: State, more: Mapping[str, int]) -> Iterator[Kind]:
+    """What jobs below their targets, which may get so many more, ask of the peers that are kept for them."""
+    for name in more:
+        yield from openings(state, name, more[name])
+
+
+def _left(kept: Iterable[Kind], idle: Idle) -> Idle:
+    """The peers that are kept for no job."""
+    for asked in kept:
+        idle = {kind: count for kind, count in idle.items() if not kind.fits(asked)}
+        if not idle:
+            break
+    return idle
+
+
+def openings(state: State, name: str, more: int) -> list[Kind]:
+    """What a job asks of peers that it could use now, in some task, if it may have so many more. Idle peers that can do this
+    are kept for a job below its target, and other jobs give such peers. A task is left out if it needs more to start.
+    """
+    job, plan = state.jobs[name], state.plans[name]
+    more = int(min(more, room(state, name)))
+    if more < (0 if plan.bounded or state.held[name] else gang(state, job, plan)):
+        return []
+    found = []
+    for stage, needed in _startable(job, plan):
+        asked = asked_of(job, plan, stage)
+        if needed <= more and needed <= state.supply(asked):
+            found.append(asked)
+    return found
 
 
 def in_turn(state: State, names: Collection[str]) -> list[str]:
@@ -103,36 +143,48 @@ def in_turn(state: State, names: Collection[str]) -> list[str]:
     return [found[number] for number in numbers[first:] + numbers[:first]]
 
 
-def choose(state: State, name: str, free: float) -> Offer | None:
-    """The next task of a running job if ``free`` peers are idle, and how many of them start it. Infinitely many have all
-    tags.
+def choose(state: State, name: str, idle: Idle | None = None, more: float = math.inf) -> Offer | None:
+    """The next task of a running job if these peers are idle, and how many of them start it; if none are given, any number of any
+    kind. ``more``: how many the job may get.
     """
     job, plan = state.jobs[name], state.plans[name]
-    look = free < math.inf and bool(plan.tags or job.needs)
-    free = min(free, room(state, name))
-    together = 0 if plan.bounded or state.held[name] else gang(job, plan)
+    more = min(more, room(state, name))
+    together = 0 if plan.bounded or state.held[name] else gang(state, job, plan)
+    if together > (more if idle is None else min(more, _usable(job, plan, idle))):
+        return None
     best: Offer | None = None
     least = (math.inf, 0)
-    for stage in plan.stages:
-        task = job.tasks[stage]
-        # The limit is checked first: in a busy cluster most tasks are full.
-        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.backing_off:
+    for stage, needed in _startable(job, plan):
+        if needed > (more if idle is None else min(more, _fitting(idle, asked_of(job, plan, stage)))):
             continue
-        if plan.bounded and _blocked(job, plan, stage):
-            continue
-        needed = 1 if task.peers else needs(job, plan, stage)
-        able = _able(state, job, plan, stage, free) if look else free
-        if needed > able or together > free:
-            continue
-        rank = (len(task.peers), 0 if plan.bounded or task.peers else task.left)
+        peers = len(job.tasks[stage].peers)
+        rank = (peers, 0 if plan.bounded or peers else job.tasks[stage].left)
         if rank < least:
             best, least = Offer(name, stage, needed), rank
     return best
 
 
-def _able(state: State, job: Job, plan: Plan, stage: str, free: float) -> float:
-    """How many of ``free`` idle peers can run a task."""
-    return min(free, state.fitting(job, _tags(plan, stage)))
+def _startable(job: Job, plan: Plan) -> list[tuple[str, int]]:
+    """The tasks of a job that could take peers now, and how many at least."""
+    found = []
+    for stage in plan.stages:
+        task = job.tasks[stage]
+        # The limit is checked first: in a busy cluster most tasks are full.
+        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.backing_off:
+            continue
+        if not (plan.bounded and _blocked(job, plan, stage)):
+            found.append((stage, 1 if task.peers else needs(job, plan, stage)))
+    return found
+
+
+def _fitting(idle: Idle, asked: Kind) -> int:
+    return sum(count for kind, count in idle.items() if kind.fits(asked))
+
+
+def _usable(job: Job, plan: Plan, idle: Idle) -> int:
+    """How many idle peers can run any task of a job that is not complete."""
+    asked = {asked_of(job, plan, stage) for stage in plan.stages if job.tasks[stage].state != "complete"}
+    return sum(count for kind, count in idle.items() if any(kind.fits(each) for each in asked))
 
 
 def room(state: State, name: str) -> float:
@@ -149,6 +201,11 @@ def deserted(task: Task) -> bool:
 def asks(task: Task) -> bool:
     """Whether the task needs peers now: it is deserted and does not back off."""
     return deserted(task) and not task.backing_off
+
+
+def asking(state: State, job: Job, plan: Plan) -> list[str]:
+    """The tasks that need peers now and that a live peer can run."""
+    return [stage for stage in plan.stages if asks(job.tasks[stage]) and has_peers(state, job, plan, stage)]
 
 
 def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
@@ -170,58 +227,63 @@ def stalled(job: Job, plan: Plan) -> list[str]:
     While a task of the front has peers, it will complete, and the job makes progress. If none has, no peer downstream can ever
     finish. Tasks that back off are left out, since they get peers later.
     """
-    front = [
-        stage
-        for stage in plan.stages
-        if job.tasks[stage].state != "complete"
-        and all(job.tasks[before].state == "complete" for before in plan.upstream[stage])
-    ]
-    if any(job.tasks[stage].peers for stage in front):
+    stages = front(job, plan)
+    if any(job.tasks[stage].peers for stage in stages):
         return []
-    return [stage for stage in front if not job.tasks[stage].backing_off]
+    return [stage for stage in stages if not job.tasks[stage].backing_off]
 
 
 def preemption(state: State, name: str) -> Preemption | None:
-    """The peers that must leave their tasks so that this bounded job can go on, because not enough peers are idle.
+    """The peers that must leave their tasks so that this bounded job can go on, because not enough peers are idle. None leaves if
+    enough are, but were kept for others.
 
     If its front has no peers, it takes them from its own later tasks. Peers of the last tasks in topological order are taken
     first, and of these the ones that came last: they lose the least work. Other jobs keep theirs, see :func:`giving_back`.
     """
     job, plan = state.jobs[name], state.plans[name]
-    if not plan.bounded or job.queued:
+    if not plan.bounded:
         return None
-    for stage in stalled(job, plan):
-        needed, tags = needs(job, plan, stage), _tags(plan, stage)
-        peers = _preempted(state, name, needed, (state.fitting(job, tags), room(state, name)), tags)
-        if peers:
-            return Preemption(peers, [Offer(name, stage, needed)])
+    stages = stalled(job, plan)
+    if not stages or (job.queued and not state.held[name]):
+        return None
+    kinds = frozenset(state.live_of)
+    if job.queued:  # it gets only what the others leave
+        missing = {other: target.peers - state.held[other] for other, target in targets(state).items()}
+        kinds = frozenset(
+            _left(_kept(state, {other: more for other, more in missing.items() if more > 0}), state.live_of)
+        )
+    for stage in stages:
+        needed, asked = needs(job, plan, stage), asked_of(job, plan, stage)
+        peers = _preempted(state, name, needed, {kind for kind in kinds if kind.fits(asked)})
+        if peers is not None:
+            return Preemption(peers, [Offer(name, stage, needed, kinds)])
     return None
 
 
-def _preempted(state: State, name: str, needed: int, had: tuple[float, float], tags: frozenset[str]) -> list[str]:
-    """Peers with these tags that give ``needed`` or more idle peers when they leave; an empty list if there are not so many,
-    or if none must leave. ``had``: how many are idle, and how many more the job may have; peers without the tags leave to make
-    room for others.
+def _preempted(state: State, name: str, needed: int, kinds: Collection[Kind]) -> list[str] | None:
+    """Peers that leave their tasks, so that ``needed`` or more of these kinds are idle, and the job may have them; None if there
+    are not so many. Peers of other kinds leave to make room for them.
 
     Sealing peers are not taken, since they will be idle soon. Neither are waiting ones: they become idle with the last peer for
     which they wait.
     """
-    free, more = had
     job = state.jobs[name]
+    free = sum(len(row) for kind, row in state.idle_of.items() if kind in kinds)
+    more = room(state, name)
     found: list[str] = []
     rows = [state.on_task(job.tasks[stage]) for stage in reversed(state.plans[name].stages)]
     for for_room, row in [*((False, row) for row in rows), *((True, row) for row in rows)]:
         for peer in reversed(row.copy()):
             known = state.peers[peer]
             enough = more >= needed if for_room else free >= needed
-            if enough or known.state not in WORKING or not (for_room or state.fits(peer, job, tags)):
+            if enough or known.state not in WORKING or not (for_room or known.kind in kinds):
                 continue
             found.append(peer)
             row.remove(peer)
             gone = [peer, *_waiting_only(state, row)]
-            free += sum(state.fits(other, job, tags) for other in gone)
+            free += sum(state.peers[other].kind in kinds for other in gone)
             more += len(gone)
-    return found if min(free, more) >= needed else []
+    return found if min(free, more) >= needed else None
 
 
 def _waiting_only(state: State, peers: list[str]) -> list[str]:
@@ -238,23 +300,18 @@ def waits_for(state: State, name: str) -> int:
 
     An unbounded job needs one on each of its tasks, as far as its ``max_peers`` allows. A bounded job completes its tasks one
     after the other. So it needs only the peers of the first task of its front, less the peers of its downstream tasks. A task
-    that backs off needs none, nor does one whose tags no live peer has: more peers of the daemons that there are would not
-    help.
+    that backs off needs none, nor does one that no live peer can run, because of its tags or its release: more peers of the
+    daemons that there are would not help.
     """
     job, plan = state.jobs[name], state.plans[name]
+    idle = state.fitting(Kind(job.needs, frozenset()))
     if not plan.bounded:
-        asking = (stage for stage in plan.stages if asks(job.tasks[stage]) and has_peers(state, plan, stage))
-        missing = sum(needs(job, plan, stage) for stage in asking)
-        return max(0, int(min(missing, room(state, name))) - state.fitting(job))
-    front = [stage for stage in stalled(job, plan) if has_peers(state, plan, stage)]
-    if not front:
+        missing = sum(needs(job, plan, stage) for stage in asking(state, job, plan))
+        return max(0, int(min(missing, room(state, name))) - idle)
+    stages = [stage for stage in stalled(job, plan) if has_peers(state, job, plan, stage)]
+    if not stages:
         return 0
-    return max(0, needs(job, plan, front[0]) - state.fitting(job) - state.held[name])
-
-
-def has_peers(state: State, plan: Plan, stage: str) -> bool:
-    """Whether any live peer has the tags of a task."""
-    return stage not in plan.tags or supply(state, plan.tags[stage]) > 0
+    return max(0, needs(job, plan, stages[0]) - idle - state.held[name])
 
 
 class Move(NamedTuple):
@@ -266,41 +323,64 @@ class Move(NamedTuple):
 
 
 def giving_back(state: State) -> list[Move]:
-    """What each job above its target is to give, so that those below theirs can go on, or have their shares.
+    """What each job above its target is to give, so that those below theirs can go on, or have their shares; and what a job has
+    beyond its ``max_peers``, in any case.
 
-    Nothing moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
+    Nothing else moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
     count as given. The jobs that are furthest above their targets give first.
     """
-    if len(state.plans) < 2 or state.rules == 1:
+    if state.rules == 1:
         return []
     wanted = targets(state)
-    under = [
-        name
-        for name, target in wanted.items()
-        if state.held[name] < target.peers and choose(state, name, math.inf) is not None
-    ]
-    if not under:
-        return []
     over = {
         name: spare
         for name, target in wanted.items()
         if (spare := state.held[name] - state.giving.get(name, 0) - target.peers) > 0
     }
-    lacking = [name for name in under if _lacks(state, name, wanted[name])]
-    if not lacking and not any(_exceeds(wanted[name], spare) for name, spare in over.items()):
+    if not over:
         return []
-    asked = [(state.jobs[name], _tags(state.plans[name], stage)) for name in under for stage in _open(state, name)]
-    given = sum(state.giving.values()) + sum(_of_use(state, name, asked) for name in state.by_state["idle"])
-    first = sum(max(wanted[name].floor - state.held[name], 0) for name in under) - given
-    lack = sum(wanted[name].peers - state.held[name] for name in under) - given
+    excess = {name: _excess(state, name) for name in over}
+    asked, first, lack = _lacking(state, wanted, over)
+    first, lack = first - sum(excess.values()), lack - sum(excess.values())
     moves = []
     for name in sorted(over, key=lambda name: (-over[name], -state.jobs[name].number)):
-        peers = _given(state, name, asked)[: max(min(over[name], lack), 0)]
-        if peers:
-            moves.append(Move(name, peers, max(min(first, len(peers)), 0)))
-            lack -= len(peers)
-            first -= len(peers)
+        cut, able = _parts(state, name, excess[name], asked)
+        able = able[: max(min(over[name] - excess[name], lack), 0)]
+        if cut or able:
+            moves.append(Move(name, [*cut, *able], len(cut) + max(min(first, len(able)), 0)))
+        first, lack = first - len(able), lack - len(able)
     return moves
+
+
+def _parts(state: State, name: str, excess: int, asked: Collection[Kind]) -> tuple[list[str], list[str]]:
+    """The peers that a job gives in any case, and those that it could give beside them to jobs that ask for this."""
+    peers = _given(state, name)
+    return peers[:excess], [peer for peer in peers[excess:] if any(state.fits(peer, each) for each in asked)]
+
+
+def _excess(state: State, name: str) -> int:
+    """How many more peers a job has than its ``max_peers``, which a user lowered."""
+    most = state.jobs[name].max_peers
+    return 0 if most is None else max(state.held[name] - state.giving.get(name, 0) - most, 0)
+
+
+def _lacking(state: State, wanted: Mapping[str, Target], over: Mapping[str, int]) -> tuple[set[Kind], int, int]:
+    """What jobs below their targets ask of peers, how many peers they lack without which they cannot go on, and how many to their
+    targets; nothing if each has its share, rounded up or down.
+    """
+    asked: set[Kind] = set()
+    under = []
+    for name, target in wanted.items():
+        if state.held[name] < target.peers and (found := openings(state, name, target.peers - state.held[name])):
+            asked.update(found)
+            under.append(name)
+    lacking = any(_lacks(state, name, wanted[name]) for name in under)
+    if not under or not (lacking or any(_exceeds(wanted[name], spare) for name, spare in over.items())):
+        return set(), 0, 0
+    idle = sum(len(row) for kind, row in state.idle_of.items() if any(kind.fits(each) for each in asked))
+    given = sum(state.giving.values()) + idle
+    first = sum(max(wanted[name].floor - state.held[name], 0) for name in under)
+    return asked, first - given, sum(wanted[name].peers - state.held[name] for name in under) - given
 
 
 def _lacks(state: State, name: str, target: Target) -> bool:
@@ -313,38 +393,19 @@ def _exceeds(target: Target, spare: int) -> bool:
     return target.peers + spare > math.ceil(round(target.share, 6))
 
 
-def _of_use(state: State, peer: str, asked: list[tuple[Job, frozenset[str]]]) -> bool:
-    """Whether a peer could run a task of one of these jobs with these tags."""
-    return any(state.fits(peer, job, tags) for job, tags in asked)
-
-
-def _tags(plan: Plan, stage: str) -> frozenset[str]:
-    return plan.tags.get(stage, frozenset())
-
-
-def _open(state: State, name: str) -> list[str]:
-    """The tasks of a job that may take another peer."""
-    job, plan = state.jobs[name], state.plans[name]
-    return [
-        stage
-        for stage in plan.stages
-        if job.tasks[stage].state != "complete"
-        and not job.tasks[stage].backing_off
-        and len(job.tasks[stage].peers) < plan.limit[stage]
-    ]
-
-
-def _given(state: State, name: str, asked: list[tuple[Job, frozenset[str]]]) -> list[str]:
+def _given(state: State, name: str) -> list[str]:
     """The peers at work that a job could give, in this order: those of the task with the most of them, of equals the last in
-    topological order; the latest first.
+    topological order; the latest first. A bounded job keeps one at its front, or it could not go on, and would take it back.
     """
-    rows = [state.on_task(state.jobs[name].tasks[stage]) for stage in reversed(state.plans[name].stages)]
+    job, plan = state.jobs[name], state.plans[name]
+    rows = [state.on_task(job.tasks[stage]) for stage in reversed(plan.stages)]
     order = [max(rows, key=len).pop() for _ in range(state.held[name])]
-    return [
-        peer
-        for peer in order
-        if state.peers[peer].state in WORKING and state.peers[peer].yields != "share" and _of_use(state, peer, asked)
-    ]
+    found = [peer for peer in order if state.peers[peer].state in WORKING and state.peers[peer].yields != "share"]
+    if plan.bounded and not job.queued:
+        stages = front(job, plan)
+        kept = next((peer for peer in reversed(found) if state.assignment(peer).task in stages), None)
+        found = [peer for peer in found if peer != kept]
+    return found
 
 
 def seconds(state: State, name: str) -> list[str]:
@@ -352,7 +413,7 @@ def seconds(state: State, name: str) -> list[str]:
     none: of the task with the most peers, of equals the last in topological order; the latest first.
     """
     job, plan = state.jobs[name], state.plans[name]
-    asked = [(job, _tags(plan, stage)) for stage in plan.stages if asks(job.tasks[stage])]
+    asked = [asked_of(job, plan, stage) for stage in asking(state, job, plan)]
     peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
     leaving = [peer for peer in peers if state.peers[peer].yields in ("turn", "share")]
     rows = [
@@ -363,7 +424,7 @@ def seconds(state: State, name: str) -> list[str]:
         row = max(rows, key=len)
         able = len(row) > 1 and len(found) + len(leaving) < len(asked)
         peer = row.pop() if able else ""
-        if able and state.peers[peer].state in WORKING and _of_use(state, peer, asked):
+        if able and state.peers[peer].state in WORKING and any(state.fits(peer, each) for each in asked):
             found.append(peer)
     return found
 
@@ -373,8 +434,8 @@ def turns_over(state: State, name: str) -> list[str]:
     already; those that have been at theirs longest.
     """
     job, plan = state.jobs[name], state.plans[name]
-    asking = sum(asks(job.tasks[stage]) for stage in plan.stages)
+    count = len(asking(state, job, plan))
     peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
-    asking -= sum(state.peers[peer].yields in ("turn", "share") for peer in peers)
+    count -= sum(state.peers[peer].yields in ("turn", "share") for peer in peers)
     able = [peer for peer in peers if state.peers[peer].state == "active" and state.peers[peer].yields == "idle"]
-    return sorted(able, key=lambda peer: state.peers[peer].order)[: max(asking, 0)]
+    return sorted(able, key=lambda peer: state.peers[peer].order)[: max(count, 0)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -62,6 +62,17 @@ class Target(NamedTuple):
     peers: int
 
 
+class Kind(NamedTuple):
+    """What a peer is, for the choice of its tasks: the format that its release reads, and its tags. Or what a task asks for."""
+
+    format: int
+    tags: frozenset[str]
+
+    def fits(self, asked: Kind) -> bool:
+        """Whether such a peer can run what asks for this."""
+        return self.format >= asked.format and asked.tags <= self.tags
+
+
 class Bounds:
     """For jobs of one priority the least and the most that each gets, and its weight. ``turns``: the levels, in order, from
     which on a share rises, or does so no more, and by how much the sum of all rises faster from there.
@@ -107,6 +118,11 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     """When it is to give its task up."""
     pulse_due: bool = False
     """Whether the peer is dead and its pulse must still be deleted."""
+
+    @property
+    def kind(self) -> Kind:
+        """A peer that does not say what it reads is of the release before."""
+        return Kind(self.format or OLDEST, self.tags)
 
     def note(self) -> PeerNote | None:
         """The note of its state node; None for a dead peer."""
@@ -289,18 +305,22 @@ class State:
     __slots__ = (
         "backing_off",
         "by_state",
+        "choosy",
         "demands",
         "deployment",
         "expirable",
         "floors",
         "giving",
         "held",
+        "idle_of",
         "jobs",
         "jobs_with_capacity",
+        "live_of",
         "missing",
         "n",
         "names",
         "order",
+        "particular",
         "peers",
         "plans",
         "purged",
@@ -309,11 +329,9 @@ class State:
         "scheduler",
         "short",
         "stale",
-        "tagged",
         "targets",
         "tiers",
         "turn",
-        "with_tags",
     )
 
     def __init__(self, deployment: str, rules: int = RULES) -> None:
@@ -347,16 +365,17 @@ class State:
         self.missing = 0
         """How many more virtual peers all jobs together wait for."""
         self.held: dict[str, int] = {}
-        """How many peers each running job has."""
         self.giving: dict[str, int] = {}
-        """How many of them are to give their tasks up for other jobs; without the jobs that have none."""
+        """How many peers each running job has; and how many of them are to give their tasks up for other jobs, if any."""
         self.short: set[str] = set()
         """Unbounded jobs whose peers take turns, since a task has no peer."""
         self.queued: set[str] = set()
-        self.tagged: dict[frozenset[str], int] = {}
-        """How many live peers have these tags; without those that have none."""
-        self.with_tags: set[str] = set()
-        """Running jobs that have tasks with tags."""
+        self.live_of: dict[Kind, int] = {}
+        self.idle_of: dict[Kind, OrderedDict[str, None]] = {}
+        """How many live peers there are of each kind, and which are idle, in the order of ``by_state``; without empty rows."""
+        self.particular: set[str] = set()
+        self.choosy: set[str] = set()
+        """Running jobs that ask for tags or a release; and those of them with tags, or that not all live peers can read."""
         self.stale: set[str] = set()
         """Jobs whose demand may have changed; :mod:`coordinator.core.entitlement` looks at them when it is asked next."""
         self.demands: dict[str, Demand] = {}
@@ -384,28 +403,28 @@ class State:
         """How many peers are idle."""
         return len(self.by_state["idle"])
 
-    def fitting(self, job: Job, tags: frozenset[str] = frozenset()) -> int:
-        """How many idle peers can read the job and have these tags."""
-        if not (tags or job.needs):
-            return self.free
-        return sum(self.fits(name, job, tags) for name in self.by_state["idle"])
+    def fitting(self, asked: Kind) -> int:
+        """How many idle peers can run what asks for this."""
+        return sum(len(row) for kind, row in self.idle_of.items() if kind.fits(asked))
 
-    def idle_for(self, tags: frozenset[str] | None, job: Job) -> str:
-        """The idle peer that gets a task: of those that read its job and have its tags, one with the fewest others; of these, the
-        one that has been idle longest.
+    def supply(self, asked: Kind) -> int:
+        """How many live peers can run what asks for this."""
+        return sum(count for kind, count in self.live_of.items() if kind.fits(asked))
+
+    def idle_for(self, asked: Kind, kinds: Collection[Kind] | None = None) -> str:
+        """The idle peer that gets a task: of those that can run it, one with the fewest other tags; of these, the one that has
+        been idle longest. Only of these kinds, if any are given.
         """
-        if not (self.tagged or job.needs) or self.rules == 1:
+        if len(self.idle_of) == 1 or self.rules == 1:
             return next(iter(self.by_state["idle"]))
-        fitting = (name for name in self.by_state["idle"] if self.fits(name, job, tags or frozenset()))
-        return min(fitting, key=lambda name: len(self.peers[name].tags))
+        fitting = [kind for kind in self.idle_of if kind.fits(asked) and (kinds is None or kind in kinds)]
+        fewest = min(len(kind.tags) for kind in fitting)
+        first = (next(iter(self.idle_of[kind])) for kind in fitting if len(kind.tags) == fewest)
+        return min(first, key=lambda name: self.peers[name].order)
 
-    def fits(self, peer: str, job: Job, tags: frozenset[str]) -> bool:
-        """Whether a peer can read a job and has these tags."""
-        return tags <= self.peers[peer].tags and self.reads(peer, job)
-
-    def reads(self, peer: str, job: Job) -> bool:
-        """Whether the release of a peer reads the job. One that does not say what it reads is of the release before."""
-        return (self.peers[peer].format or OLDEST) >= job.needs
+    def fits(self, peer: str, asked: Kind) -> bool:
+        """Whether a peer can run what asks for this."""
+        return self.peers[peer].kind.fits(asked)
 
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
@@ -503,7 +522,8 @@ def derive(state: State) -> None:
     """Compute everything in a state that follows from what is stored."""
     state.by_state = {name: OrderedDict() for name in peer_states.STATES}
     state.plans, state.names, state.jobs_with_capacity, state.backing_off = {}, {}, set(), {}
-    state.held, state.giving, state.short, state.queued, state.with_tags = {}, {}, set(), set(), set()
+    state.held, state.giving, state.short, state.queued = {}, {}, set(), set()
+    state.particular, state.choosy = set(), set()
     state.demands, state.floors = {}, 0
     state.forget_targets()
     for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
@@ -520,7 +540,7 @@ def derive(state: State) -> None:
             state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
     state.missing = missing_peers(state)
-    state.tagged = tagged_peers(state)
+    state.live_of, state.idle_of = live_kinds(state), idle_kinds(state)
     state.stale = set(state.jobs_with_capacity)
     for name in state.jobs_with_capacity:
         peers = [state.peers[peer] for task in state.jobs[name].tasks.values() for peer in task.peers]
@@ -544,10 +564,15 @@ def check_rules(rules: int) -> None:
         )
 
 
-def tagged_peers(state: State) -> dict[frozenset[str], int]:
-    return dict(
-        Counter(state.peers[name].tags for one in _LIVE for name in state.by_state[one] if state.peers[name].tags)
-    )
+def live_kinds(state: State) -> dict[Kind, int]:
+    return dict(Counter(state.peers[name].kind for one in _LIVE for name in state.by_state[one]))
+
+
+def idle_kinds(state: State) -> dict[Kind, OrderedDict[str, None]]:
+    found: dict[Kind, OrderedDict[str, None]] = {}
+    for name in state.by_state["idle"]:
+        found.setdefault(state.peers[name].kind, OrderedDict())[name] = None
+    return found
 
 
 def missing_peers(state: State) -> int:

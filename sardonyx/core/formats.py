@@ -5,6 +5,7 @@ Delete this module when no release reads format 4 any more.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -89,6 +90,7 @@ def spec_format(spec: JobSpec) -> int:
     return FORMAT if newer else OLDEST
 
 
+@cache
 def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """The defaults of a struct's fields, of those that have one."""
     found = {field.name: field for field in msgspec.structs.fields(struct)}

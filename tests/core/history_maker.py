@@ -6,7 +6,6 @@ twice or never; timers run out; the leader changes. Afterwards it can be told to
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
 
@@ -16,11 +15,13 @@ from scenario_runner import World, facts_of
 
 from coordinator.core import scheduling
 from coordinator.core.decide import decide, unfinished
-from coordinator.core.state import decode_state, encode_state
+from coordinator.core.state import Kind, decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
+    OLDEST,
+    TOO_OLD,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -91,6 +92,7 @@ class History:
         self._endless = self.rng.choice([0.3, 0.3, 0.9])
         self._most_peers = self.rng.choice([6, 6, 12])
         self._tags = self.rng.choice([0.0, 0.0, 0.3])
+        self._old = self.rng.choice([0.0, 0.0, 0.4])
 
     # One event
 
@@ -117,9 +119,7 @@ class History:
             if state.jobs[job].status == "running":
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"
                 assert state.jobs[job].waits_for == scheduling.waits_for(state, job), f"{job} says what it waits for"
-                assert job in state.jobs_with_capacity or scheduling.choose(state, job, math.inf) is None, (
-                    f"{job} is left out"
-                )
+                assert job in state.jobs_with_capacity or scheduling.choose(state, job) is None, f"{job} is left out"
         hold_shares(state)
         self.turns.look(state)
         return effects
@@ -199,8 +199,9 @@ class History:
         if self.world.state.peers[name].state == "acking":
             if self.rng.random() < 0.5:
                 return AckTimedOut(at=self.world.now, peer=name, assignment=assignment)
-            passing = self.rng.random() < 0.3
-            return Declined(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, passing=passing)
+            reads, passing = self.world.state.peers[name].format, self.rng.random() < 0.3
+            error = Failure(TOO_OLD, "too old") if reads < FORMAT and self.rng.random() < 0.5 else FAILURE
+            return Declined(at=self.world.now, peer=name, assignment=assignment, error=error, passing=passing)
         kind = self.rng.choice([{}, {}, {"passing": True}, {"fatal": True}])
         return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, **kind)
 
@@ -230,7 +231,8 @@ class History:
         self.pulses.add(f"P{self.born}")
         tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
         peer = f"P{self.born}"
-        return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born, tags=tags, format=FORMAT)
+        reads = self.rng.choice([0, OLDEST]) if self.rng.random() < self._old else FORMAT
+        return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born, tags=tags, format=reads)
 
     def _death(self) -> AnyEvent | None:
         if not self.pulses:
@@ -445,7 +447,7 @@ class History:
         """How many peers there are that can run every task."""
         known = self.world.state.peers
         able = set(TAGS) if self._tags else set()
-        return sum(name in known and able <= known[name].tags for name in self.pulses)
+        return sum(name in known and known[name].kind.fits(Kind(FORMAT, frozenset(able))) for name in self.pulses)
 
     def _answer(self, name: str) -> AnyEvent:
         peer = self.world.state.peers[name]

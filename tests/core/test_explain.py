@@ -206,7 +206,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         "one peer works the tasks off",
         ["copy is submitted: read -> clean -> write; 1 partition", MADE, "P1 is born", "P1 acks"],
         [
-            "task-short at clean needed 1 free 0: task clean is offered when 1 virtual peer is free, and 0 are",
+            "task-short at clean needed 1 free 0: task clean is offered when 1 virtual peer for it is free, and 0 are",
             "task-blocked at write: task write is not offered while no peer works on clean",
             "runs since 0: 1 virtual peer is at work [P1 active copy/read 0]",
         ],
@@ -221,7 +221,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
             "P2 acks",
         ],
         [
-            "task-short at write needed 3 free 0: task write is offered when 3 virtual peers are free, and 0 are",
+            "task-short at write needed 3 free 0: task write is offered when 3 virtual peers for it are free, and 0 are",
             "runs since 0: 2 virtual peers are at work [P1 active copy/read 0, P2 active copy/read 0]",
         ],
     ),
@@ -353,7 +353,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [
             "no-tag at write: task write needs a virtual peer with the tag gpu, and there is none",
             (
-                "queued-behind needed 1: it is queued: with its tags, percentage and max_peers it cannot go on with "
+                "queued-behind needed 1: it is queued: with its tags, its release and its max_peers it cannot go on with "
                 "the virtual peers that there are"
             ),
         ],

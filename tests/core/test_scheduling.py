@@ -9,10 +9,13 @@ import pytest
 from scenario_runner import World
 
 from coordinator.core import entitlement, scheduling
+from coordinator.core import state as state_module
 from coordinator.core.entitlement import targets
 from coordinator.core.scheduling import Offer
-from coordinator.core.state import Bounds
-from sardonyx.core.events import LinkFacts, LinksCreated, PolicySet
+from coordinator.core.state import Bounds, Kind
+from coordinator.core.timers import due
+from sardonyx.core.events import FORMAT, OLDEST, LinkFacts, LinksCreated, PeerBorn, PolicySet, Rebalanced
+from tests.shares import hold_shares
 
 
 def played(*sentences: str) -> World:
@@ -58,8 +61,8 @@ def test_more_peers_to_begin_than_a_task_takes() -> None:
 def test_nothing_behind_a_task_that_nobody_works_on() -> None:
     """While the first task waits for two peers, one peer is not put on the second."""
     world = running("read -> write; read begins with 2", "P1 is born")
-    assert scheduling.choose(world.state, "work", 1) is None
-    assert scheduling.choose(world.state, "work", math.inf) == Offer("work", "read", 2)
+    assert scheduling.choose(world.state, "work", {Kind(FORMAT, frozenset()): 1}) is None
+    assert scheduling.choose(world.state, "work") == Offer("work", "read", 2)
     assert scheduling.waits_for(world.state, "work") == 1
 
 
@@ -208,3 +211,205 @@ def test_one_job_has_more_than_its_share() -> None:
     assert world.state.held == {"a": 4, "b": 2, "c": 2}
     (move,) = scheduling.giving_back(world.state)
     assert (move.job, len(move.peers), move.at_once) == ("a", 1, 0)
+
+
+def odd_world(rng: random.Random) -> World:
+    """Jobs of all kinds, with tags, ``min_peers`` and limits, and peers with some tags and of two releases, in any order."""
+    steps: list[tuple[float, list[str | PeerBorn]]] = []
+    for job in "jklm"[: rng.randint(2, 4)]:
+        tasks = "abcd"[: rng.randint(2, 4)]
+        remarks = [
+            (0.5, "a never ends"),
+            (0.4, f"{rng.choice(tasks)} begins with {rng.randint(2, 4)}"),
+            (0.3, f"{rng.choice(tasks)} is sequential"),
+            (0.4, f"{rng.choice(tasks)} asks for {rng.choice(['gpu', 'ssd'])}"),
+            (0.15, "pool gpu"),
+            (0.3, f"at most {rng.randint(1, 5)} peers"),
+            (0.3, f"priority {rng.randint(-1, 2)}"),
+            (0.3, f"weight {rng.choice(['0.5', '2', '3'])}"),
+            (0.4, f"{rng.randint(10, 60)} percent"),
+        ]
+        said = "; ".join([" -> ".join(tasks), *(remark for chance, remark in remarks if rng.random() < chance)])
+        partitions = rng.choice([1, 2, 4, 8])
+        steps.append(
+            (rng.random(), [f"{job} is submitted: {said}; {partitions} partitions", f"the links of {job} are made"])
+        )
+        if rng.random() < 0.2:
+            steps.append((1.0, [f"{job} takes at most {rng.randint(1, 3)} peers"]))
+        if rng.random() < 0.15 and "never ends" in said:
+            steps.append((1.0, [f"{job} is stopped"]))
+    peers = [f"P{number:02}" for number in range(rng.randint(2, 16))]
+    for peer in peers:
+        tags = rng.choice([(), (), ("gpu",), ("ssd",), ("gpu", "ssd")])
+        born = PeerBorn(peer=peer, tags=tags, format=rng.choice([OLDEST, FORMAT, FORMAT]))
+        steps.append((rng.random(), [born, *["the offers are acked"] * (rng.random() < 0.7)]))
+    steps += [(rng.random(), [f"{rng.choice(peers)} dies"]) for _ in range(rng.randint(0, 3))]
+    if rng.random() < 0.5:
+        how = rng.choice(["equally", "greedily", "in turns", "by percent"])
+        steps.append((rng.random(), [f"peers are divided {how}"]))
+    world = World()
+    for _, each in sorted(steps, key=lambda step: step[0]):
+        for one in each:
+            if isinstance(one, str):
+                world.say(one)
+            else:
+                world.deliver(one)
+            hold_shares(world.state)
+    return world
+
+
+def test_peers_come_to_rest(seed: int) -> None:
+    """Jobs give peers to each other until each has what it can use; then nothing moves. No peer goes back and forth."""
+    for number in range(300):
+        world = odd_world(random.Random(f"{seed}/rest/{number}"))
+        moved = []
+        for _ in range(15):
+            world.now += 61
+            events = [event for event in due(world.state, world.now, world.timers) if isinstance(event, Rebalanced)]
+            moved.append(sum(event.peers for event in events))
+            for event in events:
+                world.deliver(event)
+                hold_shares(world.state)
+            for sentence in ("the peers that are to give their tasks up do", "the offers are acked"):
+                world.say(sentence)
+                hold_shares(world.state)
+        assert not any(moved[-3:]), f"{seed}/rest/{number}: {moved}: {world.picture()}"
+
+
+def given_back(world: World, rounds: int = 6) -> list[int]:
+    """How many peers moved in each of so many rounds, in which the peers that are to give their tasks up do."""
+    moved = []
+    for _ in range(rounds):
+        world.now += 61
+        events = [event for event in due(world.state, world.now, world.timers) if isinstance(event, Rebalanced)]
+        moved.append(sum(event.peers for event in events))
+        for event in events:
+            world.deliver(event)
+        world.say("the peers that are to give their tasks up do")
+        world.say("the offers are acked")
+    return moved
+
+
+def old(world: World, *peers: str) -> None:
+    """Peers of the release before are born, and accept what they are offered."""
+    for peer in peers:
+        world.deliver(PeerBorn(peer=peer, format=OLDEST))
+    world.say("the offers are acked")
+
+
+def job(name: str, spec: str) -> tuple[str, str]:
+    return f"{name} is submitted: {spec}", f"the links of {name} are made"
+
+
+def test_nothing_moves_for_a_blocked_task() -> None:
+    """A bounded job whose later task is blocked gets no peers that could run only that task: they would go back at once."""
+    world = played(
+        *job("o", "a -> b; a never ends"),
+        *job("k", "r -> s; r asks for gpu; r begins with 2; 4 partitions"),
+        "PG1, PG2 are born with gpu",
+        "P1, P2, P3 are born",
+        "the offers are acked",
+    )
+    assert not any(given_back(world)[3:]), world.picture()
+
+
+def test_a_job_with_tags_that_needs_two_at_once_begins() -> None:
+    """What other jobs give it one by one is kept until there are enough."""
+    world = played(
+        *job("o", "a -> b; a never ends"),
+        "P1, P2 are born",
+        "PG1, PG2 are born with gpu",
+        "the offers are acked",
+        *job("k", "r -> s; r begins with 2; r asks for gpu; 4 partitions"),
+    )
+    world.now += 61
+    for event in due(world.state, world.now, world.timers):
+        world.deliver(event)
+    world.say("PG1 yields")
+    assert world.state.peers["PG1"].state == "idle"
+    world.say("PG2 yields")
+    assert sorted(world.state.jobs["k"].tasks["r"].peers) == ["PG1", "PG2"]
+    assert not any(given_back(world)), world.picture()
+
+
+@pytest.mark.parametrize("spec", ["r -> s; r asks for gpu", "r -> s; weight 2"])
+def test_a_job_that_no_peer_can_run_reserves_nothing(spec: str) -> None:
+    """A job after it, with an idle peer beside it, runs. The first one is queued, and no daemon is asked for more such peers."""
+    world = played(*job("k", spec), *job("b", "a -> c"))
+    old(world, "P1")
+    assert world.state.held == {"k": 0, "b": 1}
+    assert (world.state.jobs["k"].queued, world.state.jobs["b"].queued) == (True, False)
+    assert world.state.jobs["k"].waits_for == 0
+
+
+def test_a_queued_job_runs_while_another_backs_off() -> None:
+    """The only peer works for the queued job until the pause is over, and then goes back."""
+    world = played(
+        *job("k", "r -> s"), *job("b", "a -> c"), "P1 is born", "P1 acks", "P1 fails, which may pass: disk full"
+    )
+    assert world.state.held == {"k": 0, "b": 1}
+    assert world.state.jobs["b"].queued
+    world.say("the offers are acked")
+    world.say("2 s pass")
+    assert world.state.peers["P1"].yields == "", "the back-off has only just ended"
+    world.say("0 s pass")
+    world.say("P1 yields")
+    assert world.state.held == {"k": 1, "b": 0}
+
+
+def test_no_peer_is_kept_for_a_job_that_cannot_take_it() -> None:
+    """A task that begins with more peers than its job's share leaves keeps none, nor does a job that the peer cannot read."""
+    world = played(
+        *job("b", "r -> s; r is sequential; s begins with 5"),
+        "P1 is born",
+        "P1 acks",
+        *job("o", "a -> c; a never ends"),
+        "7 peers are born",
+        "the offers are acked",
+    )
+    assert world.state.free == 0, world.picture()
+    world = played(*job("k", "r -> s; weight 2; r never ends"), *job("o", "a -> b; a never ends"))
+    old(world, *(f"P{number}" for number in range(8)))
+    assert world.state.free == 0, world.picture()
+
+
+def test_a_bounded_job_does_not_stand_still_beside_an_idle_peer() -> None:
+    """If the peer of its front dies, it gets an idle one, even if that was kept for another job."""
+    world = played(
+        *job("b", "r -> s; r is sequential; s begins with 2"),
+        "P1 is born",
+        "P1 acks",
+        *job("x", "a -> c -> d; 1 partitions"),
+        "4 peers are born",
+        "the offers are acked",
+        "b gets weight 8",
+    )
+    assert world.state.free == 1
+    (peer,) = world.state.jobs["x"].tasks["a"].peers
+    world.say(f"{peer} dies")
+    assert world.state.jobs["x"].tasks["a"].peers, world.picture()
+
+
+def test_a_job_above_its_max_peers_gives_the_rest() -> None:
+    """Also if it is the only job: what it has beyond ``max_peers`` becomes idle."""
+    world = running("r -> s; r never ends", "5 peers are born", "the offers are acked", "work takes at most 2 peers")
+    assert given_back(world) == [3, 0, 0, 0, 0, 0]
+    assert (world.state.held["work"], world.state.free) == (2, 3)
+
+
+def test_a_decision_does_not_look_at_each_idle_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle peers are looked up by kind, also for a job that asks for a release."""
+    world = played("2000 peers are born")
+    looked = 0
+    right = state_module.Kind.fits
+
+    def fits(kind: Kind, asked: Kind) -> bool:
+        nonlocal looked
+        looked += 1
+        return right(kind, asked)
+
+    monkeypatch.setattr(state_module.Kind, "fits", fits)
+    for sentence in job("work", "a -> b -> c; weight 2; 100 partitions"):
+        world.say(sentence)
+    assert world.state.held["work"] == 300
+    assert looked < 300 * 20

@@ -26,6 +26,7 @@ from twin import Twin
 from coordinator.core import admission, changeset, scheduling
 from coordinator.core import decide as core
 from coordinator.core.state import State, new_state, project
+from sardonyx.core import formats
 from sardonyx.core.events import (
     AnyEvent,
     BackoffEnded,
@@ -62,7 +63,7 @@ class Disagreement:
 
 def disagreement(entries: Entries) -> Disagreement | None:
     """Play the events through both; None if they agree on all of them."""
-    state, twin = new_state("test"), Twin(refusal)
+    state, twin = new_state("test"), Twin(refusal, release)
     for count, (n, event) in enumerate(entries, start=1):
         before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
@@ -91,6 +92,11 @@ def refusal(job: str, spec: dict[str, Any], taken_by: str | None) -> dict[str, A
     """Which jobs are fit is not asked twice: the twin takes the coordinator's word for it."""
     error = admission.refusal(job, msgspec.convert(spec, JobSpec), taken_by)
     return None if error is None else dict(msgspec.to_builtins(error))
+
+
+def release(spec: dict[str, Any]) -> int:
+    """Nor is which release reads a spec."""
+    return formats.spec_format(msgspec.convert(spec, JobSpec))
 
 
 def told(note: Any) -> Any:

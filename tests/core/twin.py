@@ -23,6 +23,8 @@ FORGIVEN = 600.0
 """Seconds after which a task's earlier failures are forgotten."""
 REMEMBERED = 1000
 """So many purged jobs, and so many dead peers, are still known by id."""
+OLDEST, NEWEST = 4, 7
+"""What the releases read that there are: peers that say nothing read the first; a job that was stopped asks for the last."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
 NEW_TASK: Json = {
     "state": "pending",
@@ -71,8 +73,9 @@ ENTITLEMENT = {"priority": 0, "weight": 1.0, "percentage": None, "max_peers": No
 class Twin:
     """All that is known, and what each event makes of it. ``zk``: path -> what should stand there."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Refusal, release: Callable[[Json], int]) -> None:
         self.refusal = refusal
+        self.release = release  # the oldest one that reads a spec
         self.peers: dict[str, Json] = {}
         self.jobs: dict[str, Json] = {}
         self.purged: list[str] = []
@@ -105,7 +108,14 @@ class Twin:
     def on_born(self, event: Json) -> None:
         if event["peer"] not in self.peers:
             tags = set(event.get("tags", []))
-            self.peers[event["peer"]] = {"state": "idle", "assignment": None, "tags": tags, "yields": ""}
+            reads = event.get("format", 0) or OLDEST
+            self.peers[event["peer"]] = {
+                "state": "idle",
+                "assignment": None,
+                "tags": tags,
+                "reads": reads,
+                "yields": "",
+            }
             self.free.append(event["peer"])
 
     def on_died(self, event: Json) -> None:
@@ -144,7 +154,8 @@ class Twin:
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
         job |= {"by": event.get("by", ""), "stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
-        job |= {"queued": False, "gave": 0}
+        needs = self.release(spec)
+        job |= {"queued": False, "gave": 0, "needs": needs if needs > OLDEST else 0}
         job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
@@ -177,7 +188,7 @@ class Twin:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
             return
-        job["stopping"] = True
+        job.update(stopping=True, needs=NEWEST)
         if job["facts"] is None:
             return
         for name in job["stages"]:
@@ -393,6 +404,10 @@ class Twin:
 
     def count_failure(self, event: Json) -> None:
         job, task = self.place(event["peer"])
+        if event["error"]["code"] in ("SX-VERSION-PEER", "SX-BLOCK-FORMAT", "SX-POSITION-UNREADABLE"):
+            job["needs"] = max(job["needs"], self.peers[event["peer"]]["reads"] + 1)
+            self.leave(event["peer"], "idle")
+            return
         if task["backing_off"] and not event.get("fatal", False):  # what another one has reported already
             self.leave(event["peer"], "idle")
             return
@@ -477,60 +492,89 @@ class Twin:
         return behind + [job for job in self.running() if job not in behind]
 
     def offer_something(self) -> bool:
-        """Jobs below their targets first, then by priority, then tasks without peers."""
+        """Jobs below their targets first, up to these; then the others, and then the queued, with what is of no use to those."""
         entitled = self.entitled()
-        found: list[tuple[tuple[bool, int, bool], Json, str]] = []
-        keeps = False
-        for job in self.jobs_in_turn():
-            if job["queued"] or not self.free:
-                continue
-            below = len(self.at_work_for(job)) < entitled[job["id"]]["peers"]
-            name = self.next_task(job, self.free)
-            if name is not None:
-                found.append(((not below, -job["priority"], bool(self.on_task(job, name))), job, name))
-            elif below and not any(tags_of(job, task) for task in job["stages"]):
-                keeps = keeps or self.next_task(job, None) is not None
-        if not found:
-            return False
-        rank, job, name = min(found, key=lambda each: each[0])
-        if keeps and rank[0]:
-            return False
-        count = 1 if rank[2] else self.asks_for(job, name)
-        self.offer(job, name, [self.pick(job, name, taken) for taken in range(count)])
-        return True
+        jobs = self.jobs_in_turn()
+        missing = {job["id"]: entitled[job["id"]]["peers"] - len(self.at_work_for(job)) for job in jobs}
+        below = [job for job in jobs if missing[job["id"]] > 0]
+        kept = self.kept(self.free)
+        left = [peer for peer in self.free if peer not in kept]
+        others = [job for job in jobs if not job["queued"]], [job for job in jobs if job["queued"]]
+        for group, idle, limit in [(below, self.free, missing), (others[0], left, {}), (others[1], left, {})]:
+            found = []
+            for job in group:
+                name = self.next_task(job, idle, limit.get(job["id"], 10**9))
+                if name is not None:
+                    found.append(((-job["priority"], bool(self.on_task(job, name))), job, name))
+            if found:
+                rank, job, name = min(found, key=lambda each: each[0])
+                count = 1 if rank[1] else self.asks_for(job, name)
+                self.offer(job, name, self.pick(job, name, idle)[:count])
+                return True
+        return False
 
-    def pick(self, job: Json, name: str, taken: int) -> str:
-        """The peer that has the fewest tags besides those of the task; of these the one that has been idle longest."""
-        fit = self.fitting(job, name)
-        return sorted(fit, key=lambda peer: (len(self.peers[peer]["tags"]), self.free.index(peer)))[taken]
+    def kept(self, peers: list[str]) -> list[str]:
+        """Those of these peers that jobs below their targets could use."""
+        entitled = self.entitled()
+        below = {job["id"]: entitled[job["id"]]["peers"] - len(self.at_work_for(job)) for job in self.running()}
+        jobs = [job for job in self.running() if below[job["id"]] > 0]
+        return [peer for peer in peers if any(self.of_use(peer, job, below[job["id"]]) for job in jobs)]
 
-    def fitting(self, job: Json, name: str) -> list[str]:
-        return [peer for peer in self.free if tags_of(job, name) <= self.peers[peer]["tags"]]
+    def of_use(self, peer: str, job: Json, more: int) -> bool:
+        """Whether the job could use this peer in a task that it may begin with so many more peers."""
+        return any(self.can(peer, job, name) for name in self.openings(job, more))
+
+    def openings(self, job: Json, more: int) -> list[str]:
+        """The tasks that a job could be offered now if it may have so many more peers, and as many were idle as there are."""
+        more = min(more, self.room(job))
+        if not ends(job) and not self.at_work_for(job) and self.to_begin(job) > more:
+            return []
+        return [
+            name
+            for name in job["stages"]
+            if self.may_be_offered(job, name)
+            and len(self.on_task(job, name)) < most_peers(job, name)
+            and (1 if self.on_task(job, name) else self.asks_for(job, name)) <= min(more, self.supply(job, name))
+        ]
+
+    def room(self, job: Json) -> int:
+        return 10**9 if job["max_peers"] is None else max(job["max_peers"] - len(self.at_work_for(job)), 0)
+
+    def can(self, peer: str, job: Json, name: str) -> bool:
+        """Whether a peer has the tags of the task, and reads its job."""
+        return tags_of(job, name) <= self.peers[peer]["tags"] and self.peers[peer]["reads"] >= job["needs"]
+
+    def pick(self, job: Json, name: str, idle: list[str]) -> list[str]:
+        """Of these that can run the task those with the fewest tags come first; of these the one that has been idle longest."""
+        fit = [peer for peer in idle if self.can(peer, job, name)]
+        return sorted(fit, key=lambda peer: (len(self.peers[peer]["tags"]), self.free.index(peer)))
 
     def at_work_for(self, job: Json) -> list[str]:
         return [peer for peer in self.at_work if self.place(peer)[0] is job]
 
-    def next_task(self, job: Json, free: list[str] | None) -> str | None:
-        """What the job would be offered with these idle peers; None: with as many as it likes."""
+    def next_task(self, job: Json, idle: list[str], more: int) -> str | None:
+        """What the job would be offered with these idle peers, if it may have so many more."""
         names = [name for name in job["stages"] if self.may_be_offered(job, name)]
-        room = 10**9 if job["max_peers"] is None else max(job["max_peers"] - len(self.at_work_for(job)), 0)
-        most = room if free is None else min(room, len(free))
-        all_at_once = 0 if ends(job) or self.at_work_for(job) else self.to_begin(job)
-        able = {name: most if free is None else min(most, len(self.fitting(job, name))) for name in names}
-        alone = [
-            name
-            for name in names
-            if not self.on_task(job, name) and self.asks_for(job, name) <= able[name] and all_at_once <= most
-        ]
+        more = min(more, self.room(job))
+        able = {name: min(more, len(self.pick(job, name, idle))) for name in names}
+        if not ends(job) and not self.at_work_for(job):
+            open_ = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+            usable = [peer for peer in idle if any(self.can(peer, job, name) for name in open_)]
+            if self.to_begin(job) > min(more, len(usable)):
+                return None
+        alone = [name for name in names if not self.on_task(job, name) and self.asks_for(job, name) <= able[name]]
         if alone:
             return alone[0] if ends(job) else min(alone, key=lambda name: job["tasks"][name]["left"])
         shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name) and able[name] > 0]
         return min(shared, key=lambda name: len(self.on_task(job, name))) if shared else None
 
     def to_begin(self, job: Json) -> int:
-        """How many peers an unbounded job without peers must get at once."""
-        asked = [self.asks_for(job, name) for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
-        return 1 if max(asked, default=1) == 1 else min(sum(asked), job["max_peers"] or 10**9)
+        """How many peers an unbounded job without peers must get at once; 0 if no peer can run any of its tasks."""
+        names = [
+            name for name in job["stages"] if job["tasks"][name]["state"] != "complete" and self.has_peers(job, name)
+        ]
+        asked = [self.asks_for(job, name) for name in names]
+        return min(len(asked), 1) if max(asked, default=1) == 1 else min(sum(asked), job["max_peers"] or 10**9)
 
     def may_be_offered(self, job: Json, name: str) -> bool:
         task = job["tasks"][name]
@@ -539,39 +583,54 @@ class Twin:
 
     # Who is entitled to what
 
-    def live(self, tags: set[str]) -> int:
-        """How many peers that are idle or at work have these tags."""
-        return sum(peer["state"] not in ("revoked", "dead") and tags <= peer["tags"] for peer in self.peers.values())
+    def live(self, tags: set[str], reads: int) -> int:
+        """How many peers that are idle or at work have these tags and read this much."""
+        found = [peer for peer in self.peers.values() if peer["state"] not in ("revoked", "dead")]
+        return sum(tags <= peer["tags"] and peer["reads"] >= reads for peer in found)
+
+    def supply(self, job: Json, name: str) -> int:
+        return self.live(tags_of(job, name), job["needs"])
+
+    def has_peers(self, job: Json, name: str) -> bool:
+        """Whether a peer can run the task; without any peers the next ones may be of any release, but must have its tags."""
+        return bool(self.supply(job, name)) or not (tags_of(job, name) or (job["needs"] and self.live(set(), 0)))
 
     def demand(self, job: Json) -> Json:
         names = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
-        most = [
-            min(most_peers(job, name), self.live(tags_of(job, name)) if tags_of(job, name) else 10**9) for name in names
-        ]
+        most = [min(most_peers(job, name), self.supply(job, name)) for name in names]
         cap = min(sum(most), job["max_peers"] or 10**9)
-        floor = min(self.asks_for(job, name) for name in self.front(job)) if ends(job) else self.to_begin(job)
+        if ends(job):
+            floors = [
+                self.asks_for(job, name)
+                for name in self.front(job)
+                if self.asks_for(job, name) <= self.supply(job, name)
+            ]
+            floor = min(floors, default=0)
+        else:
+            floor = self.to_begin(job)
+        if floor == 0:
+            return {"job": job, "floor": 1, "width": 0, "cap": 0, "share": 0, "peers": 0}
         width = max(min(cap, len([limit for limit in most if limit])), min(floor, cap))
         return {"job": job, "floor": floor, "width": width, "cap": cap, "share": 0, "peers": 0}
 
     def entitled(self) -> dict[str, Json]:
         """Of each running job its floor, its share as a fraction, and as a whole number of peers."""
         demands = [self.demand(job) for job in self.running()]
-        live = self.live(set())
+        live = self.live(set(), 0)
         done: dict[str, Json] = {}
         while True:
             self.divide(demands, live)
-            pools: dict[tuple[str, ...], int] = {}
+            pools: dict[tuple[tuple[str, ...], int], int] = {}
             for each in demands:
-                pool = tuple(sorted(pool_of(each["job"])))
-                if pool:
-                    pools[pool] = pools.get(pool, 0) + each["peers"]
-            over = {pool: peers - self.live(set(pool)) for pool, peers in pools.items()}
+                pool = pool_of(each["job"])
+                pools[pool] = pools.get(pool, 0) + each["peers"]
+            over = {pool: peers - self.live(set(pool[0]), pool[1]) for pool, peers in pools.items()}
             worst = max(over.values(), default=0)
             if worst <= 0:
                 return done | {each["job"]["id"]: each for each in demands}
             tight = min(pool for pool in over if over[pool] == worst)
-            inside = [each for each in demands if tuple(sorted(pool_of(each["job"]))) == tight]
-            self.divide(inside, self.live(set(tight)))
+            inside = [each for each in demands if pool_of(each["job"]) == tight]
+            self.divide(inside, self.live(set(tight[0]), tight[1]))
             done |= {each["job"]["id"]: each for each in inside}
             live -= sum(each["peers"] for each in inside)
             demands = [each for each in demands if each not in inside]
@@ -651,23 +710,23 @@ class Twin:
         wanting = [] if ends(job) else self.wanting(job)
         for peer in self.at_work_for(job):
             known = self.peers[peer]
-            fits = any(tags_of(job, name) <= known["tags"] for name in wanting)
+            fits = any(self.can(peer, job, name) for name in wanting)
             if not fits and known["yields"] != "share":
                 known["yields"] = ""
             if fits and not known["yields"] and known["state"] in ("acking", "active"):
                 known["yields"] = "idle"
-        tags = [tags_of(job, name) for name in wanting]
         leaving = [peer for peer in self.at_work_for(job) if self.peers[peer]["yields"] in ("turn", "share")]
         rows = [[p for p in self.on_task(job, name) if p not in leaving] for name in reversed(job["stages"])]
         count = len(wanting) - len(leaving)
         while count > 0 and any(len(row) > 1 for row in rows):
             peer = max(rows, key=len).pop()
-            if self.state(peer) in ("acking", "active") and any(each <= self.peers[peer]["tags"] for each in tags):
+            if self.state(peer) in ("acking", "active") and any(self.can(peer, job, name) for name in wanting):
                 self.peers[peer]["yields"] = "turn"
                 count -= 1
 
     def wanting(self, job: Json) -> list[str]:
-        return [n for n in job["stages"] if self.deserted(job, n) and not job["tasks"][n]["backing_off"]]
+        names = [n for n in job["stages"] if self.deserted(job, n) and not job["tasks"][n]["backing_off"]]
+        return [name for name in names if self.has_peers(job, name)]
 
     def whose_turns_may_end(self, job: Json) -> list[str]:
         peers = self.at_work_for(job)
@@ -679,22 +738,11 @@ class Twin:
         """By job, the peers that it is to give to others."""
         entitled = self.entitled()
         held = {job["id"]: self.at_work_for(job) for job in self.running()}
-        below = [
-            job
-            for job in self.running()
-            if len(held[job["id"]]) < entitled[job["id"]]["peers"] and self.next_task(job, None) is not None
-        ]
-        asked = [
-            tags_of(job, name)
-            for job in below
-            for name in job["stages"]
-            if job["tasks"][name]["state"] != "complete"
-            and not job["tasks"][name]["backing_off"]
-            and len(self.on_task(job, name)) < most_peers(job, name)
-        ]
+        missing = {name: entitled[name]["peers"] - len(held[name]) for name in held}
+        below = [job for job in self.running() if missing[job["id"]] > 0 and self.openings(job, missing[job["id"]])]
 
         def of_use(peer: str) -> bool:
-            return any(tags <= self.peers[peer]["tags"] for tags in asked)
+            return any(self.of_use(peer, job, missing[job["id"]]) for job in below)
 
         leaving = [peer for peer in self.at_work if self.peers[peer]["yields"] == "share"]
         lack = sum(entitled[job["id"]]["peers"] - len(held[job["id"]]) for job in below)
@@ -712,17 +760,25 @@ class Twin:
             and spare[name] + entitled[name]["peers"] > math.ceil(round(float(entitled[name]["share"]), 6))
             for name in spare
         )
+        uneven = uneven and bool(below)
+        too_many = {
+            job["id"]: max(len([p for p in held[job["id"]] if p not in leaving]) - (job["max_peers"] or 10**9), 0)
+            for job in self.running()
+        }
+        lack -= sum(too_many.values())
         found: dict[str, list[str]] = {}
-        if not uneven or not below:
-            return found
         for job in sorted(self.running(), key=lambda job: (-spare[job["id"]], -job["number"])):
             rows = [self.on_task(job, name) for name in reversed(job["stages"])]
-            found[job["id"]] = []
-            while any(rows) and len(found[job["id"]]) < min(spare[job["id"]], lack):
-                peer = max(rows, key=len).pop()
-                if self.state(peer) in ("acking", "active") and peer not in leaving and of_use(peer):
-                    found[job["id"]].append(peer)
-            lack -= len(found[job["id"]])
+            order = [max(rows, key=len).pop() for _ in held[job["id"]]]
+            order = [peer for peer in order if self.state(peer) in ("acking", "active") and peer not in leaving]
+            if ends(job) and not job["queued"]:
+                at_front = [peer for peer in order if self.peers[peer]["assignment"]["task"] in self.front(job)]
+                order = [peer for peer in order if peer not in at_front[-1:]]
+            cut = too_many[job["id"]]
+            most = min(spare[job["id"]] - cut, lack) if uneven else 0
+            more = [peer for peer in order[cut:] if of_use(peer)][: max(most, 0)]
+            lack -= len(more)
+            found[job["id"]] = order[:cut] + more
         return found
 
     def deserted(self, job: Json, name: str) -> bool:
@@ -747,7 +803,7 @@ class Twin:
     def preempt_somebody(self) -> bool:
         """For the oldest bounded job that cannot go on, if it has peers further down."""
         for job in sorted(self.running(), key=lambda job: job["number"]):
-            if ends(job) and not job["queued"] and self.nobody_at_the_front(job):
+            if ends(job) and self.nobody_at_the_front(job):
                 awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
                 if any(self.preempt_for(job, name) for name in awake):
                     return True
@@ -758,10 +814,15 @@ class Twin:
         before = copy.deepcopy((self.peers, self.free, self.at_work))
         lefts = {place: task["left"] for place, task in job["tasks"].items()}
         needed = self.asks_for(job, name)
-        taken = 0
+        if job["queued"] and not self.at_work_for(job):
+            return False
+        kept = self.kept(list(self.peers)) if job["queued"] else []
+
+        def idle() -> list[str]:
+            return self.pick(job, name, [peer for peer in self.free if peer not in kept])
 
         def lacks_peers() -> bool:
-            return len(self.fitting(job, name)) < needed
+            return len(idle()) < needed
 
         def lacks_room() -> bool:
             return len(self.at_work_for(job)) + needed > (job["max_peers"] or 10**9)
@@ -773,11 +834,10 @@ class Twin:
                         lacks_room() if for_room else lacks_peers()
                     ):
                         continue
-                    if for_room or tags_of(job, name) <= self.peers[peer]["tags"]:
+                    if for_room or (self.can(peer, job, name) and peer not in kept):
                         self.leave(peer, "idle")
-                        taken += 1
-        if taken and not lacks_peers() and not lacks_room():
-            self.offer(job, name, [self.pick(job, name, nth) for nth in range(needed)])
+        if not lacks_peers() and not lacks_room():
+            self.offer(job, name, idle()[:needed])
             return True
         self.peers, self.free, self.at_work = before
         for place, left in lefts.items():
@@ -788,8 +848,8 @@ class Twin:
         missing = 0
         if job["status"] == "running":
             awake = [name for name in job["stages"] if not job["tasks"][name]["backing_off"]]
-            awake = [name for name in awake if not tags_of(job, name) or self.live(tags_of(job, name))]
-            available = len(self.free)
+            awake = [name for name in awake if self.has_peers(job, name)]
+            available = len([peer for peer in self.free if self.peers[peer]["reads"] >= job["needs"]])
             if not ends(job):
                 wanting = [name for name in awake if self.deserted(job, name)]
                 room = (job["max_peers"] or 10**9) - len(self.at_work_for(job))
@@ -955,9 +1015,10 @@ def tags_of(job: Json, name: str) -> set[str]:
     return {*job["spec"].get("tags", []), *task_spec(job["spec"], name).get("tags", [])}
 
 
-def pool_of(job: Json) -> set[str]:
-    """The tags that all its tasks ask for."""
-    return set.intersection(*(tags_of(job, name) for name in job["stages"])) if job["stages"] else set()
+def pool_of(job: Json) -> tuple[tuple[str, ...], int]:
+    """The tags that all its tasks ask for, and the release."""
+    tags = set.intersection(*(tags_of(job, name) for name in job["stages"])) if job["stages"] else set()
+    return tuple(sorted(tags)), job["needs"]
 
 
 # Shares
