@@ -79,15 +79,17 @@ class Turns:
         passed = {}
         for name in state.plans:
             job, plan = state.jobs[name], state.plans[name]
-            if job.status != "running" or plan.bounded or plan.tags or not begun(job, plan):
+            if job.status != "running" or plan.bounded or not begun(job, plan):
                 continue
-            offered = sum(
-                state.assignment(peer).id == state.n and len(task.peers) == 1
+            offered = [
+                peer
                 for task in job.tasks.values()
                 for peer in task.peers
-            )
+                if state.assignment(peer).id == state.n and len(task.peers) == 1
+            ]
             for stage in plan.stages:
                 if scheduling.asks(job.tasks[stage]):
-                    count = passed[name, stage] = self._passed_over.get((name, stage), 0) + offered
+                    able = sum(state.fits(peer, asked_of(job, plan, stage)) for peer in offered)
+                    count = passed[name, stage] = self._passed_over.get((name, stage), 0) + able
                     assert count <= len(plan.stages), f"{name}/{stage} is left alone: {count} other offers"
         self._passed_over = passed

@@ -75,7 +75,7 @@ class ChangeSet:
         at: its wall clock, seconds since 1970.
     """
 
-    __slots__ = ("_free", "_made", "_outer", "_removed", "_touched", "at", "jobs", "kinds_changed", "n", "state")
+    __slots__ = ("_idle", "_made", "_outer", "_removed", "_touched", "at", "jobs", "kinds_changed", "n", "state")
 
     def __init__(self, state: State, n: int, at: float) -> None:
         self.state = state
@@ -87,14 +87,14 @@ class ChangeSet:
         self._made: list[TreeEffect] = []
         self._removed: list[TreeEffect] = []
         self._outer: list[OuterEffect] = []
-        self._free = state.free
+        self._idle = {kind: len(row) for kind, row in state.idle_of.items()}
         self.kinds_changed = False
         """Whether the first live peer of a kind came, or the last one went."""
 
     @property
     def free_changed(self) -> bool:
-        """Whether the number of idle peers differs from before the event."""
-        return self.state.free != self._free
+        """Whether the numbers of idle peers of each kind differ from before the event."""
+        return {kind: len(row) for kind, row in self.state.idle_of.items()} != self._idle
 
     def effects(self) -> list[Effect]:
         """What must be done: changes of nodes, parents before children; deletions, children before parents; then the effects

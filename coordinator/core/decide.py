@@ -343,8 +343,7 @@ def _job_scaled(changes: ChangeSet, event: JobScaled) -> None:
         return
     given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
     found = {name: value for name, value in given.items() if value is not None and value != getattr(job, name)}
-    if "max_peers" in found:
-        found["max_peers"] = event.max_peers or None
+    found |= {name: found[name] or None for name in ("percentage", "max_peers") if name in found}  # 0 takes it back
     if found and next(share_problems(**found), None) is None:
         changes.scale(event.job, found)
 

@@ -269,7 +269,7 @@ def _preempted(state: State, name: str, needed: int, kinds: Collection[Kind]) ->
     """
     job = state.jobs[name]
     free = sum(len(row) for kind, row in state.idle_of.items() if kind in kinds)
-    more = room(state, name)
+    more = math.inf if job.max_peers is None else job.max_peers - state.held[name]
     found: list[str] = []
     rows = [state.on_task(job.tasks[stage]) for stage in reversed(state.plans[name].stages)]
     for for_room, row in [*((False, row) for row in rows), *((True, row) for row in rows)]:

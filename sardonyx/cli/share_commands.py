@@ -68,7 +68,8 @@ def scale(
         float | None, typer.Option("--weight", metavar="N", help="Its share, relative to other jobs of its priority.")
     ] = None,
     percentage: Annotated[
-        float | None, typer.Option("--percentage", metavar="N", help="Its share where the scheduler is percentage.")
+        float | None,
+        typer.Option("--percentage", metavar="N", help="Its share where the scheduler is percentage; 0: none."),
     ] = None,
     max_peers: Annotated[
         int | None, typer.Option("--max-peers", metavar="N", help="The most virtual peers that it gets; 0: no limit.")

@@ -156,13 +156,18 @@ class JobHandle:
         Args:
             priority: jobs of a higher priority get their shares first.
             weight: its share, relative to other jobs of its priority.
-            percentage: its share of all peers, where the scheduler is ``percentage``.
+            percentage: its share of all peers, where the scheduler is ``percentage``; 0: none of its own.
             max_peers: at most this many peers; 0: no limit.
 
         Raises:
             SardonyxError: ``SX-JOB-SHARE``: a value cannot be. ``SX-JOB-GONE``: the job was purged, or never taken in.
         """
-        given = {"priority": priority, "weight": weight, "percentage": percentage, "max_peers": max_peers or None}
+        given = {
+            "priority": priority,
+            "weight": weight,
+            "percentage": percentage or None,
+            "max_peers": max_peers or None,
+        }
         wrong = list(share_problems(**{name: value for name, value in given.items() if value is not None}))  # type: ignore[arg-type]
         if wrong:
             raise SardonyxError(

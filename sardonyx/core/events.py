@@ -250,6 +250,7 @@ class JobScaled(UserEvent, frozen=True, kw_only=True, tag="job-scaled"):
     priority: int | None = None
     weight: float | None = None
     percentage: float | None = None
+    """0: none from now on."""
     max_peers: int | None = None
     """0: no limit from now on."""
 

@@ -355,7 +355,7 @@ class History:
                     job=job,
                     priority=rng.choice([None, 0, 2, 9999]),
                     weight=rng.choice([None, None, 1.0, 3.0]),
-                    percentage=rng.choice([None, None, 60.0]),
+                    percentage=rng.choice([None, None, 60.0, 0.0]),
                     max_peers=rng.choice([None, 0, 2]),
                 ),
                 TaskFailed(at=world.now, peer=peer, assignment=assignment, error=FAILURE, fatal=rng.random() < 0.1),

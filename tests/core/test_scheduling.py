@@ -10,11 +10,12 @@ from scenario_runner import World
 
 from coordinator.core import entitlement, scheduling
 from coordinator.core import state as state_module
+from coordinator.core.decide import decide
 from coordinator.core.entitlement import targets
 from coordinator.core.scheduling import Offer
-from coordinator.core.state import Bounds, Kind
+from coordinator.core.state import Bounds, Kind, decode_state, encode_state, new_state
 from coordinator.core.timers import due
-from sardonyx.core.events import FORMAT, OLDEST, LinkFacts, LinksCreated, PeerBorn, PolicySet, Rebalanced
+from sardonyx.core.events import FORMAT, OLDEST, JobScaled, LinkFacts, LinksCreated, PeerBorn, PolicySet, Rebalanced
 from tests.shares import hold_shares
 
 
@@ -213,8 +214,10 @@ def test_one_job_has_more_than_its_share() -> None:
     assert (move.job, len(move.peers), move.at_once) == ("a", 1, 0)
 
 
-def odd_world(rng: random.Random) -> World:
-    """Jobs of all kinds, with tags, ``min_peers`` and limits, and peers with some tags and of two releases, in any order."""
+def odd_world(rng: random.Random, *, odd_peers: bool = True) -> World:
+    """Jobs of all kinds, with ``min_peers`` and limits, and peers, in any order. ``odd_peers``: jobs also ask for tags, and peers
+    have some, and are of two releases.
+    """
     steps: list[tuple[float, list[str | PeerBorn]]] = []
     for job in "jklm"[: rng.randint(2, 4)]:
         tasks = "abcd"[: rng.randint(2, 4)]
@@ -230,6 +233,8 @@ def odd_world(rng: random.Random) -> World:
             (0.4, f"{rng.randint(10, 60)} percent"),
         ]
         said = "; ".join([" -> ".join(tasks), *(remark for chance, remark in remarks if rng.random() < chance)])
+        if not odd_peers:
+            said = "; ".join(part for part in said.split("; ") if "gpu" not in part and "ssd" not in part)
         partitions = rng.choice([1, 2, 4, 8])
         steps.append(
             (rng.random(), [f"{job} is submitted: {said}; {partitions} partitions", f"the links of {job} are made"])
@@ -242,6 +247,8 @@ def odd_world(rng: random.Random) -> World:
     for peer in peers:
         tags = rng.choice([(), (), ("gpu",), ("ssd",), ("gpu", "ssd")])
         born = PeerBorn(peer=peer, tags=tags, format=rng.choice([OLDEST, FORMAT, FORMAT]))
+        if not odd_peers:
+            born = PeerBorn(peer=peer, format=FORMAT)
         steps.append((rng.random(), [born, *["the offers are acked"] * (rng.random() < 0.7)]))
     steps += [(rng.random(), [f"{rng.choice(peers)} dies"]) for _ in range(rng.randint(0, 3))]
     if rng.random() < 0.5:
@@ -413,3 +420,54 @@ def test_a_decision_does_not_look_at_each_idle_peer(monkeypatch: pytest.MonkeyPa
         world.say(sentence)
     assert world.state.held["work"] == 300
     assert looked < 300 * 20
+
+
+def test_a_percentage_is_taken_back() -> None:
+    """0 takes it back, as it does for ``max_peers``."""
+    world = running("r -> s; r never ends; 50 percent; at most 3 peers")
+    world.deliver(JobScaled(job="work", percentage=0.0, max_peers=0))
+    assert (world.state.jobs["work"].percentage, world.state.jobs["work"].max_peers) == (None, None)
+
+
+def test_a_state_from_a_snapshot_decides_the_same(seed: int) -> None:
+    """Also in the order of effects, whatever the names of the peers: a leader that takes over goes on as the old one would."""
+    for number in range(60):
+        world = odd_world(random.Random(f"{seed}/snapshot/{number}"))
+        given_back(world, 3)
+        kept, stored = new_state("test"), new_state("test")
+        for n, event in world.log:
+            effects = decide(kept, n, event)
+            assert decide(stored, n, event) == effects, f"{seed}/snapshot/{number}: event {n}, {event}"
+            stored = decode_state(encode_state(stored))
+            assert due(stored, world.now, world.timers) == due(kept, world.now, world.timers)
+
+
+def test_a_job_that_is_not_queued_soon_has_its_peers(seed: int) -> None:
+    """It has what it needs to go on after at most as many ``rebalance``, and as many ``yielded``, as jobs lack peers to their
+    targets, or have beyond ``max_peers``, if all peers can run all tasks and nothing else happens.
+    """
+    waited = 0
+    for number in range(200):
+        world = odd_world(random.Random(f"{seed}/soon/{number}"), odd_peers=False)
+        world.say("the offers are acked")
+        state = world.state
+        where = f"{seed}/soon/{number}: {world.picture()}"
+        lack = sum(max(target.peers - state.held[name], 0) for name, target in targets(state).items())
+        beyond = sum(max(state.held[name] - (state.jobs[name].max_peers or 99), 0) for name in state.held)
+        bound, steps = lack + beyond + sum(state.giving.values()), 0
+        while True:
+            events = [event for event in due(state, world.now, world.timers) if isinstance(event, Rebalanced)]
+            leaving = [name for name, peer in state.peers.items() if peer.yields == "share"]
+            if not events and not leaving:
+                break
+            steps += 1
+            waited += 1
+            assert steps <= 2 * bound, where
+            if events:
+                world.deliver(events[0])
+            else:
+                world.say(f"{leaving[0]} yields")
+        for name, target in targets(state).items():
+            able = scheduling.openings(state, name, target.peers - state.held[name])
+            assert state.held[name] >= target.floor or state.jobs[name].queued or not able, f"{name}: {where}"
+    assert waited > 50

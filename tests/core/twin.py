@@ -359,8 +359,9 @@ class Twin:
         if job is None or ended(job):
             return
         wanted = {field: event[field] for field in ENTITLEMENT if event.get(field) is not None}
-        if wanted.get("max_peers") == 0:
-            wanted["max_peers"] = None
+        for field in ("percentage", "max_peers"):
+            if wanted.get(field) == 0:
+                wanted[field] = None
         if may_ask_for(**wanted):
             job.update(wanted)
 
