@@ -46,6 +46,13 @@ def present(zk: ZooKeeperSession) -> State:
     return _follow(state, event_log.read_log(zk, state.n + 1))
 
 
+def advance(zk: ZooKeeperSession, state: State) -> list[AnyEvent]:
+    """Bring a state to the end of the log, in place; gives the events since."""
+    entries = list(event_log.read_log(zk, state.n + 1))
+    _follow(state, entries)
+    return [event for _, event in entries]
+
+
 def at(zk: ZooKeeperSession, n: int) -> State:
     """The state after event ``n``; 0: before the first event.
 

@@ -35,6 +35,7 @@ from sardonyx.core.events import (
     PulseNote,
     Request,
     TaskFailed,
+    Yielded,
     decode_request,
     encode_event,
 )
@@ -56,7 +57,9 @@ TAGS = 32
 GROWTH = 8
 """How many times longer a request can be in the log than in the inbox; numbers grow to less than four times."""
 
-OF_PEERS = frozenset(kind.__struct_config__.tag for kind in (Acked, Declined, Exhausted, Completed, TaskFailed, Left))
+OF_PEERS = frozenset(
+    kind.__struct_config__.tag for kind in (Acked, Declined, Exhausted, Completed, TaskFailed, Yielded, Left)
+)
 """Kinds of requests that peers make."""
 
 REMEMBERED = 20_000

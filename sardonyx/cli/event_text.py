@@ -91,12 +91,10 @@ def _of_shares(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case JobScaled():
             given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
-            words = ", ".join(
-                f"{name.replace('_', ' ')} {value:g}" for name, value in given.items() if value is not None
-            )
+            words = ", ".join(_scaled(name, value) for name, value in given.items() if value is not None)
             return f"a user scales job {event.job}: {words or 'nothing changes'}"
         case Rebalanced():
-            return f"job {event.job} gives {counted(event.peers, 'peer')} to other jobs"
+            return f"job {event.job} is to give {counted(event.peers, 'peer')}, which it has beyond its share"
         case PolicySet():
             return f"a user has peers divided by the scheduler {event.scheduler}"
         case Yielded():
@@ -104,6 +102,12 @@ def _of_shares(event: AnyEvent, held: Assignment | None) -> str:
         case TurnEnded():
             return f"the turn of peer {event.peer} at {_place(event, held)} is over"
     return _of_links(event, held)
+
+
+def _scaled(name: str, value: float) -> str:
+    if not value and name in ("percentage", "max_peers"):
+        return "no limit of peers" if name == "max_peers" else "no percentage"
+    return f"{name.replace('_', ' ')} {value:.15g}"
 
 
 def _place(event: AnyEvent, held: Assignment | None) -> str:

@@ -309,7 +309,8 @@ class Client:
         """Choose how virtual peers are divided among jobs: ``turns``, ``balanced``, ``greedy`` or ``percentage``.
 
         Raises:
-            SardonyxError: ``SX-POLICY-PENDING``: no coordinator has processed it in time.
+            SardonyxError: ``SX-POLICY-PENDING``: no coordinator has processed it in time. ``SX-POLICY-REPLACED``: another one was
+                chosen since.
         """
         from sardonyx.client import shares
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from coordinator.core.entitlement import targets
+from coordinator.core.state import State
 from coordinator.history import reader
 from sardonyx.client.views import JobShare, Policy
 from sardonyx.core.errors import SardonyxError
@@ -17,7 +18,10 @@ LOOK_EVERY = 0.2
 
 def policy(zk: ZooKeeperSession) -> Policy:
     """The scheduler, and what each running job is entitled to and has, in order of submission."""
-    state = reader.present(zk)
+    return _policy_of(reader.present(zk))
+
+
+def _policy_of(state: State) -> Policy:
     entitled = targets(state)
     running = [(name, state.jobs[name]) for name in state.plans if name in entitled]
     return Policy(
@@ -44,11 +48,21 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
     """Choose a scheduler, and wait until a coordinator has taken that in.
 
     Raises:
-        SardonyxError: ``SX-POLICY-PENDING``: none has within ``timeout`` seconds.
+        SardonyxError: ``SX-POLICY-PENDING``: none has within ``timeout`` seconds. ``SX-POLICY-REPLACED``: it has, and another
+            scheduler was chosen right after that.
     """
+    state = reader.present(zk)
     zk.request(PolicySet(scheduler=scheduler))
     deadline = time.monotonic() + timeout
-    while (found := policy(zk)).scheduler != scheduler:
+    seen = False
+    while state.scheduler != scheduler:
+        if seen:
+            raise SardonyxError(
+                "SX-POLICY-REPLACED",
+                f"the scheduler {scheduler} was set, but {state.scheduler} has been chosen since",
+                cause="another user has chosen it at the same time",
+                fix="agree on one, then set it; `sardonyx cluster policy` shows the one in force",
+            )
         if time.monotonic() > deadline:
             raise SardonyxError(
                 "SX-POLICY-PENDING",
@@ -56,4 +70,5 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
                 fix="start a coordinator (`sardonyx coordinator`) if none leads; it then changes the scheduler",
             )
         time.sleep(LOOK_EVERY)
-    return found
+        seen = any(isinstance(event, PolicySet) and event.scheduler == scheduler for event in reader.advance(zk, state))
+    return _policy_of(state)

@@ -70,7 +70,12 @@ EVENTS = [
     (events.BackoffEnded(job="j-1", task="t", failures=2), "the back-off of task j-1/t is over after 2 failures"),
     (events.Yielded(peer="p", assignment=5), "peer p gives up assignment 5 after its batch"),
     (events.TurnEnded(peer="p", assignment=5), "the turn of peer p at assignment 5 is over"),
-    (events.Rebalanced(job="j-1", peers=2, gave=0), "job j-1 gives 2 peers to other jobs"),
+    (
+        events.Rebalanced(job="j-1", peers=2, gave=0),
+        "job j-1 is to give 2 peers, which it has beyond its share",
+    ),
+    (events.JobScaled(job="j-1", weight=1e6, percentage=0.0), "a user scales job j-1: weight 1000000, no percentage"),
+    (events.JobScaled(job="j-1", max_peers=0), "a user scales job j-1: no limit of peers"),
     (events.PolicySet(scheduler="balanced"), "a user has peers divided by the scheduler balanced"),
     (events.JobScaled(job="j-1", weight=2.0, max_peers=4), "a user scales job j-1: weight 2, max peers 4"),
     (events.Evicted(peer="p"), "a user evicts peer p"),

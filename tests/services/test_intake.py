@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import get_args
 
 import pytest
 
 from coordinator.core.decide import replay
 from coordinator.core.state import State, new_state
 from coordinator.loop.election import Leadership
-from coordinator.loop.intake import Intake, fair_share, numbered
+from coordinator.loop.intake import OF_PEERS, Intake, fair_share, numbered
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
-from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied
+from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied, Request
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
@@ -25,6 +26,12 @@ def collected(intake: Intake, state: State, at: float) -> list[PendingEntry]:
     while entries := scan.read(state):
         found += entries
     return found
+
+
+def test_kinds_of_requests_that_peers_make() -> None:
+    """They are those about an assignment, and the one with which a peer leaves: no other waits for what clients send."""
+    kinds = {kind.__struct_config__.tag for kind in get_args(Request) if "assignment" in kind.__struct_fields__}
+    assert kinds | {"leave"} == OF_PEERS
 
 
 def test_a_request_that_would_grow_too_large_is_left_out(leader: Leadership, zk: ZooKeeperSession) -> None:
