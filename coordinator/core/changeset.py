@@ -276,6 +276,7 @@ class ChangeSet:
         """From now on only peers that read this format get tasks of the job."""
         if version > max(OLDEST, job.needs) and self.state.rules > 1:
             job.needs = version
+            self.state.forget_targets()
 
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""

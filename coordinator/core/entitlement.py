@@ -134,11 +134,14 @@ def _refresh(state: State) -> None:
         before = state.demands.pop(name, None)
         plan = state.plans.get(name)
         after = None
+        chose = name in state.choosy
         state.particular.discard(name)
         state.choosy.discard(name)
         if plan is not None and state.jobs[name].status == "running":
             _sort(state, name, plan)
             after = state.demands[name] = demand_of(state, name)
+        if (name in state.choosy) != chose:
+            state.forget_targets()
         if after != before:
             state.floors += (after.floor if after else 0) - (before.floor if before else 0)
             state.forget_targets()
