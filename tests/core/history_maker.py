@@ -335,7 +335,9 @@ class History:
         if rng.random() < 0.3 and not state.plans[job].bounded:
             return JobStopped(at=self.world.now, job=job)
         weight = rng.choice([0.5, 1.0, 2.0, 4.0])
-        return JobScaled(at=self.world.now, job=job, weight=weight, priority=0, max_peers=rng.choice([None, 0]))
+        return JobScaled(
+            at=self.world.now, job=job, weight=weight, priority=0, max_peers=rng.choice([None, 0, 0, 1, 2])
+        )
 
     def _trouble(self) -> AnyEvent | None:
         """Failures, kills and timers out of nowhere."""
