@@ -20,8 +20,8 @@ from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
+    NEWER,
     OLDEST,
-    TOO_OLD,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -199,11 +199,15 @@ class History:
         if self.world.state.peers[name].state == "acking":
             if self.rng.random() < 0.5:
                 return AckTimedOut(at=self.world.now, peer=name, assignment=assignment)
-            reads, passing = self.world.state.peers[name].format, self.rng.random() < 0.3
-            error = Failure(TOO_OLD, "too old") if reads < FORMAT and self.rng.random() < 0.5 else FAILURE
+            passing, error = self.rng.random() < 0.3, self._error(name)
             return Declined(at=self.world.now, peer=name, assignment=assignment, error=error, passing=passing)
         kind = self.rng.choice([{}, {}, {"passing": True}, {"fatal": True}])
-        return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=FAILURE, **kind)
+        return TaskFailed(at=self.world.now, peer=name, assignment=assignment, error=self._error(name), **kind)
+
+    def _error(self, peer: str) -> Failure:
+        """A peer of an older release may meet what it cannot read."""
+        old = self.world.state.peers[peer].format < FORMAT
+        return Failure(self.rng.choice(sorted(NEWER)), "too old") if old and self.rng.random() < 0.5 else FAILURE
 
     def _late(self) -> AnyEvent | None:
         """Something that was said before, or about anything."""
