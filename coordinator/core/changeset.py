@@ -278,6 +278,13 @@ class ChangeSet:
             job.needs = version
             self.state.forget_targets()
 
+    def release_unable(self, job: Job) -> None:
+        """Take the peers off a job that cannot read it."""
+        for task in job.tasks.values():
+            for peer in self.state.on_task(task):
+                if peer in task.peers and (self.state.peers[peer].format or OLDEST) < job.needs:
+                    self.leave(peer, "release")
+
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""
         self._record(name, Job(self.n, self.n, spec, self.at, "failed", ended_at=self.at, error=error, by=by))
@@ -314,8 +321,9 @@ class ChangeSet:
                         self.leave(peer, "release")
 
     def keep_links(self, name: str, keep: str | None) -> None:
-        job = self.state.jobs[name]
+        job = self.job(name)
         job.spec = replace(job.spec, keep=keep)
+        self.need(job, spec_format(job.spec))
         self._made.append(Set(node_paths.job_spec(name), encode_spec(job.spec)))
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:

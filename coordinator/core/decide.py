@@ -23,6 +23,7 @@ from coordinator.core.state import Peer, State, check_rules, derive, new_state
 from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
+    FORMAT,
     NEWER,
     OLDEST,
     UNKNOWN_JOB,
@@ -462,7 +463,8 @@ def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
         derive(changes.state)
         for name in changes.state.plans:
             job = changes.job(name)
-            changes.need(job, spec_format(job.spec))
+            changes.need(job, FORMAT if job.stopping else spec_format(job.spec))
+            changes.release_unable(job)
 
 
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {

@@ -156,12 +156,11 @@ def restore(zk: ZooKeeperSession, backup: BackupFile, wanted: RestorePlan) -> No
     hindrance = obstacle(zk, backup)
     if hindrance is not None:
         raise hindrance
-    stop = zk.runtime.signal()
     candidate = Candidate(zk, zk.runtime.signal())
     places = zk.children(node_paths.ELECTION)
     if len(places) > 1:
         raise _led(zk, places)
-    candidate.wait(stop)
+    # It is the first in line, and gives way to none that comes now, of whatever release: that one would find no deployment.
     leadership = candidate.take()
     _mark(leadership, backup)
     for operations in chunked([Delete(path)] for path in _below_all(zk)):

@@ -23,7 +23,7 @@ from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog
 from coordinator.loop.effects_writer import EffectsWriter
-from coordinator.loop.election import Leadership, known_rules
+from coordinator.loop.election import RENEW, Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.limits import DEFAULT, Limits
@@ -113,6 +113,8 @@ class Leader:
         """Entries on their way into the log, which are not decided yet."""
         self._effects = EffectsWriter(leadership, limits=limits)
         self._published_missing = 0
+        self._rules_due = 0.0
+        """When to look next whether all coordinators know newer rules; however busy this one is."""
         self._links = LinksWorker(side_effects, self._side_effect_done, abandoned, runtime)
         self._fencer = SlotFencer(
             side_effects, lambda slot: is_vacant(self.state, slot), settings.peer.patience, runtime
@@ -136,6 +138,7 @@ class Leader:
                 self._leadership.check()
                 before = self.state.n
                 self.turn()
+                self._raise_rules()
                 if self.state.n == before:
                     self._idle()
         finally:
@@ -157,7 +160,6 @@ class Leader:
         self.settle()
         if self._runtime.now() >= self._leadership.renewal_due:
             self._leadership.renew()
-            self._raise_rules()
         self._wake.wait(self._seconds_to_wait())
 
     def _seconds_to_wait(self) -> float:
@@ -356,8 +358,10 @@ class Leader:
 
     def _raise_rules(self) -> None:
         """Decide by newer rules from now on, if all coordinators that stand know them."""
-        if self.state.rules == RULES:
+        now = self._runtime.now()
+        if self.state.rules == RULES or now < self._rules_due:
             return
+        self._rules_due = now + RENEW * self._zk.session_timeout
         known = min(known_rules(self._zk), RULES)
         if known > self.state.rules:
             self._log.rules = known

@@ -31,6 +31,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     LinkFacts,
     LinksCreated,
+    LinksKept,
     PeerBorn,
     PeerNote,
     PulseNote,
@@ -171,6 +172,31 @@ def test_a_job_that_uses_something_new_gets_only_peers_that_read_it() -> None:
     assert state.peers["old"].state == "idle"
     decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
     assert state.peers["new"].state == "acking"
+
+
+def test_what_older_peers_cannot_read_is_taken_from_them_when_the_rules_are_raised() -> None:
+    """Under the rules of the release before it was offered to them: a job that is being stopped, or that uses something new."""
+    facts = {link.name: LinkFacts(1) for link in graph_of(SPEC, "test", "copy-1").links}
+    topic = msgspec.structs.replace(SPEC.catalog[0], options={"topic": "a", "format": "json"})
+    endless = msgspec.structs.replace(SPEC, catalog=[topic, *SPEC.catalog[1:]])
+    for spec, more in ((endless, [JobStopped(job="copy-1")]), (msgspec.structs.replace(SPEC, keep="1 h"), [])):
+        begin = [PeerBorn(peer="old"), JobSubmitted(job="copy-1", spec=spec), LinksCreated(job="copy-1", links=facts)]
+        state = replay(enumerate([*begin, *more], 1), new_state("test", rules=1))
+        assert state.peers["old"].state == "acking"
+        decide(state, state.n + 1, RulesRaised(rules=2))
+        check(state)
+        assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("idle", FORMAT)
+        decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
+        assert state.peers["new"].state == "acking"
+
+
+def test_a_job_whose_links_are_to_be_kept_goes_only_to_peers_that_read_that() -> None:
+    """Peers of the release before do not read such a spec."""
+    state = started(PeerBorn(peer="old"))
+    assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("acking", 0)
+    decide(state, state.n + 1, LinksKept(job="copy-1", seconds=60))
+    check(state)
+    assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("acking", FORMAT)
 
 
 def test_requests_to_a_leader_of_the_release_before_hold_only_what_it_knows() -> None:

@@ -16,6 +16,7 @@ from functools import cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import msgspec
 import pytest
 from history_maker import TIMERS, History
 from scenario_runner import World
@@ -27,7 +28,10 @@ from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
     TOO_OLD,
+    Acked,
     Declined,
+    Exhausted,
+    JobStopped,
     JobSubmitted,
     LinkFacts,
     LinksCreated,
@@ -142,6 +146,30 @@ def two_releases() -> None:
         decide.decide(state, state.n + 1, declined)
         if peer == "old":
             decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
+    raised_over_older_peers()
+
+
+def raised_over_older_peers() -> None:
+    """A job is stopped under the rules of the release before. When the rules are raised, its peers leave it: the first is at
+    work, the others wait for it.
+    """
+    facts = {link.name: LinkFacts(3) for link in graph_of(SPEC, "test", "copy-1").links}
+    options = {name: value for name, value in SPEC.catalog[0].options.items() if name != "end"}
+    endless = msgspec.structs.replace(SPEC.catalog[0], options=options)
+    begin = [
+        *(PeerBorn(peer=f"P{n}") for n in range(4)),
+        JobSubmitted(job="copy-1", spec=msgspec.structs.replace(SPEC, catalog=[endless, *SPEC.catalog[1:]])),
+        LinksCreated(job="copy-1", links=facts),
+        JobStopped(job="copy-1"),
+    ]
+    state = decide.replay(enumerate(begin, 1), new_state("test", rules=1))
+    for name in list(state.jobs["copy-1"].tasks["out"].peers)[1:]:
+        place = state.peers[name].assignment
+        assert place is not None
+        for event in (Acked(peer=name, assignment=place.id), Exhausted(peer=name, assignment=place.id)):
+            decide.decide(state, state.n + 1, event)
+    decide.decide(state, state.n + 1, RulesRaised(rules=2))
+    assert {peer.state for peer in state.peers.values()} == {"idle"}
 
 
 @cache
