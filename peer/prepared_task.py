@@ -24,7 +24,7 @@ from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
-from sardonyx.connectors.base import PositionedOutput, Split, SplitInput
+from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError, SetupError
@@ -254,7 +254,7 @@ class PreparedTask:
 
 
 def _split(message: Any) -> Split:
-    return msgspec.json.decode(message.value(), type=Split)
+    return read_split(message.value())
 
 
 def _table(applied: Applied, schema: pa.Schema) -> pa.Table:

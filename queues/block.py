@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sardonyx.core.errors import OutputError, SetupError
+from sardonyx.core.errors import OutputError, refuse_newer
 
 MAX_BYTES = 900_000
 """Largest value of a message in bytes. By default, librdkafka and brokers accept messages up to 1,000,000 bytes."""
@@ -97,14 +97,7 @@ def record_too_large(size: int, limit: int, record: object) -> OutputError:
 
 def _read(value: bytes) -> pa.Table:
     stream = pa.ipc.open_stream(value)
-    version = int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT))
-    if version > FORMAT:
-        raise SetupError(
-            "SX-BLOCK-FORMAT",
-            f"rows on a link have format {version}, and this release reads format {FORMAT}",
-            cause="a newer release of Sardonyx wrote them",
-            fix="upgrade this installation; `sardonyx upgrade --check` shows who runs which release",
-        )
+    refuse_newer("rows", int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT)), FORMAT)
     return stream.read_all()
 
 

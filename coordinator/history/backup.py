@@ -36,7 +36,7 @@ from coordinator.loop import event_log
 from coordinator.loop.event_log import Entry
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, RULES, EpochNote
+from sardonyx.core.events import FORMAT, OLDEST, RULES, EpochNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 BACKUP_FORMAT = 1
@@ -243,11 +243,11 @@ class BackupFile:
             header = _headers.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._damaged(str(error)) from None
-        if (header.format, header.log_format) != (BACKUP_FORMAT, FORMAT):
+        if header.format != BACKUP_FORMAT or not OLDEST <= header.log_format <= FORMAT:
             raise SardonyxError(
                 "SX-LOG-FORMAT",
                 f"{self._file} has format {header.format} with a log of format {header.log_format}, and this version of "
-                f"Sardonyx restores format {BACKUP_FORMAT} with a log of format {FORMAT}",
+                f"Sardonyx restores format {BACKUP_FORMAT} with a log of formats {OLDEST} to {FORMAT}",
                 cause=f"Sardonyx {header.version} made it",
                 fix="restore it with that version",
             )

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 import pyarrow as pa
 
-from sardonyx.core.errors import Failure
+from sardonyx.core.errors import Failure, refuse_newer
 from sardonyx.core.positions import Partition, Position
+
+SPLIT_FORMAT = 1
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,6 +26,15 @@ class Split(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the connector needs to find the piece again, as plain JSON data."""
     rows: int | None = None
     """The number of rows, if it is known. A split of unknown size becomes a batch of its own."""
+    format: int = SPLIT_FORMAT
+    """Version of this form. Splits of version 1 do not say it."""
+
+
+def read_split(data: bytes) -> Split:
+    """A split as a link carries it. Raises ``SX-BLOCK-FORMAT`` if a newer release wrote it."""
+    split = msgspec.json.decode(data, type=Split)
+    refuse_newer("splits", split.format, SPLIT_FORMAT)
+    return split
 
 
 class SplitInput(Protocol):

@@ -147,6 +147,17 @@ class InternalError(SardonyxError):
     """A rule of Sardonyx itself was broken. This is always a bug, and it always stops the work in progress."""
 
 
+def refuse_newer(what: str, version: int, known: int) -> None:
+    """Raises ``SX-BLOCK-FORMAT`` if what stands on a link has a form that this release does not read."""
+    if version > known:
+        raise SetupError(
+            "SX-BLOCK-FORMAT",
+            f"{what} on a link have format {version}, and this release reads format {known}",
+            cause="a newer release of Sardonyx wrote them",
+            fix="upgrade this installation; `sardonyx upgrade --check` shows who runs which release",
+        )
+
+
 TEXT_KEPT = 2_000
 """Characters kept of each sentence of a failure: a record that was quoted may be large."""
 TRACEBACK_KEPT = 8_000

@@ -1,11 +1,16 @@
 """Rows as Arrow blocks: what goes in comes out, in messages that Kafka takes."""
 
+from collections.abc import Callable
+
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queues import block
+from sardonyx.connectors.base import read_split
+from sardonyx.connectors.files import roll
 from sardonyx.core.errors import OutputError, SetupError
 
 
@@ -68,4 +73,23 @@ def test_a_block_of_a_newer_release_is_refused() -> None:
     (written,) = block.encode(newer)
     with pytest.raises(SetupError, match="format 2") as refused:
         block.decode([written.value])
+    assert refused.value.code == "SX-BLOCK-FORMAT"
+
+
+@pytest.mark.parametrize(
+    ("decode", "fields"),
+    [
+        (read_split, {"data": {"start": 3}}),
+        (roll.decode, {"staged": "a", "final": "b", "rows": 1}),
+        (roll.decode, {"file": "a", "last": "b", "files": 2, "rows": 5}),
+    ],
+)
+def test_a_split_and_a_list_of_files_say_their_format(
+    decode: Callable[[bytes], object], fields: dict[str, object]
+) -> None:
+    """Those of the first format do not. Those of a newer one are refused, and not misread."""
+    written = msgspec.json.encode(fields)
+    assert msgspec.json.encode(decode(written)) == written
+    with pytest.raises(SetupError, match="format 2") as refused:
+        decode(msgspec.json.encode({**fields, "format": 2}))
     assert refused.value.code == "SX-BLOCK-FORMAT"

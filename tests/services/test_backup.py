@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import json
 import os
 import stat
@@ -27,7 +28,7 @@ from coordinator.loop.snapshots import compact
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import PeerBorn, PeerDied
+from sardonyx.core.events import OLDEST, PeerBorn, PeerDied
 from sardonyx.runtime.failpoints import VARIABLE
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.testing import Addresses
@@ -322,9 +323,19 @@ def test_what_cannot_be_backed_up_is_refused(settings: Settings, tmp_path: Path)
         assert caught.value.code == "SX-BACKUP-FILE"
 
 
+def rewrite_header(file: Path, **fields: object) -> None:
+    """Change fields of the first line of a backup, and the digest in the last."""
+    lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    lines[0] = json.dumps({**json.loads(lines[0]), **fields}).encode() + b"\n"
+    digest = {**json.loads(lines[-1]), "sha256": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}
+    file.write_bytes(gzip.compress(b"".join([*lines[:-1], json.dumps(digest).encode()])))
+
+
 @pytest.mark.usefixtures("small_log")
 def test_a_compacted_log_is_restored_as_it_was(settings: Settings, tmp_path: Path) -> None:
-    """Its oldest entries are gone, and the state before them is in the file. Every moment that was kept can be shown again."""
+    """Its oldest entries are gone, and the state before them is in the file. Every moment that was kept can be shown again. The
+    file may have a log of any format that this release reads.
+    """
     with leadership(settings) as won:
         state = new_state(settings.deployment)
         for first in range(1, 121, 10):
@@ -339,6 +350,7 @@ def test_a_compacted_log_is_restored_as_it_was(settings: Settings, tmp_path: Pat
     with contextlib.closing(ZooKeeperSession.connect(settings)) as zk:
         write(zk, tmp_path / "backup", "test")
         zk.client.delete(zk.root, recursive=True)
+    rewrite_header(tmp_path / "backup", log_format=OLDEST)
     with contextlib.closing(ZooKeeperSession.connect(settings)) as zk:
         file = BackupFile(tmp_path / "backup")
         carry_out(zk, file, plan(file, {}, {}, at=1.0))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from sardonyx.core import units
-from sardonyx.core.errors import InternalError
+from sardonyx.core.errors import InternalError, refuse_newer
 
 BATCH = "batch"
 """The value of ``roll`` that gives each batch a file of its own."""
@@ -25,6 +25,9 @@ DEFAULT = "128 MiB or 1 min"
 
 WANTED = '"128 MiB or 5 min", "5 min", or "batch" for a file from each batch'
 """The values of ``roll``, in words."""
+
+FORMAT = 1
+"""Version of the form of a listing. Those of version 1 do not say it."""
 
 SWEEP = 5.0
 """Seconds after which files that batches publish one by one leave the listing."""
@@ -67,9 +70,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes, of a chunk that is to be merged."""
     header: int = 0
     """Bytes of the line with the column names, of a chunk that is to be merged."""
+    format: int = FORMAT
 
 
-class Rolled(msgspec.Struct, frozen=True):
+class Rolled(msgspec.Struct, frozen=True, omit_defaults=True):
     """Chunks that are merged: the oldest ones in the listing, up to ``last``."""
 
     file: str
@@ -80,6 +84,7 @@ class Rolled(msgspec.Struct, frozen=True):
     """Files that the task has published so far, this one included."""
     rows: int
     """Rows in all of these files."""
+    format: int = FORMAT
 
 
 class Chunk(NamedTuple):
@@ -153,12 +158,18 @@ def _is_size(text: str) -> bool:
 
 
 def decode(data: bytes) -> Entry | Rolled:
-    """One message of the ``parts`` link. Raises InternalError ``SX-BUG-ENTRY`` if it names a file outside its folder."""
+    """One message of the ``parts`` link.
+
+    Raises:
+        InternalError: ``SX-BUG-ENTRY``: it names a file outside its folder.
+        SetupError: ``SX-BLOCK-FORMAT``: a newer release wrote it.
+    """
     found: Entry | Rolled
     try:
         found = msgspec.json.decode(data, type=Entry)
     except msgspec.ValidationError:
         found = msgspec.json.decode(data, type=Rolled)
+    refuse_newer("lists of files", found.format, FORMAT)
     if any(Path(name).name != name for name in _names(found)):
         raise InternalError("SX-BUG-ENTRY", f"an entry names a file outside its folder: {found}")
     return found
