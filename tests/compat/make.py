@@ -2,11 +2,15 @@
 
 Run it once when a format is raised, and commit what it writes. The corpus of an older format is never written again: it was made
 by the release that had the format. It runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
+
+``histories FOLDER`` writes random histories with the state at the end of each: once for each release whose rules later ones know,
+from the sources of that release.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import random
 import sys
 from pathlib import Path
@@ -26,6 +30,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 
 SEED = "golden"
 EVENTS = 250
+HISTORIES = 25
 ENTRIES = 10
 """Entries in each batch."""
 
@@ -78,5 +83,21 @@ def write(folder: Path) -> None:
     (folder / "letter.arrow").write_bytes(packed.value or b"")
 
 
+def write_histories(folder: Path) -> None:
+    """Write ``histories.json.xz``: the log of each history, and the state at its end."""
+    found = []
+    for seed in range(HISTORIES):
+        history = History(random.Random(f"{SEED}/{seed}"), doubled=0.3)
+        history.unkind(EVENTS)
+        log = history.world.log
+        end = json.loads(encode_state(replay(log, deployment="test")))
+        found.append({"log": [[n, json.loads(encode_event(event))] for n, event in log], "end": end})
+    (folder / "histories.json.xz").write_bytes(lzma.compress(json.dumps(found, sort_keys=True).encode()))
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / f"format_{events.FORMAT}"))
+    here = Path(__file__).parent / f"format_{events.FORMAT}"
+    if sys.argv[1:2] == ["histories"]:
+        write_histories(Path(sys.argv[2]) if len(sys.argv) > 2 else here)
+    else:
+        write(Path(sys.argv[1]) if len(sys.argv) > 1 else here)

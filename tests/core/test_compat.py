@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -37,6 +39,7 @@ from sardonyx.core.events import (
     PulseNote,
     RulesRaised,
     TaskFailed,
+    decode_event,
     decode_request,
 )
 from sardonyx.core.formats import encode_request
@@ -81,6 +84,19 @@ def test_a_log_is_replayed_by_the_rules_that_made_it(corpus: Path) -> None:
     middle = decode_state((corpus / "snapshot.json").read_bytes())
     assert 0 < middle.n < entries[-1][0]
     assert stored(replay(entries[middle.n :], middle)) == end
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*/histories.json.xz")), ids=lambda path: path.parent.name)
+def test_old_rules_decide_what_the_old_release_decided(path: Path) -> None:
+    """Random histories, in which peers die, requests come late and twice, and jobs are killed: each ends in the state that it had
+    there. ``python -m tests.compat.make histories`` made them, from the sources of that release.
+    """
+    histories = json.loads(lzma.decompress(path.read_bytes()))
+    assert sum(len(history["log"]) for history in histories) > 5000
+    for history in histories:
+        end = decode_state(json.dumps(history["end"]).encode())
+        log = [(n, decode_event(json.dumps(event).encode())) for n, event in history["log"]]
+        assert stored(replay(log, new_state("test", end.rules))) == stored(end)
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.name)
