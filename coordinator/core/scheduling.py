@@ -118,16 +118,18 @@ def _left(kept: Iterable[Kind], idle: Idle) -> Idle:
 
 def openings(state: State, name: str, more: int) -> list[Kind]:
     """What a job asks of peers that it could use now, in some task, if it may have so many more. Idle peers that can do this
-    are kept for a job below its target, and other jobs give such peers. A task is left out if it needs more to start.
+    are kept for a job below its target, and other jobs give such peers. A task is left out if it needs more to start. The peers
+    that a bounded job has on later tasks count, if its front has none: they are preempted when there are enough.
     """
     job, plan = state.jobs[name], state.plans[name]
     more = int(min(more, room(state, name)))
+    own = state.held[name] if more > 0 and plan.bounded and stalled(job, plan) else 0
     if more < (0 if plan.bounded or state.held[name] else gang(state, job, plan)):
         return []
     found = []
     for stage, needed in _startable(job, plan):
         asked = asked_of(job, plan, stage)
-        if needed <= more and needed <= state.supply(asked):
+        if needed <= more + own and needed <= state.supply(asked):
             found.append(asked)
     return found
 

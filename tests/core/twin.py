@@ -530,12 +530,15 @@ class Twin:
         more = min(more, self.room(job))
         if not ends(job) and not self.at_work_for(job) and self.to_begin(job) > more:
             return []
+        awake = any(not job["tasks"][name]["backing_off"] for name in self.front(job))
+        preempts = more > 0 and ends(job) and self.nobody_at_the_front(job) and awake
+        enough = more + (len(self.at_work_for(job)) if preempts else 0)
         return [
             name
             for name in job["stages"]
             if self.may_be_offered(job, name)
             and len(self.on_task(job, name)) < most_peers(job, name)
-            and (1 if self.on_task(job, name) else self.asks_for(job, name)) <= min(more, self.supply(job, name))
+            and (1 if self.on_task(job, name) else self.asks_for(job, name)) <= min(enough, self.supply(job, name))
         ]
 
     def room(self, job: Json) -> int:

@@ -350,6 +350,9 @@ class LightReader:
     def all_committed(self) -> dict[Partition, Position | None]:
         return self.held
 
+    def check_partitions(self) -> None:
+        pass
+
     def committed(self, positions: dict[Partition, Position]) -> None:
         pass
 

@@ -190,7 +190,7 @@ def gateway() -> Iterator[str]:
     [
         (404, b"<h1>Not found</h1>", "SX-REGISTRY-UNREACHABLE", "SX-REGISTRY-UNREACHABLE"),
         (200, b"<h1>Welcome</h1>", "SX-REGISTRY-UNREACHABLE", "SX-REGISTRY-UNREACHABLE"),
-        (401, b'{"error_code": 401, "message": "who?"}', "SX-REGISTRY-UNREACHABLE", "SX-REGISTRY-UNREACHABLE"),
+        (401, b'{"error_code": 401, "message": "who?"}', "SX-REGISTRY-DENIED", "SX-REGISTRY-DENIED"),
         (404, b'{"error_code": 40403, "message": "none"}', "SX-RECORD-UNDECODABLE", "SX-OUTPUT-REGISTRY"),
         (409, b'{"error_code": 409, "message": "no"}', "SX-REGISTRY-UNREACHABLE", "SX-OUTPUT-REGISTRY"),
         (422, b'{"error_code": 42201, "message": "no"}', "SX-REGISTRY-UNREACHABLE", "SX-OUTPUT-REGISTRY"),

@@ -94,7 +94,7 @@ def test_a_full_disk_delays_the_deletion_of_the_list(
     assert killed.topic in killed.topics_left()
     killed.links.delete_links(killed.id, killed.spec)
     assert killed.published() == list(range(ROWS))
-    assert killed.topics_left() == []
+    until(lambda: killed.topics_left() == [], what="the end of the job's topics")
     killed.links.delete_links(killed.id, killed.spec)
 
 
@@ -108,7 +108,7 @@ def test_the_list_of_files_that_the_coordinator_does_not_see_stays(killed: Kille
     ]
     assert killed.topics_left() == [killed.topic]
     killed.links.forget([killed.id])
-    assert killed.topics_left() == []
+    until(lambda: killed.topics_left() == [], what="the end of the job's topics")
     away.rename(killed.folder)
     killed.links.delete_links(killed.id, killed.spec)
     assert killed.published() == []
