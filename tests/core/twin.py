@@ -250,6 +250,8 @@ class Twin:
         job["spec"] = {name: value for name, value in job["spec"].items() if name != "keep"}
         if seconds:
             job["spec"]["keep"] = text
+        needs = self.release(job["spec"])
+        job["needs"] = max(job["needs"], needs if needs > OLDEST else 0)
 
     def on_kill(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
