@@ -14,7 +14,7 @@ import msgspec
 
 from coordinator.core.decide import decide
 from coordinator.core.invariants import check
-from coordinator.core.state import State, decode_state, encode_state, project
+from coordinator.core.state import State, decode_state, encode_state, project, same
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect
@@ -282,7 +282,7 @@ class Verifier:
         if found is None:
             return
         self.verdict.snapshots += 1
-        if not found or encode_state(decode_state(found)) != encode_state(self._replay.state):
+        if not found or not same(decode_state(found), self._replay.state):
             self._find(n, "snapshot", f"snapshot {n} is not what the log gives")
 
     def _note_tree(self, n: int) -> None:
