@@ -260,11 +260,11 @@ class ChangeSet:
             percentage=spec.percentage,
             max_peers=spec.max_peers,
         )
-        self.need(job, spec_format(spec))
         if resumes:
             before = self.set_resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
         self._record(name, job)
+        self.need(name, spec_format(spec))
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
         self.state.names[spec.name] = name
         self.state.plans[name] = plan_of(self.state, name)
@@ -272,10 +272,12 @@ class ChangeSet:
             self._touched[node_paths.job_task(name, task_name)] = (task, None)
         self._outer.append(CreateLinks(name))
 
-    def need(self, job: Job, version: int) -> None:
+    def need(self, name: str, version: int) -> None:
         """From now on only peers that read this format get tasks of the job."""
+        job = self.state.jobs[name]
         if version > max(OLDEST, job.needs) and self.state.rules > 1:
             job.needs = version
+            self.state.stale.add(name)
             self.state.forget_targets()
 
     def release_unable(self, job: Job) -> None:
@@ -306,7 +308,7 @@ class ChangeSet:
         """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
         job, graph = self.job(name), self.state.plans[name].graph
         job.stopping = True
-        self.need(job, FORMAT)  # peers of the release before do not know how an input stops
+        self.need(name, FORMAT)  # peers of the release before do not know how an input stops
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)
@@ -323,7 +325,7 @@ class ChangeSet:
     def keep_links(self, name: str, keep: str | None) -> None:
         job = self.job(name)
         job.spec = replace(job.spec, keep=keep)
-        self.need(job, spec_format(job.spec))
+        self.need(name, spec_format(job.spec))
         self._made.append(Set(node_paths.job_spec(name), encode_spec(job.spec)))
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:

@@ -234,8 +234,8 @@ def _failed_on(changes: ChangeSet, peer: Peer, event: Declined | TaskFailed, *, 
     if peer.assignment is None:
         return
     if event.error.code in NEWER:
-        changes.need(changes.job(peer.assignment.job), (peer.format or OLDEST) + 1)
-        changes.state.stale.add(peer.assignment.job)
+        changes.job(peer.assignment.job)
+        changes.need(peer.assignment.job, (peer.format or OLDEST) + 1)
         changes.leave(event.peer, "release")
     else:
         _give_up(changes, peer.assignment, event.peer, event.error, fatal=fatal, passing=event.passing)
@@ -463,7 +463,7 @@ def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
         derive(changes.state)
         for name in changes.state.plans:
             job = changes.job(name)
-            changes.need(job, FORMAT if job.stopping else spec_format(job.spec))
+            changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
             changes.release_unable(job)
 
 
