@@ -173,17 +173,26 @@ def raised_over_older_peers() -> None:
 
 
 @cache
-def just_gave() -> World:
-    """One job has given peers to a second one, and a third one lacks some; seldom among so few peers and events."""
-    world = World()
-    for sentence in (
+def just_gave() -> list[World]:
+    """One job has given peers to a second one, and a third one lacks some. Then the second has given peers to the third, and a fourth
+    one lacks some. Both are seldom among so few peers and events.
+    """
+    worlds: list[World] = []
+    begin = [
         *("a is submitted: in -> out; in never ends", "the links of a are made", "8 peers are born"),
         *("b is submitted: in -> out; in never ends", "the links of b are made", "1 s pass"),
         *("the peers that are to give their tasks up do", "the offers are acked"),
         *("c is submitted: in -> out; in never ends", "the links of c are made"),
-    ):
-        world.say(sentence)
-    return world
+    ]
+    further = [
+        *("1 s pass", "the peers that are to give their tasks up do", "the offers are acked"),
+        *("d is submitted: in -> out; in never ends", "the links of d are made"),
+    ]
+    for sentences in (begin, begin + further):
+        worlds.append(World())
+        for sentence in sentences:
+            worlds[-1].say(sentence)
+    return worlds
 
 
 def reread(history: History) -> None:
@@ -204,8 +213,9 @@ def reread(history: History) -> None:
         explain(state, job)
     assert decide.replay([]).n == 0
     two_releases()
-    timers.due(just_gave().state, just_gave().now, TIMERS)
-    timers.next_due(just_gave().state, TIMERS)
+    for world in just_gave():
+        timers.due(world.state, world.now, TIMERS)
+        timers.next_due(world.state, TIMERS)
     raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
     for rules in (2, 2):
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))

@@ -97,6 +97,21 @@ def test_a_figure_is_flat_only_if_it_is_shown_to_be(value, says: str) -> None:
     assert verdict.says == says, verdict
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        pytest.param(lambda at: 60 + 20 * (int(at / 400) % 2), "flat", id="up and down in steps"),
+        pytest.param(lambda at: 60 + 20 * (int(at / 400) % 2) + 45 * at / HOUR, "grows", id="steps that rise"),
+        pytest.param(lambda at: 60.0 if at < HOUR * 0.97 else 100.0, "flat", id="one step at the very end"),
+        pytest.param(lambda at: 60.0 if at < HOUR * 0.7 else 100.0, "grows", id="a step that stays"),
+    ],
+)
+def test_what_moves_in_steps_is_judged_by_what_it_reaches(value, says: str) -> None:
+    """Threads rise and fall with the tasks in hand: that is flat. If each step ends higher than the one before it, they grow."""
+    (verdict,) = judge(samples(value), [FIGURE._replace(steps=True)])
+    assert verdict.says == says, verdict
+
+
 def test_what_was_not_sampled_gets_no_verdict() -> None:
     """A daemon that was gone for a while is not judged by the rest; the run is red then."""
     gone = samples(lambda at: None if 2000 < at < 2600 else 1.0)

@@ -94,7 +94,7 @@ class Soak:
             proxied=False,
             spare=True,
             log="info",
-            coordinator={"snapshot_every": 20, "keep_log": 40},  # in a run of an hour the log reaches its full length
+            coordinator={"snapshot_every": 20},
         ) as cluster:
             flow = SoakFlow(cluster.services.kafka, options.rate, BACKLOG, self._folder)
             scene = Scene(cluster, [flow])  # type: ignore[list-item]

@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     name: str
     trend: Trend
     limit: float
-    """So much an hour it may grow."""
+    """So much it may grow: an hour, or from one half to the next."""
 
     @property
     def says(self) -> str:
@@ -84,12 +84,29 @@ def trend(points: Sequence[tuple[float, float]], begin: float, end: float) -> Tr
     return Trend(statistics.fmean(means), slope, T * math.sqrt(rest / (WINDOWS - 2) / spread))
 
 
+def rise(points: Sequence[tuple[float, float]], begin: float, end: float) -> Trend | None:
+    """By how much the 90th percentile of a figure is higher in the later half than in the earlier one. For a figure that goes up
+    and down in steps: no line fits it, and a leak raises what it reaches again and again.
+
+    Returns:
+        The difference in place of a slope. None if a half holds fewer than ten points.
+    """
+    middle = (begin + end) / 2
+    halves = [[value for at, value in points if a <= at < b] for a, b in ((begin, middle), (middle, end))]
+    if min(map(len, halves)) < 10:
+        return None
+    earlier, later = (statistics.quantiles(half, n=10)[-1] for half in halves)
+    return Trend(statistics.fmean(halves[0] + halves[1]), later - earlier, 0.0)
+
+
 class Figure(NamedTuple):
     """What is judged: its name, how it is found in a sample, and what it may grow by in an hour, given its mean."""
 
     name: str
     of: Callable[[Sample], float | None]
     limit: Callable[[float], float]
+    steps: bool = False
+    """Whether it goes up and down in steps, with the tasks that a daemon has in hand: see :func:`rise`."""
 
 
 def figures(peer: str, coordinator: str) -> list[Figure]:
@@ -102,15 +119,15 @@ def figures(peer: str, coordinator: str) -> list[Figure]:
     for label, daemon in (("peer", peer), ("coordinator", coordinator)):
         found += [
             Figure(f"{label}: RSS, MiB", held(daemon, "rss"), lambda mean: 0.1 * mean),
-            Figure(f"{label}: threads", held(daemon, "threads"), lambda mean: 0.1 * mean),
-            Figure(f"{label}: descriptors", held(daemon, "descriptors"), lambda mean: 0.1 * mean),
+            Figure(f"{label}: threads", held(daemon, "threads"), lambda mean: 0.1 * mean, steps=True),
+            Figure(f"{label}: descriptors", held(daemon, "descriptors"), lambda mean: 0.1 * mean, steps=True),
         ]
     found += [
         Figure("peer's JVM: RSS, MiB", held(peer, "jvm"), lambda mean: 0.25 * mean),
         Figure("peer's Python workers: RSS, MiB", held(peer, "workers"), lambda mean: 0.1 * mean),
         Figure("topics", lambda sample: sample.get("topics"), lambda _: 0.5),
         Figure("groups", lambda sample: sample.get("groups"), lambda _: 0.5),
-        Figure("nodes of ZooKeeper", lambda sample: sample.get("nodes"), lambda _: 30.0),
+        Figure("nodes of ZooKeeper beside the log", lambda sample: sample.get("nodes"), lambda _: 30.0),
         Figure("bytes in Kafka's log directories, MiB", lambda sample: sample["disk"], lambda mean: 0.1 * mean),
     ]
     return found
@@ -125,7 +142,7 @@ def judge(samples: Sequence[Sample], wanted: Sequence[Figure]) -> list[Verdict]:
     begin, end = samples[-1]["at"] * LATER, samples[-1]["at"]
     found = []
     for figure in wanted:
-        about = trend(points(samples, figure), begin, end)
+        about = (rise if figure.steps else trend)(points(samples, figure), begin, end)
         if about is not None:
             found.append(Verdict(figure.name, about, figure.limit(about.mean)))
     return found

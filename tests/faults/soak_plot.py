@@ -43,9 +43,9 @@ def plot(result: dict[str, Any], path: Path) -> None:
                 axes[2].plot(*zip(*held, strict=True), label=f"{what} of {name}")
     axes[2].set_ylabel("RSS of Spark,\nMiB")
     axes[2].legend()
-    for what in ("topics", "groups", "nodes"):
+    for what in ("topics", "groups", "nodes", "log"):
         axes[5].plot(minutes, [sample.get(what) for sample in samples], label=what)
-    axes[5].set_ylabel("topics, groups,\nnodes of ZooKeeper")
+    axes[5].set_ylabel("topics, groups, nodes of\nZooKeeper and its log")
     axes[5].legend()
     labels = {"disk": "all", "disk_links": "internal links", "disk_users": "in and out", "disk_zookeeper": "ZooKeeper"}
     for what, label in labels.items():

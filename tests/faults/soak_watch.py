@@ -14,7 +14,9 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from sardonyx.core import node_paths
 from sardonyx.dev.servers import four_letters
+from sardonyx.zookeeper.errors import ZooKeeperAway
 from tests.faults.cluster import Cluster, Seat, now
 from tests.faults.shapes import PARTITIONS
 from tests.faults.soak_judge import MIB, Sample
@@ -54,12 +56,22 @@ class Watch(threading.Thread):
                 if seat.process is not None and (held := _held(seat))
             }
             sample |= self._disk() | self._kafka()
-            answers = [four_letters(address, "srvr") for address in self._cluster.services.zookeeper.split(",")]
-            nodes = [int(found[1]) for answer in answers if (found := re.search(r"Node count: (\d+)", answer))]
-            sample["nodes"] = max(nodes, default=None)
+            sample |= self._zookeeper()
             self.samples.append(sample)
             with (self._cluster.folder / "samples.jsonl").open("a") as lines:  # for a look at a run that goes on
                 lines.write(json.dumps(sample) + "\n")
+
+    def _zookeeper(self) -> Sample:
+        """How many nodes the coordinator's log has, and how many others there are; nothing while the servers are away."""
+        answers = [four_letters(address, "srvr") for address in self._cluster.services.zookeeper.split(",")]
+        nodes = [int(found[1]) for answer in answers if (found := re.search(r"Node count: (\d+)", answer))]
+        zk = self._cluster.client.zk
+        with contextlib.suppress(ZooKeeperAway):
+            buckets = [f"{node_paths.LOG}/{name}" for name in zk.children(node_paths.LOG)]
+            log = len(buckets) + sum(map(len, zk.children_of(buckets).values()))
+            if nodes:
+                return {"nodes": max(nodes) - log, "log": log}
+        return {}
 
     def _kafka(self) -> Sample:
         """Nothing of it while the brokers are away."""
