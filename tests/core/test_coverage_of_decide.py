@@ -174,8 +174,8 @@ def raised_over_older_peers() -> None:
 
 @cache
 def just_gave() -> list[World]:
-    """One job has given peers to a second one, and a third one lacks some. Then the second has given peers to the third, and a fourth
-    one lacks some. Both are seldom among so few peers and events.
+    """One job has given peers to a second one, and a third one lacks some; then the second has given peers to the third, and a
+    fourth one lacks some. Both are seldom among so few peers and events.
     """
     worlds: list[World] = []
     begin = [
