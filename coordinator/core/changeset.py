@@ -126,15 +126,35 @@ class ChangeSet:
         self.state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
+    def set_abilities(self, name: str, born: PeerBorn) -> None:
+        """Set what a known peer reads, and its tags: jobs that ask for it may get the peer now."""
+        peer, state = self._peer(name), self.state
+        before = peer.kind
+        if peer.state == "idle":
+            self._remove_idle(name, before)
+        peer.version, peer.format, peer.tags = born.version, born.format, frozenset(born.tags)
+        if peer.state == "idle":  # of its kind it is the one that came last
+            state.by_state["idle"].move_to_end(name)
+            state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
+            peer.order = self._rank()
+        self._count(before, -1)
+        self._count(peer.kind, 1)
+        self.jobs |= dict.fromkeys(sorted((state.particular | state.stale) & state.plans.keys()))
+        if peer.assignment is not None:
+            self.jobs[peer.assignment.job] = None
+
+    def _remove_idle(self, name: str, kind: Kind) -> None:
+        row = self.state.idle_of[kind]
+        del row[name]
+        if not row:
+            del self.state.idle_of[kind]
+
     def move(self, name: str, trigger: Trigger) -> None:
         """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
         if peer.state == "idle":
-            row = state.idle_of[peer.kind]
-            del row[name]
-            if not row:
-                del state.idle_of[peer.kind]
+            self._remove_idle(name, peer.kind)
         if trigger in ("die", "revoke") and peer.state != "revoked":
             self._count(peer.kind, -1)
         peer.state = peer_states.after(peer.state, trigger)

@@ -131,9 +131,14 @@ def replay(
 
 
 def _born(changes: ChangeSet, event: PeerBorn) -> None:
-    """Each id is used once. If the id is known, the event is a repetition."""
-    if event.peer not in changes.state.peers:
+    """Each id is used once. If the id is known, the event is a repetition; or it says what the peer can, which the coordinator of
+    an older release that logged its birth did not know. That release takes any second birth for a repetition: so do its rules.
+    """
+    known, rules = changes.state.peers.get(event.peer), changes.state.rules
+    if known is None:
         changes.birth(event.peer, event)
+    elif rules > 1 and event.format and not known.format and known.state not in ("dead", "revoked"):
+        changes.set_abilities(event.peer, event)
 
 
 def _died(changes: ChangeSet, event: PeerDied) -> None:

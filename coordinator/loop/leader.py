@@ -367,6 +367,7 @@ class Leader:
             self._log.rules = known
             self.handle([PendingEntry(RulesRaised(at=self._runtime.wall(), rules=known))])
             log.info("rules_raised", rules=known, n=self.state.n)
+            self._intake.read_again()  # by the new rules it counts what the pulses of known peers say
 
     def _replay(self, checkpoint: int, left: dict[Slot, int]) -> set[str]:
         """Replay the log from the snapshot on. Returns the paths whose effects may be missing from the tree, and adds to

@@ -76,7 +76,7 @@ def scale(
     ] = None,
 ) -> None:
     """Change what a job that runs is entitled to. What is not given stays as it is."""
-    with call.client() as client:
+    with call.client() as client, call.patience("the coordinator to process it"):
         handle = client.job(job)
         handle.scale(priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
         call.say(f"job {handle.id} is scaled; `sardonyx cluster policy` shows the shares")

@@ -17,7 +17,6 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobScaled, JobStopped, LinksKept
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.core.structure import share_problems
 from sardonyx.core.units import seconds, written
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class JobHandle:
         percentage: float | None = None,
         max_peers: int | None = None,
     ) -> None:
-        """Change what the job is entitled to. What is not given stays as it is.
+        """Change what the job is entitled to, and wait until a coordinator has processed it. What is not given stays as it is.
 
         Args:
             priority: jobs of a higher priority get their shares first.
@@ -160,26 +159,20 @@ class JobHandle:
             max_peers: at most this many peers; 0: no limit.
 
         Raises:
-            SardonyxError: ``SX-JOB-SHARE``: a value cannot be. ``SX-JOB-GONE``: the job was purged, or never taken in.
+            SardonyxError: ``SX-JOB-SHARE``: a value cannot be, or none is given. ``SX-JOB-ENDED``; ``SX-JOB-GONE``: the job was
+                purged, or never taken in.
+            Interrupted: ``SX-JOB-SCALE-PENDING``: no coordinator has processed it in time.
         """
-        given = {
-            "priority": priority,
-            "weight": weight,
-            "percentage": percentage or None,
-            "max_peers": max_peers or None,
-        }
-        wrong = list(share_problems(**{name: value for name, value in given.items() if value is not None}))  # type: ignore[arg-type]
-        if wrong:
-            raise SardonyxError(
-                "SX-JOB-SHARE",
-                "; ".join(wrong),
-                cause="the cluster cannot divide its peers by such a value",
-                fix="correct it; docs/jobs.md says what each of them does",
-            )
-        self.spec()  # the job is there
-        self._zk.request(
-            JobScaled(job=self.id, priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
+        from sardonyx.client import shares
+
+        wanted = JobScaled(
+            job=self.id, priority=priority, weight=weight, percentage=percentage, max_peers=max_peers, by=asker()
         )
+        shares.check(wanted)
+        note = self._sought(self._note())
+        if note is not None and note.status in ENDED:
+            raise shares.job_ended(self.id, note.status)
+        shares.scale(self._zk, wanted, CARRY_OUT)
 
     def await_resumable(self, timeout: float = CARRY_OUT) -> None:
         """Wait until the positions of a job that has ended are known. Returns after ``timeout`` seconds in any case."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 
+from msgspec.structs import replace
+
 from coordinator.core.entitlement import targets
 from coordinator.core.state import State
 from coordinator.history import reader
+from sardonyx.client.ids import asker
 from sardonyx.client.views import JobShare, Policy
-from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import PolicySet, Scheduler
+from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.events import JobScaled, PolicySet, Scheduler
+from sardonyx.core.structure import share_problems
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 LOOK_EVERY = 0.2
 """Seconds between looks at whether a coordinator has processed the request."""
+_NONE = ("percentage", "max_peers")
+"""What a user may take back with 0."""
+_OPTIONS = "`--priority`, `--weight`, `--percentage` and `--max-peers`"
 
 
 def policy(zk: ZooKeeperSession) -> Policy:
@@ -52,7 +59,7 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
             scheduler was chosen right after that.
     """
     state = reader.present(zk)
-    zk.request(PolicySet(scheduler=scheduler))
+    zk.request(PolicySet(scheduler=scheduler, by=asker()))
     deadline = time.monotonic() + timeout
     seen = False
     while state.scheduler != scheduler:
@@ -72,3 +79,53 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
         time.sleep(LOOK_EVERY)
         seen = any(isinstance(event, PolicySet) and event.scheduler == scheduler for event in reader.advance(zk, state))
     return _policy_of(state)
+
+
+def check(wanted: JobScaled) -> None:
+    """Raises ``SX-JOB-SHARE`` if a value cannot be, or none is given."""
+    given = {name: getattr(wanted, name) for name in ("priority", "weight", "percentage", "max_peers")}
+    given = {name: value for name, value in given.items() if value is not None}
+    wrong = list(share_problems(**{name: value for name, value in given.items() if value or name not in _NONE}))
+    if wrong or not given:
+        raise SardonyxError(
+            "SX-JOB-SHARE",
+            "; ".join(wrong) or f"nothing of job {wanted.job} is to change",
+            cause="the cluster cannot divide its peers by such a value" if wrong else "no value is given",
+            fix="correct it; docs/jobs.md says what each of them does" if wrong else f"give one or more of {_OPTIONS}",
+            where={"job": wanted.job},
+        )
+
+
+def scale(zk: ZooKeeperSession, wanted: JobScaled, timeout: float) -> None:
+    """Change what a job is entitled to, and wait until a coordinator has taken that in.
+
+    Raises:
+        SardonyxError: ``SX-JOB-ENDED``: the job has ended before.
+        Interrupted: ``SX-JOB-SCALE-PENDING``: none has within ``timeout`` seconds.
+    """
+    state = reader.present(zk)
+    zk.request(wanted)
+    deadline = time.monotonic() + timeout
+    while not any(
+        isinstance(event, JobScaled) and replace(event, at=0.0) == wanted for event in reader.advance(zk, state)
+    ):
+        if time.monotonic() > deadline:
+            raise Interrupted(
+                "SX-JOB-SCALE-PENDING",
+                f"the change of job {wanted.job} was requested, but no coordinator has processed it yet",
+                fix="start a coordinator (`sardonyx coordinator`) if none leads; it then processes the request",
+                where={"job": wanted.job},
+            )
+        time.sleep(LOOK_EVERY)
+    job = state.jobs.get(wanted.job)
+    if job is not None and job.ended:
+        raise job_ended(wanted.job, job.status)
+
+
+def job_ended(job: str, status: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-JOB-ENDED",
+        f"job {job} is {status}, and has no peers any more",
+        fix="submit it again with the values that you want",
+        where={"job": job},
+    )

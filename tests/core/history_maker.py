@@ -228,7 +228,15 @@ class History:
         return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
 
     def birth(self) -> AnyEvent | None:
-        """A new peer, if there are not too many."""
+        """A new peer, if there are not too many; or the birth once more of one whose release was not known."""
+        unknown = [
+            name
+            for name in sorted(self.pulses & self.world.state.peers.keys())
+            if not self.world.state.peers[name].format
+        ]
+        if unknown and self.rng.random() < 0.3:
+            tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
+            return PeerBorn(at=self.world.now, peer=self.rng.choice(unknown), tags=tags, format=FORMAT)
         if len(self.pulses) >= self._most_peers:
             return None
         self.born += 1

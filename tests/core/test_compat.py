@@ -207,6 +207,24 @@ def test_a_job_that_uses_something_new_gets_only_peers_that_read_it() -> None:
     assert state.peers["new"].state == "acking"
 
 
+def test_peers_that_an_older_coordinator_logged_are_known_by_their_pulses() -> None:
+    """They were upgraded before the coordinators, so their births lack what they read and their tags. The next leader adds it."""
+    spec = msgspec.structs.replace(SPEC, keep="1 h", tags=["gpu"])
+    state = started(PeerBorn(peer="new"), PeerBorn(peer="old"), spec=spec)
+    again = PeerBorn(peer="new", version=VERSION, format=FORMAT, tags=("gpu",))
+    for event in (PeerBorn(peer="old"), again):
+        decide(state, state.n + 1, event)
+        check(state)
+    new = state.peers["new"]
+    assert (new.state, new.version, new.format, new.tags) == ("acking", VERSION, FORMAT, {"gpu"})
+    assert state.peers["old"].state == "idle"
+    assert decide(state, state.n + 1, msgspec.structs.replace(again, tags=())) == [], "it is known"
+    assert new.tags == {"gpu"}
+    before = replay([(1, PeerBorn(peer="new"))], new_state("test", rules=1))
+    assert decide(before, 2, again) == []
+    assert before.peers["new"].format == 0, "the release before takes it for a repetition, and one log has one meaning"
+
+
 def test_what_older_peers_cannot_read_is_taken_from_them_when_the_rules_are_raised() -> None:
     """Under the rules of the release before it was offered to them: a job that is being stopped, or that uses something new."""
     facts = {link.name: LinkFacts(1) for link in graph_of(SPEC, "test", "copy-1").links}

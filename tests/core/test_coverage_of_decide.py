@@ -30,12 +30,14 @@ from sardonyx.core.events import (
     TOO_OLD,
     Acked,
     Declined,
+    Evicted,
     Exhausted,
     JobStopped,
     JobSubmitted,
     LinkFacts,
     LinksCreated,
     PeerBorn,
+    PeerDied,
     RulesRaised,
 )
 from sardonyx.core.graph import graph_of
@@ -146,16 +148,15 @@ def two_releases() -> None:
         decide.decide(state, state.n + 1, declined)
         if peer == "old":
             decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
-    raised_over_older_peers()
+    upgraded_peers()
 
 
-def raised_over_older_peers() -> None:
-    """A job is stopped under the rules of the release before. When the rules are raised, its peers leave it: the first is at
-    work, the others wait for it.
-    """
+def upgraded_peers() -> None:
+    """Peers whose births an older release logged: their job needs newer ones, and then they say what they are."""
     facts = {link.name: LinkFacts(3) for link in graph_of(SPEC, "test", "copy-1").links}
     options = {name: value for name, value in SPEC.catalog[0].options.items() if name != "end"}
     endless = msgspec.structs.replace(SPEC.catalog[0], options=options)
+    tagged = msgspec.structs.replace(SPEC, tags=["gpu"])
     begin = [
         *(PeerBorn(peer=f"P{n}") for n in range(4)),
         JobSubmitted(job="copy-1", spec=msgspec.structs.replace(SPEC, catalog=[endless, *SPEC.catalog[1:]])),
@@ -163,13 +164,23 @@ def raised_over_older_peers() -> None:
         JobStopped(job="copy-1"),
     ]
     state = decide.replay(enumerate(begin, 1), new_state("test", rules=1))
-    for name in list(state.jobs["copy-1"].tasks["out"].peers)[1:]:
+    for name in list(state.jobs["copy-1"].tasks["out"].peers)[1:]:  # all but the first wait when the rules are raised
         place = state.peers[name].assignment
         assert place is not None
         for event in (Acked(peer=name, assignment=place.id), Exhausted(peer=name, assignment=place.id)):
             decide.decide(state, state.n + 1, event)
-    decide.decide(state, state.n + 1, RulesRaised(rules=2))
-    assert {peer.state for peer in state.peers.values()} == {"idle"}
+    for event in (
+        RulesRaised(rules=2),
+        *(JobSubmitted(job=f"{name}-1", spec=msgspec.structs.replace(tagged, name=name)) for name in ("one", "two")),
+        LinksCreated(job="one-1", links=facts),
+        *(PeerBorn(peer=f"P{n}", format=FORMAT, tags=("gpu",) * n) for n in range(2)),
+        PeerDied(peer="P2"),
+        PeerBorn(peer="P2", format=FORMAT),
+        Evicted(peer="P0"),
+    ):
+        decide.decide(state, state.n + 1, event)
+    found = {name: (peer.state, peer.format, len(peer.tags)) for name, peer in state.peers.items()}
+    assert found == {"P0": ("revoked", 7, 0), "P1": ("acking", 7, 1), "P2": ("dead", 0, 0), "P3": ("idle", 0, 0)}
 
 
 @cache

@@ -106,17 +106,16 @@ class Twin:
     # Peers come and go
 
     def on_born(self, event: Json) -> None:
+        reads = event.get("format", 0)
+        said = {"tags": set(event.get("tags", [])), "reads": reads or OLDEST, "told": bool(reads)}
         if event["peer"] not in self.peers:
-            tags = set(event.get("tags", []))
-            reads = event.get("format", 0) or OLDEST
-            self.peers[event["peer"]] = {
-                "state": "idle",
-                "assignment": None,
-                "tags": tags,
-                "reads": reads,
-                "yields": "",
-            }
+            self.peers[event["peer"]] = {"state": "idle", "assignment": None, "yields": "", **said}
             self.free.append(event["peer"])
+        elif reads and not self.peers[event["peer"]]["told"] and self.state(event["peer"]) not in ("dead", "revoked"):
+            self.peers[event["peer"]] |= said
+            if event["peer"] in self.free:  # from now on it is one of its kind, the one that came last
+                self.free.remove(event["peer"])
+                self.free.append(event["peer"])
 
     def on_died(self, event: Json) -> None:
         if self.state(event["peer"]) != "dead":

@@ -335,6 +335,10 @@ job.output("publish", kafka("{made}", format="json"), after=last)
         assert unbounded.status().status == "running"
         assert house.call("job", "scale", unbounded.id, "--weight", "3", "--max-peers", "7").exit_code == 0
         told(house.call("job", "scale", unbounded.id, "--weight", "-1"), "SX-JOB-SHARE", "weight cannot be -1")
+        told(house.call("job", "scale", unbounded.id), "SX-JOB-SHARE", "no value is given")
+        told(house.call("job", "scale", alone, "--weight", "2"), "SX-JOB-ENDED", "is killed")
+        assert house.call("job", "scale", unbounded.id, "--max-peers", "0").exit_code == 0
+        assert house.call("job", "scale", unbounded.id, "--max-peers", "7").exit_code == 0
         told(house.call("cluster", "policy", "set", "fair"), "SX-CLI-POLICY", "turns, balanced, greedy, percentage")
         shown = house.call("cluster", "policy", "set", "balanced").stdout
         assert f"scheduler balanced, {2 * PEERS} virtual peers" in shown
