@@ -41,7 +41,7 @@ from coordination_world import STEPS, Crowd, Links, Pure, World, leadership, pur
 from kazoo.client import KazooClient
 from machine import machine
 
-from coordinator.core.state import encode_state
+from coordinator.core.stored_state import encode_state
 from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import snapshots
 from coordinator.loop.election import Leadership

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr, replace
 from coordinator.core import peer_states
 from coordinator.core.entitlement import asked_of
 from coordinator.core.peer_states import WORKING, Trigger
+from coordinator.core.projection import encode_note, job_nodes
 from coordinator.core.scheduling import Offer, asking, seconds
 from coordinator.core.state import (
     REMEMBERED_DEAD,
@@ -24,9 +25,7 @@ from coordinator.core.state import (
     Plan,
     State,
     Task,
-    encode_note,
     free_slots,
-    job_nodes,
     plan_of,
 )
 from sardonyx.core import node_paths
@@ -139,7 +138,7 @@ class ChangeSet:
             peer.order = self._rank()
         self._count(before, -1)
         self._count(peer.kind, 1)
-        self.jobs |= dict.fromkeys(sorted((state.particular | state.stale) & state.plans.keys()))
+        self.jobs |= dict.fromkeys(sorted((state.requiring | state.stale) & state.plans.keys()))
         if peer.assignment is not None:
             self.jobs[peer.assignment.job] = None
 
@@ -241,9 +240,9 @@ class ChangeSet:
             state.live_of[kind] = count
         if not count or count == more:
             self.kinds_changed = True
-            state.stale |= state.particular
-        if state.choosy:
-            state.stale |= state.choosy
+            state.stale |= state.requiring
+        if state.restricted:
+            state.stale |= state.restricted
             state.forget_targets()
 
     def take_pulse(self, name: str) -> None:

@@ -19,7 +19,8 @@ from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
-from coordinator.core.state import Peer, State, check_rules, derive, new_state
+from coordinator.core.state import Peer, State, new_state
+from coordinator.core.stored_state import check_rules, derive
 from sardonyx.core import units
 from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
 from sardonyx.core.events import (
@@ -73,7 +74,7 @@ from sardonyx.core.structure import share_problems
 def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
     """Apply event ``n``: change ``state`` in place and return what must be done.
 
-    The effects on the tree are exactly the difference that the event makes to :func:`coordinator.core.state.project`. They
+    The effects on the tree are exactly the difference that the event makes to :func:`coordinator.core.projection.project`. They
     must be written in one transaction with the checkpoint. The other effects may run only after that transaction.
 
     Args:
@@ -553,7 +554,7 @@ def _changed(changes: ChangeSet) -> list[str]:
     """The jobs that the event changed, and those that ask for certain peers if other kinds of peers are there now."""
     if not changes.kinds_changed:
         return list(changes.jobs)
-    return list(dict.fromkeys([*changes.jobs, *sorted(changes.state.particular)]))
+    return list(dict.fromkeys([*changes.jobs, *sorted(changes.state.requiring)]))
 
 
 def unfinished(state: State) -> list[OuterEffect]:

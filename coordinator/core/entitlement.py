@@ -36,7 +36,7 @@ def demand_of(state: State, name: str) -> Demand:
     stages = [stage for stage in plan.stages if job.tasks[stage].state != "complete"]
     if not stages:
         return Demand(0, 0, 0)
-    able = {stage: state.supply(asked_of(job, plan, stage)) for stage in stages} if name in state.choosy else {}
+    able = {stage: state.supply(asked_of(job, plan, stage)) for stage in stages} if name in state.restricted else {}
     most = [min(plan.limit[stage], able.get(stage, plan.limit[stage])) for stage in stages]
     cap = sum(most) if job.max_peers is None else min(sum(most), job.max_peers)
     if plan.bounded:
@@ -121,7 +121,7 @@ def targets(state: State) -> dict[str, Target]:
 def queued(state: State) -> set[str]:
     """The running jobs whose floor cannot be given."""
     _refresh(state)
-    if state.scheduler in ("turns", "balanced") and not state.choosy and state.floors <= state.live:
+    if state.scheduler in ("turns", "balanced") and not state.restricted and state.floors <= state.live:
         return set()
     return {name for name, target in targets(state).items() if not target.peers}
 
@@ -134,13 +134,13 @@ def _refresh(state: State) -> None:
         before = state.demands.pop(name, None)
         plan = state.plans.get(name)
         after = None
-        chose = name in state.choosy
-        state.particular.discard(name)
-        state.choosy.discard(name)
+        was_restricted = name in state.restricted
+        state.requiring.discard(name)
+        state.restricted.discard(name)
         if plan is not None and state.jobs[name].status == "running":
             _sort(state, name, plan)
             after = state.demands[name] = demand_of(state, name)
-        if (name in state.choosy) != chose:
+        if (name in state.restricted) != was_restricted:
             state.forget_targets()
         if after != before:
             state.floors += (after.floor if after else 0) - (before.floor if before else 0)
@@ -152,9 +152,9 @@ def _sort(state: State, name: str, plan: Plan) -> None:
     """Note whether not every peer can work for a job."""
     needs = state.jobs[name].needs
     if plan.tags or needs:
-        state.particular.add(name)
+        state.requiring.add(name)
     if plan.tags or any(kind.format < needs for kind in state.live_of):
-        state.choosy.add(name)
+        state.restricted.add(name)
 
 
 def _within_pools(state: State, entries: list[_Entry], live: int) -> dict[str, Target]:
@@ -164,7 +164,7 @@ def _within_pools(state: State, entries: list[_Entry], live: int) -> dict[str, T
     divide = _SCHEDULERS[state.scheduler]
     found: dict[str, Target] = {}
     kinds = {entry.name: Kind(entry.job.needs, state.plans[entry.name].pool) for entry in entries}
-    there = {kind: state.supply(kind) for kind in kinds.values()} if state.choosy else {}
+    there = {kind: state.supply(kind) for kind in kinds.values()} if state.restricted else {}
     while True:
         shares = divide(entries, live)
         pools: dict[Kind, int] = {}
@@ -272,7 +272,7 @@ def _fair(entries: Sequence[_Entry], live: int, *, by_width: bool) -> dict[str, 
 
 def _fair_to_all(state: State, live: int) -> dict[str, Target] | None:
     """The same where each job gets its floor and none has tags, from what is known of the jobs; None if that is not so."""
-    if state.scheduler not in ("turns", "balanced") or state.choosy or state.floors > live:
+    if state.scheduler not in ("turns", "balanced") or state.restricted or state.floors > live:
         return None
     if not state.tiers:
         entries = [_Entry(name, state.jobs[name], demand) for name, demand in state.demands.items()]

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from coordinator.core import peer_states
-from coordinator.core.state import (
-    REMEMBERED_DEAD,
-    REMEMBERED_PURGED,
-    Job,
-    Peer,
-    State,
-    Task,
-    broken,
-    expirable_jobs,
-    idle_kinds,
-    live_kinds,
-)
+from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, Job, Peer, State, Task, broken
+from coordinator.core.stored_state import expirable_jobs, idle_kinds, live_kinds
 
 
 def check(state: State) -> None:

@@ -1,13 +1,13 @@
-"""The coordinator's state: peers, jobs and tasks; its stored form, and its nodes in ZooKeeper. Pure.
+"""The coordinator's state: peers, jobs and tasks. Pure.
 
-Only :mod:`coordinator.core.decide` changes a state. The stored form is canonical: equal states encode to equal bytes, whether
-they came about live, by replay of the log, or from a snapshot of this release; of the others :func:`same` tells.
+Only :mod:`coordinator.core.decide` changes a state. :mod:`coordinator.core.stored_state` stores it, and
+:mod:`coordinator.core.projection` says which nodes it has in ZooKeeper.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from itertools import count
 from typing import Literal, NamedTuple
@@ -15,11 +15,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from coordinator.core import peer_states
-from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure, InternalError, SardonyxError
+from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     ENDED,
-    FORMAT,
     OLDEST,
     RULES,
     Assignment,
@@ -27,7 +25,6 @@ from sardonyx.core.events import (
     JobNote,
     JobStatus,
     LinkFacts,
-    LinksNote,
     PeerNote,
     PeerState,
     Scheduler,
@@ -36,7 +33,7 @@ from sardonyx.core.events import (
     Yields,
 )
 from sardonyx.core.graph import Graph, Stage, graph_of
-from sardonyx.core.spec import JobSpec, encode_spec
+from sardonyx.core.spec import JobSpec
 
 REMEMBERED_DEAD = 1_000
 """Dead peers that are still known by id, so that a birth told twice or a late request changes nothing. A pulse is read
@@ -292,7 +289,7 @@ def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
     return max(1, widest if stage.task.max_peers is None else min(widest, stage.task.max_peers))
 
 
-_LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
+LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
 
 
 class State:
@@ -305,7 +302,6 @@ class State:
     __slots__ = (
         "backing_off",
         "by_state",
-        "choosy",
         "demands",
         "deployment",
         "expirable",
@@ -320,11 +316,12 @@ class State:
         "n",
         "names",
         "order",
-        "particular",
         "peers",
         "plans",
         "purged",
         "queued",
+        "requiring",
+        "restricted",
         "rules",
         "scheduler",
         "short",
@@ -373,8 +370,8 @@ class State:
         self.live_of: dict[Kind, int] = {}
         self.idle_of: dict[Kind, OrderedDict[str, None]] = {}
         """How many live peers there are of each kind, and which are idle, in the order of ``by_state``; without empty rows."""
-        self.particular: set[str] = set()
-        self.choosy: set[str] = set()
+        self.requiring: set[str] = set()
+        self.restricted: set[str] = set()
         """Running jobs that ask for tags or a release; and those of them with tags, or that not all live peers can read."""
         self.stale: set[str] = set()
         """Jobs whose demand may have changed; :mod:`coordinator.core.entitlement` looks at them when it is asked next."""
@@ -396,7 +393,7 @@ class State:
     @property
     def live(self) -> int:
         """How many peers are idle or on a task."""
-        return sum(len(self.by_state[state]) for state in _LIVE)
+        return sum(len(self.by_state[state]) for state in LIVE)
 
     @property
     def free(self) -> int:
@@ -456,191 +453,10 @@ def new_state(deployment: str = "default", rules: int = RULES) -> State:
     return State(deployment, rules)
 
 
-# Stored form
-
-
-class _Stored(msgspec.Struct, forbid_unknown_fields=True):
-    format: int
-    deployment: str
-    n: int
-    turn: int
-    order: int
-    peers: dict[str, Peer]
-    jobs: dict[str, Job]
-    purged: list[str]
-    scheduler: Scheduler = "turns"
-    rules: int = 1
-
-
-class _Format(msgspec.Struct):
-    format: int = 0
-
-
-def encode_state(state: State) -> bytes:
-    """A state as canonical JSON bytes: equal states give equal bytes."""
-    stored = _Stored(
-        FORMAT,
-        state.deployment,
-        state.n,
-        state.turn,
-        state.order,
-        state.peers,
-        state.jobs,
-        list(state.purged),
-        state.scheduler,
-        state.rules,
-    )
-    return msgspec.json.encode(stored, order="deterministic")
-
-
-def decode_state(data: bytes) -> State:
-    """The reverse of :func:`encode_state`. It also reads the states of the release before this one.
-
-    Raises:
-        SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all. SX-VERSION-RULES: its rules are
-            newer than those that this release knows.
-    """
-    try:
-        found = msgspec.json.decode(data, type=_Format).format
-        stored = msgspec.json.decode(data, type=_Stored) if OLDEST <= found <= FORMAT else None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _unreadable(str(error)) from error
-    if stored is None:
-        raise _unreadable(f"it has format {found}, this version reads formats {OLDEST} to {FORMAT}")
-    check_rules(stored.rules)
-    state = State(stored.deployment, stored.rules)
-    state.n, state.turn, state.order = stored.n, stored.turn, stored.order
-    state.peers = stored.peers
-    state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
-    state.purged = OrderedDict.fromkeys(stored.purged)
-    state.scheduler = stored.scheduler
-    derive(state)
-    return state
-
-
-def same(state: State, other: State) -> bool:
-    """Whether two states are equal in all that is stored. Their bytes may differ: a state of the release before lacks fields,
-    which are left out again when it is encoded.
-    """
-    names = ("deployment", "n", "turn", "order", "peers", "jobs", "purged", "scheduler", "rules")
-    return all(getattr(state, name) == getattr(other, name) for name in names)
-
-
-def derive(state: State) -> None:
-    """Compute everything in a state that follows from what is stored."""
-    state.by_state = {name: OrderedDict() for name in peer_states.STATES}
-    state.plans, state.names, state.jobs_with_capacity, state.backing_off = {}, {}, set(), {}
-    state.held, state.giving, state.short, state.queued = {}, {}, set(), set()
-    state.particular, state.choosy = set(), set()
-    state.demands, state.floors = {}, 0
-    state.forget_targets()
-    for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
-        state.by_state[peer.state][name] = None
-    for name, job in state.jobs.items():
-        # JSON keeps keys sorted by name; decisions go through tasks as the catalog has them
-        job.tasks = {task.name: job.tasks[task.name] for task in job.spec.catalog if task.name in job.tasks}
-        if not job.ended:
-            state.plans[name] = plan_of(state, name)
-            state.names[job.spec.name] = name
-        if job.status == "running":
-            state.jobs_with_capacity.add(name)
-        for task_name, task in job.tasks.items():
-            state.note_backoff(name, task_name, task)
-    state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
-    state.missing = missing_peers(state)
-    state.live_of, state.idle_of = live_kinds(state), idle_kinds(state)
-    state.stale = set(state.jobs_with_capacity)
-    for name in state.jobs_with_capacity:
-        peers = [state.peers[peer] for task in state.jobs[name].tasks.values() for peer in task.peers]
-        state.held[name] = len(peers)
-        if giving := sum(peer.yields == "share" for peer in peers):
-            state.giving[name] = giving
-        if any(peer.yields in ("idle", "turn") for peer in peers):
-            state.short.add(name)
-        if state.jobs[name].queued:
-            state.queued.add(name)
-
-
-def check_rules(rules: int) -> None:
-    """Raises SX-VERSION-RULES if this release does not know these rules."""
-    if rules > RULES:
-        raise SardonyxError(
-            "SX-VERSION-RULES",
-            f"the deployment is decided by rules {rules}, and this release knows rules 1 to {RULES}",
-            cause="a newer release of Sardonyx leads the deployment, or has led it",
-            fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
-        )
-
-
-def live_kinds(state: State) -> dict[Kind, int]:
-    return dict(Counter(state.peers[name].kind for one in _LIVE for name in state.by_state[one]))
-
-
-def idle_kinds(state: State) -> dict[Kind, OrderedDict[str, None]]:
-    found: dict[Kind, OrderedDict[str, None]] = {}
-    for name in state.by_state["idle"]:
-        found.setdefault(state.peers[name].kind, OrderedDict())[name] = None
-    return found
-
-
-def missing_peers(state: State) -> int:
-    return sum(job.waits_for for job in state.jobs.values())
-
-
-def expirable_jobs(state: State) -> list[str]:
-    return sorted((name for name, job in state.jobs.items() if job.expirable), key=lambda name: state.jobs[name].n)
-
-
 def plan_of(state: State, job: str) -> Plan:
     """Make a job's plan from its spec and the facts of its links."""
     found = state.jobs[job]
     return Plan(graph_of(found.spec, state.deployment, job), found.facts or {}, found.spec.tags)
-
-
-def _unreadable(why: str) -> SardonyxError:
-    return SardonyxError(
-        "SX-LOG-FORMAT",
-        "the coordinator's stored state cannot be read",
-        cause=why,
-        fix="run the version of Sardonyx that wrote it, or start a new deployment under another name",
-    )
-
-
-# The tree
-
-
-_notes = msgspec.json.Encoder(order="deterministic")
-
-
-def encode_note(note: PeerNote | JobNote | TaskNote | LinksNote) -> bytes:
-    """A node's data: canonical JSON."""
-    return _notes.encode(note)
-
-
-def project(state: State) -> dict[str, bytes]:
-    """Every node that the coordinator's decisions create, path -> data, parents before children."""
-    zk: dict[str, bytes] = {}
-    for name, peer in state.peers.items():
-        note = peer.note()
-        if note is not None:
-            zk[node_paths.peer_state(name)] = encode_note(note)
-    for name, job in state.jobs.items():
-        zk |= job_nodes(name, job)
-    return zk
-
-
-def job_nodes(name: str, job: Job) -> dict[str, bytes]:
-    """Every node of a job, path -> data, parents before children."""
-    nodes = {
-        node_paths.job(name): b"",
-        node_paths.job_spec(name): encode_spec(job.spec),
-        node_paths.job_status(name): encode_note(job.note()),
-        node_paths.job_tasks(name): b"",
-    }
-    nodes |= {node_paths.job_task(name, task): encode_note(job.tasks[task].note()) for task in job.tasks}
-    if job.facts is not None:
-        nodes[node_paths.job_links(name)] = encode_note(LinksNote(job.facts))
-    return nodes
 
 
 def broken(rule: str, **where: object) -> InternalError:

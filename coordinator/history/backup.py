@@ -28,7 +28,8 @@ from typing import IO
 import msgspec
 
 from coordinator.core.decide import decide
-from coordinator.core.state import State, decode_state, encode_state, new_state
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.history import reader
 from coordinator.history.export import BaseLine
 from coordinator.history.replay import missing_entry

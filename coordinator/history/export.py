@@ -16,7 +16,9 @@ from typing import IO, Any
 
 import msgspec
 
-from coordinator.core.state import State, check_rules, decode_state, encode_note, encode_state, new_state
+from coordinator.core.projection import encode_note
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import check_rules, decode_state, encode_state
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError

@@ -11,7 +11,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from coordinator.core.decide import decide
-from coordinator.core.state import State, decode_state, new_state
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state
 from coordinator.history.export import EntryLine, Header, Mask, lines_of
 from coordinator.history.replay import Decided, Finding, Replay, Stand, Verdict, Verifier, missing_entry
 from coordinator.history.timeline import Past, TimelineEvent

@@ -14,7 +14,9 @@ import msgspec
 
 from coordinator.core.decide import decide
 from coordinator.core.invariants import check
-from coordinator.core.state import State, decode_state, encode_state, project, same
+from coordinator.core.projection import project
+from coordinator.core.state import State
+from coordinator.core.stored_state import decode_state, encode_state, same
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect

@@ -16,8 +16,10 @@ from itertools import chain
 
 import msgspec
 
+from coordinator.core.projection import project
 from coordinator.core.restoring import JobOutcome, KafkaTraces, events_of, outcomes
-from coordinator.core.state import State, encode_state, project
+from coordinator.core.state import State
+from coordinator.core.stored_state import encode_state
 from coordinator.history import reader
 from coordinator.history.backup import BackupFile
 from coordinator.loop import snapshots

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.core.state import check_rules
+from coordinator.core.stored_state import check_rules
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, AnyEvent

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import structlog
 
 from coordinator.core.decide import decide, unfinished
-from coordinator.core.state import decode_state, encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog

@@ -20,7 +20,7 @@ import pyarrow as pa
 from history_maker import History
 
 from coordinator.core.decide import replay
-from coordinator.core.state import encode_state
+from coordinator.core.stored_state import encode_state
 from queues import block, dead_letters
 from sardonyx.core import events
 from sardonyx.core.errors import Failure

@@ -15,7 +15,8 @@ from scenario_runner import World, facts_of
 
 from coordinator.core import scheduling
 from coordinator.core.decide import decide, unfinished
-from coordinator.core.state import Kind, decode_state, encode_state
+from coordinator.core.state import Kind
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (

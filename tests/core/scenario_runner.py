@@ -16,7 +16,9 @@ import msgspec
 
 from coordinator.core import decide as core
 from coordinator.core.invariants import check
-from coordinator.core.state import decode_state, encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (

@@ -10,7 +10,9 @@ import pytest
 from history_maker import History
 
 from coordinator.core.decide import decide
-from coordinator.core.state import State, decode_state, encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.history import replay
 from coordinator.history.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
 from sardonyx.cli.history_text import change_lines, effect_data, eviction, life

@@ -12,7 +12,9 @@ from history_maker import History
 from typer.testing import CliRunner
 
 from coordinator.core.decide import replay
-from coordinator.core.state import encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import new_state
+from coordinator.core.stored_state import encode_state
 from coordinator.history.export import EntryLine, Header, LogFile, Mask, lines_of
 from coordinator.history.replay import Verdict, Verifier
 from sardonyx.cli.app import app

@@ -14,7 +14,8 @@ import pytest
 from coordinator.core.decide import decide, replay
 from coordinator.core.explain import explain
 from coordinator.core.invariants import check
-from coordinator.core.state import State, decode_state, encode_state, new_state
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.history.replay import Verifier
 from coordinator.loop import event_log
 from queues import block, dead_letters

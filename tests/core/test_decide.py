@@ -9,7 +9,8 @@ from scenario_runner import World, spec_of
 
 from coordinator.core.decide import decide, unfinished
 from coordinator.core.invariants import check
-from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, encode_state, new_state
+from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, new_state
+from coordinator.core.stored_state import encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (

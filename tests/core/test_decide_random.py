@@ -15,7 +15,7 @@ from history_maker import History
 
 from coordinator.core import changeset
 from coordinator.core.decide import replay
-from coordinator.core.state import encode_state
+from coordinator.core.stored_state import encode_state
 from sardonyx.core.events import decode_event, encode_event
 
 HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "2000"))

@@ -13,7 +13,7 @@ from history_maker import History
 from scenario_runner import World
 
 from coordinator.core.explain import FIXES, SHOWN, Code, Explanation, as_lines, explain
-from coordinator.core.state import decode_state, encode_state
+from coordinator.core.stored_state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
 COPY = "copy is submitted: read -> write; read is a topic"

@@ -11,7 +11,7 @@ import pytest
 from scenario_runner import World, blocks, run, scenario_files
 
 from coordinator.core.decide import replay
-from coordinator.core.state import decode_state, encode_state
+from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.core.events import FORMAT, decode_event, encode_event
 
 each_scenario = pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)

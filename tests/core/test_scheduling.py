@@ -13,7 +13,8 @@ from coordinator.core import state as state_module
 from coordinator.core.decide import decide
 from coordinator.core.entitlement import targets
 from coordinator.core.scheduling import Offer
-from coordinator.core.state import Bounds, Kind, decode_state, encode_state, new_state
+from coordinator.core.state import Bounds, Kind, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import due
 from sardonyx.core.events import FORMAT, OLDEST, JobScaled, LinkFacts, LinksCreated, PeerBorn, PolicySet, Rebalanced
 from tests.shares import hold_shares

@@ -9,7 +9,9 @@ import pytest
 from scenario_runner import World
 
 from coordinator.core.invariants import check
-from coordinator.core.state import State, decode_state, encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.core.errors import InternalError, SardonyxError
 from sardonyx.core.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
 

@@ -28,7 +28,8 @@ from coordinator.core import changeset
 from coordinator.core import decide as core
 from coordinator.core.decide import replay
 from coordinator.core.explain import as_lines, explain
-from coordinator.core.state import Peer, encode_state
+from coordinator.core.state import Peer
+from coordinator.core.stored_state import encode_state
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     Acked,

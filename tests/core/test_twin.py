@@ -25,7 +25,8 @@ from twin import Twin
 
 from coordinator.core import admission, changeset, scheduling
 from coordinator.core import decide as core
-from coordinator.core.state import State, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import State, new_state
 from sardonyx.core import formats
 from sardonyx.core.events import (
     AnyEvent,

@@ -14,7 +14,7 @@ import msgspec
 
 from coordinator.core.decide import replay
 from coordinator.core.invariants import check
-from coordinator.core.state import project
+from coordinator.core.projection import project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership

@@ -17,7 +17,8 @@ import pytest
 from typer.testing import Result
 
 from coordinator.core.decide import replay
-from coordinator.core.state import encode_state, new_state
+from coordinator.core.state import new_state
+from coordinator.core.stored_state import encode_state
 from coordinator.history import reader
 from coordinator.history.backup import BackupFile, write
 from coordinator.history.restore import plan

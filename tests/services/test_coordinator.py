@@ -11,7 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.core.decide import decide, replay
-from coordinator.core.state import encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import new_state
+from coordinator.core.stored_state import encode_state
 from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.leader import Leader

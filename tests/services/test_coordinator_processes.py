@@ -15,7 +15,7 @@ import structlog
 import structlog.testing
 
 from coordinator.core.decide import replay
-from coordinator.core.state import encode_state
+from coordinator.core.stored_state import encode_state
 from coordinator.loop import event_log
 from sardonyx.core import node_paths
 from sardonyx.core.events import (

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from coordinator.core.decide import replay
 from coordinator.core.invariants import check
-from coordinator.core.state import project
+from coordinator.core.projection import project
 from coordinator.loop.event_log import read_log
 from sardonyx.client.client import JobHandle
 from sardonyx.client.views import JobView

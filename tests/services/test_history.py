@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from coordinator.core.state import encode_state, project
+from coordinator.core.projection import project
+from coordinator.core.stored_state import encode_state
 from coordinator.history import reader
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership, identity

@@ -11,7 +11,7 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from coordinator.core.state import encode_note
+from coordinator.core.projection import encode_note
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
 from sardonyx.core.events import PeerNote

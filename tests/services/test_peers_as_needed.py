@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.state import encode_note
+from coordinator.core.projection import encode_note
 from peer import daemon as daemon_module
 from peer.daemon import PeerDaemon
 from sardonyx import Job, kafka

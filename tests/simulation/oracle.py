@@ -14,7 +14,9 @@ import msgspec
 from kazoo.exceptions import BadVersionError
 
 from coordinator.core.decide import decide
-from coordinator.core.state import State, decode_state, encode_state, new_state, project
+from coordinator.core.projection import project
+from coordinator.core.state import State, new_state
+from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,20 +20,19 @@ from typing import IO
 
 from sardonyx.core.errors import OutputError
 
-_AWAY = frozenset(
-    {
-        *(
-            errno.EIO,
-            errno.ESTALE,
-            errno.ETIMEDOUT,
-            errno.ENOTCONN,
-            errno.ECONNRESET,
-            errno.ECONNABORTED,
-            errno.EREMOTEIO,
-        ),
-        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
-    }
-)
+_AWAY = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    getattr(errno, "EREMOTEIO", errno.EIO),  # Linux only
+}
 """What the operating system says of a share whose server does not answer, or of a disk that does not."""
 
 _SHARE = "bring the share back, or mount it again; the task pauses and is tried again until then"
@@ -161,12 +161,15 @@ def remove_tree(folder: Path) -> None:
     Do nothing if it does not exist.
     """
     with explained(folder):
-        shutil.rmtree(folder, onerror=_unless_gone)
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(folder, onexc=lambda _function, _path, error: _unless_gone(error))
+        else:
+            shutil.rmtree(folder, onerror=lambda _function, _path, raised: _unless_gone(raised[1]))
 
 
-def _unless_gone(_function: object, _path: object, raised: tuple[type[BaseException], BaseException, object]) -> None:
-    if not isinstance(raised[1], FileNotFoundError):
-        raise raised[1]
+def _unless_gone(error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(folder: Path) -> None:
