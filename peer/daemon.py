@@ -373,6 +373,7 @@ def main(settings: Settings) -> NoReturn:
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
         import peer.task_loop  # noqa: F401 - import what tasks need while Spark starts its workers
 
+        threading.Thread(target=gc_policy.keep_giving_back, name="memory", daemon=True).start()
         gc_policy.seldom()  # before any virtual peer exists: a batch's objects would never be freed
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
