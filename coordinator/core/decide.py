@@ -541,13 +541,14 @@ def _count_missing(changes: ChangeSet) -> None:
 
 
 def _in_question(changes: ChangeSet) -> list[str]:
-    """The running jobs that may get other peers after this event: those that it changed and, if the number of idle peers changed,
-    all that have capacity.
+    """The running jobs that may get other peers after this event: those that it changed; if the number of idle peers changed, all
+    that have capacity; and else the queued ones that hold peers, since what they may do depends on what other jobs ask for.
     """
-    known, touched = changes.state.jobs, _changed(changes)
-    if changes.free_changed:
-        touched = list(dict.fromkeys([*touched, *sorted(changes.state.jobs_with_capacity)]))
-    return [job for job in touched if known[job].status == "running"] if touched else []
+    state, touched = changes.state, _changed(changes)
+    holding = (name for name in state.queued if state.held[name])
+    others = state.jobs_with_capacity if changes.free_changed else holding
+    touched = list(dict.fromkeys([*touched, *sorted(others)]))
+    return [job for job in touched if state.jobs[job].status == "running"]
 
 
 def _changed(changes: ChangeSet) -> list[str]:

@@ -15,8 +15,8 @@ WINDOWS = 12
 """Parts into which the later part of a run is cut; the means of these are compared, so that what swings does not seem to grow."""
 T = 2.228
 """Student's t for :data:`WINDOWS` - 2 degrees of freedom: a slope lies within so many standard errors, with 95%."""
-JUDGED = 1500.0
-"""Seconds from which on a run is long enough to judge slopes: of less, the beginning is too large a part."""
+JUDGED = 3000.0
+"""Seconds from which on a run is long enough to judge slopes: in half an hour memory swings too much to tell."""
 LATER = 1 / 3
 """The part of a run from which on it is judged."""
 
