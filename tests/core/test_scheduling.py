@@ -472,3 +472,23 @@ def test_a_job_that_is_not_queued_soon_has_its_peers(seed: int) -> None:
             able = scheduling.openings(state, name, target.peers - state.held[name])
             assert state.held[name] >= target.floor or state.jobs[name].queued or not able, f"{name}: {where}"
     assert waited > 50
+
+
+def test_a_queued_job_goes_on_when_another_one_asks_for_less() -> None:
+    """A queued job has a peer on a later task and none on its first. It may move it once the job that it was kept for can use
+    none, though as many peers are idle as before (a random history found this).
+    """
+    world = World()
+    for sentence in (
+        *("peers are divided greedily", "P1, P2 are born", "a is submitted: in -> mid -> out", "the links of a are made"),
+        "b is submitted: one -> two, one -> three; one takes at most 2; two takes at most 1; three begins with 2; priority 1",
+        *("the links of b are made", "P3 is born", "the offers are acked", "P1 dies"),
+    ):
+        world.say(sentence)
+    tasks = world.state.jobs["a"].tasks
+    assert world.state.jobs["a"].queued
+    assert not tasks["in"].peers, "b may have another peer"
+    for sentence in ("P3 is exhausted", "P3 completes"):
+        world.say(sentence)
+    assert list(world.state.jobs["b"].tasks["two"].peers) == ["P3"]
+    assert list(tasks["in"].peers) == ["P2"], "b has room for two peers at once only"
