@@ -480,7 +480,12 @@ def test_a_queued_job_goes_on_when_another_one_asks_for_less() -> None:
     """
     world = World()
     for sentence in (
-        *("peers are divided greedily", "P1, P2 are born", "a is submitted: in -> mid -> out", "the links of a are made"),
+        *(
+            "peers are divided greedily",
+            "P1, P2 are born",
+            "a is submitted: in -> mid -> out",
+            "the links of a are made",
+        ),
         "b is submitted: one -> two, one -> three; one takes at most 2; two takes at most 1; three begins with 2; priority 1",
         *("the links of b are made", "P3 is born", "the offers are acked", "P1 dies"),
     ):
