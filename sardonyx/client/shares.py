@@ -126,6 +126,7 @@ def job_ended(job: str, status: str) -> SardonyxError:
     return SardonyxError(
         "SX-JOB-ENDED",
         f"job {job} is {status}, and has no peers any more",
+        cause="only a job that has not ended is entitled to peers",
         fix="submit it again with the values that you want",
         where={"job": job},
     )
