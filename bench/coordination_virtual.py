@@ -40,8 +40,9 @@ from peer.daemon import PeerDaemon
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, Acked, Counts, JobNote, JobSubmitted, LastCommits, LinkFacts, PeerNote, kind_of
+from sardonyx.core.events import ENDED, Acked, Counts, JobSubmitted, LastCommits, LinkFacts, kind_of
 from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.notes import JobNote, PeerNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec

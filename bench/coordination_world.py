@@ -46,11 +46,11 @@ from sardonyx.core.events import (
     LinksDeleted,
     PeerBorn,
     PeerDied,
-    PulseNote,
     encode_event,
     kind_of,
 )
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import PulseNote
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings

@@ -19,7 +19,8 @@ from coordinator.loop.leader import Leader
 from coordinator.loop.side_effects import SideEffects
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobNote
+from sardonyx.core.events import ENDED
+from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.retrying_worker import RetryingWorker

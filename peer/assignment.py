@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sardonyx.core.events import Assignment, PeerState, Yields
+from sardonyx.core.events import PeerState, Yields
+from sardonyx.core.notes import Assignment
 from sardonyx.runtime.clock import REAL, Runtime
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})

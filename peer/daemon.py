@@ -24,7 +24,8 @@ from peer.assignment import AssignmentHandle, RunnerLost
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, Assignment, PulseNote
+from sardonyx.core.events import FORMAT
+from sardonyx.core.notes import Assignment, PulseNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Post, Runtime

@@ -28,8 +28,9 @@ from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_s
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError, SetupError
-from sardonyx.core.events import TOO_OLD, Assignment, LinkFacts, LinksNote
+from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, decode_spec, is_custom
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.functions import import_function

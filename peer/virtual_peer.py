@@ -18,7 +18,8 @@ from peer.peer_machine import PeerMachine
 from peer.retry_policy import may_pass
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
-from sardonyx.core.events import Acked, Assignment, Declined, Left, PeerNote, PulseNote
+from sardonyx.core.events import Acked, Declined, Left
+from sardonyx.core.notes import Assignment, PeerNote, PulseNote
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings

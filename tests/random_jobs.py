@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 TAGS = ["gpu", "zone=a"]
@@ -57,3 +59,34 @@ def random_spec(rng: random.Random, name: str, endless: float = 0.3, *, tags: fl
         max_peers=rng.choice([None, None, None, 1, 3]),
         tags=some_tags(),
     )
+
+
+def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
+    """The same job with something in it that no client would hand in."""
+    first, last = spec.catalog[0], spec.catalog[-1]
+    workflow, catalog = list(spec.workflow), list(spec.catalog)
+    match rng.randrange(11):
+        case 9:
+            return msgspec.structs.replace(spec, weight=0.0, max_peers=rng.choice([None, 0]))
+        case 10:
+            return msgspec.structs.replace(spec, tags=["a b"])
+        case 0:
+            workflow.append(workflow[0])
+        case 1:
+            workflow.append((last.name, first.name))
+        case 2:
+            workflow.append((first.name, "nowhere"))
+        case 3:
+            catalog.append(first)
+        case 4:
+            catalog.append(msgspec.structs.replace(last, name="a/b"))
+        case 5:
+            catalog.append(msgspec.structs.replace(rng.choice([first, last]), name="alone"))
+        case 6:
+            catalog[0] = msgspec.structs.replace(first, connector="kafka", options={})
+        case 7:
+            index = rng.randrange(len(catalog))
+            catalog[index] = msgspec.structs.replace(catalog[index], type=rng.choice(["input", "output"]))
+        case _:
+            workflow, catalog = [], []
+    return msgspec.structs.replace(spec, workflow=workflow, catalog=catalog)

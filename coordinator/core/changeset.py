@@ -33,7 +33,6 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     FORMAT,
     OLDEST,
-    Assignment,
     Counts,
     Create,
     CreateLinks,
@@ -41,23 +40,20 @@ from sardonyx.core.events import (
     DeleteLinks,
     DeletePulse,
     Effect,
-    JobNote,
     JobStatus,
     LastCommits,
     LinkFacts,
-    LinksNote,
     OuterEffect,
     PeerBorn,
-    PeerNote,
     Scheduler,
     Set,
-    TaskNote,
     TaskState,
     TreeEffect,
     Yields,
 )
 from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Graph, graph_of, is_endless
+from sardonyx.core.notes import Assignment, JobNote, LinksNote, PeerNote, TaskNote
 from sardonyx.core.positions import next_offsets
 from sardonyx.core.spec import JobSpec, encode_spec
 

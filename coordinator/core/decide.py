@@ -31,7 +31,6 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
-    Assignment,
     BackoffEnded,
     Completed,
     CreateLinks,
@@ -67,6 +66,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.formats import spec_format
 from sardonyx.core.names import is_job_id
+from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import continued
 from sardonyx.core.structure import share_problems
 

@@ -6,7 +6,7 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from sardonyx.core import node_paths
-from sardonyx.core.events import JobNote, LinksNote, PeerNote, TaskNote
+from sardonyx.core.notes import JobNote, LinksNote, PeerNote, TaskNote
 from sardonyx.core.spec import encode_spec
 
 _notes = msgspec.json.Encoder(order="deterministic")

@@ -16,16 +16,9 @@ from coordinator.core.peer_states import WORKING
 from coordinator.core.scheduling import Offer
 from coordinator.core.state import Job, Plan, State, Task
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import (
-    AckTimedOut,
-    Assignment,
-    Declined,
-    LastCommits,
-    LinksCreated,
-    LinksDeleted,
-    TaskFailed,
-)
+from sardonyx.core.events import AckTimedOut, Declined, LastCommits, LinksCreated, LinksDeleted, TaskFailed
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import Assignment
 
 
 def offer_work(changes: ChangeSet) -> None:

@@ -20,19 +20,16 @@ from sardonyx.core.events import (
     ENDED,
     OLDEST,
     RULES,
-    Assignment,
     Counts,
-    JobNote,
     JobStatus,
     LinkFacts,
-    PeerNote,
     PeerState,
     Scheduler,
-    TaskNote,
     TaskState,
     Yields,
 )
 from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 from sardonyx.core.spec import JobSpec
 
 REMEMBERED_DEAD = 1_000
@@ -148,7 +145,7 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     letters: int = 0
     """Dead letters on its topic, counted when the job's links were deleted; only if the final counts are not known."""
     positions: dict[str, list[int]] = {}
-    """As in :class:`sardonyx.core.events.TaskNote`. Never changed in place."""
+    """As in :class:`sardonyx.core.notes.TaskNote`. Never changed in place."""
     left: int = 0
     """The event with which its last peer left it; 0: it never had one."""
 

@@ -37,7 +37,8 @@ from coordinator.loop import event_log
 from coordinator.loop.event_log import Entry
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, RULES, EpochNote
+from sardonyx.core.events import FORMAT, OLDEST, RULES
+from sardonyx.core.notes import EpochNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 BACKUP_FORMAT = 1

@@ -22,7 +22,8 @@ from coordinator.core.stored_state import check_rules, decode_state, encode_stat
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobNote, JobSubmitted
+from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobSubmitted
+from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
 from sardonyx.runtime.settings import MASK, is_secret
 

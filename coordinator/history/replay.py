@@ -19,7 +19,8 @@ from coordinator.core.state import State
 from coordinator.core.stored_state import decode_state, encode_state, same
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import AnyEvent, Assignment, Delete, Effect, JobNote, PeerNote, TaskNote, TreeEffect
+from sardonyx.core.events import AnyEvent, Delete, Effect, TreeEffect
+from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 
 UNHURRIED = 100
 """Peers and tasks up to which the invariants are checked after every event. A larger state is checked after every few events, so

@@ -29,17 +29,8 @@ from coordinator.loop.pipeline import WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import (
-    FORMAT,
-    AnyEvent,
-    CandidateNote,
-    Create,
-    Delete,
-    EpochNote,
-    LettersClaimed,
-    RulesRaised,
-    Set,
-)
+from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete, LettersClaimed, RulesRaised, Set
+from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.core.text import counted
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Operation, SetIf, chunked

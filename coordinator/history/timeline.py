@@ -13,20 +13,9 @@ import msgspec
 
 from coordinator.history.replay import Decided, place_of
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import (
-    AckTimedOut,
-    AnyEvent,
-    Assignment,
-    BackoffEnded,
-    Declined,
-    Evicted,
-    JobNote,
-    Left,
-    PeerDied,
-    PeerNote,
-    TaskFailed,
-)
+from sardonyx.core.events import AckTimedOut, AnyEvent, BackoffEnded, Declined, Evicted, Left, PeerDied, TaskFailed
 from sardonyx.core.node_paths import job_status, peer_state
+from sardonyx.core.notes import Assignment, JobNote, PeerNote
 
 Kind = Literal["died", "left", "evicted", "unanswered", "declined", "failed", "coordinator"]
 """How a peer lost its task: it died, it left, a user evicted it, it did not answer the offer, it could not run the task, or the

@@ -19,7 +19,8 @@ import structlog
 from coordinator.loop.event_log import in_force
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, RULES, CandidateNote, EpochNote
+from sardonyx.core.events import FORMAT, OLDEST, RULES
+from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import failpoint

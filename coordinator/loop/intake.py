@@ -32,7 +32,6 @@ from sardonyx.core.events import (
     Left,
     PeerBorn,
     PeerDied,
-    PulseNote,
     Request,
     TaskFailed,
     Yielded,
@@ -40,6 +39,7 @@ from sardonyx.core.events import (
     encode_event,
 )
 from sardonyx.core.names import AUTHOR, is_tag
+from sardonyx.core.notes import PulseNote
 from sardonyx.core.spec import JobSpec
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import Watch

@@ -9,7 +9,6 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
-    Assignment,
     BackoffEnded,
     Completed,
     Counts,
@@ -39,6 +38,7 @@ from sardonyx.core.events import (
     UserEvent,
     Yielded,
 )
+from sardonyx.core.notes import Assignment
 from sardonyx.core.text import counted, plural
 from sardonyx.core.units import written
 

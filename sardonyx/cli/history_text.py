@@ -11,7 +11,6 @@ from coordinator.history.replay import Change, Decided, Note, concerned_peers, p
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.event_text import failure_words, rows, summary
 from sardonyx.core.events import (
-    Assignment,
     Completed,
     CreateLinks,
     Declined,
@@ -20,16 +19,14 @@ from sardonyx.core.events import (
     Effect,
     Evicted,
     GraceEnded,
-    JobNote,
     Left,
     PeerBorn,
     PeerDied,
-    PeerNote,
     TaskFailed,
-    TaskNote,
     kind_of,
 )
 from sardonyx.core.node_paths import peer_state
+from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 from sardonyx.core.text import plural
 from sardonyx.core.units import duration
 

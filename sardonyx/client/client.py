@@ -37,21 +37,9 @@ from sardonyx.client.views import (
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
-from sardonyx.core.events import (
-    ENDED,
-    AnyEvent,
-    Counts,
-    Evicted,
-    JobNote,
-    JobSubmitted,
-    PeerNote,
-    PulseNote,
-    Scheduler,
-    Set,
-    TaskNote,
-    decode_request,
-)
+from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, Set, decode_request
 from sardonyx.core.graph import Graph
+from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, decode_spec
 
 if TYPE_CHECKING:

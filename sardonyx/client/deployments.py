@@ -6,7 +6,8 @@ import msgspec
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import ENDED, JobNote
+from sardonyx.core.events import ENDED
+from sardonyx.core.notes import JobNote
 from sardonyx.runtime.settings import Settings
 
 
@@ -47,7 +48,7 @@ def look(settings: Settings) -> list[DeploymentView]:
 
 
 def _look(settings: Settings) -> DeploymentView | None:
-    from sardonyx.core.events import EpochNote
+    from sardonyx.core.notes import EpochNote
     from sardonyx.zookeeper.session import ZooKeeperSession
 
     name = settings.deployment

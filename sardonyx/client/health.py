@@ -15,7 +15,7 @@ import msgspec
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import CandidateNote, PulseNote
+from sardonyx.core.notes import CandidateNote, PulseNote
 from sardonyx.runtime.settings import Settings, load_settings
 
 if TYPE_CHECKING:

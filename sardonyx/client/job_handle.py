@@ -15,7 +15,8 @@ from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobKilled, JobNote, JobPurged, JobScaled, JobStopped, LinksKept
+from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped, LinksKept
+from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.units import seconds, written
 

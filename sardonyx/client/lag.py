@@ -9,8 +9,9 @@ import msgspec
 from queues.backlog import NO_BACKLOG, Backlog
 from sardonyx.client.views import LinkLag, laid_out, task_notes
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, JobNote, LinksNote
+from sardonyx.core.events import ENDED
 from sardonyx.core.graph import Graph
+from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:

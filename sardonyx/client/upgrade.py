@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import FORMAT, RULES, CandidateNote, PulseNote
+from sardonyx.core.events import FORMAT, RULES
+from sardonyx.core.notes import CandidateNote, PulseNote
 from sardonyx.core.version import VERSION
 
 if TYPE_CHECKING:

@@ -11,19 +11,9 @@ import msgspec
 from queues.backlog import Precision
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import (
-    ENDED,
-    Counts,
-    JobNote,
-    JobStatus,
-    PeerNote,
-    PeerState,
-    PulseNote,
-    Scheduler,
-    TaskNote,
-    TaskState,
-)
+from sardonyx.core.events import ENDED, Counts, JobStatus, PeerState, Scheduler, TaskState
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
+from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
 from sardonyx.core.text import plural
 

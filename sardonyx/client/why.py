@@ -16,7 +16,8 @@ from queues.connectivity import reach_kafka
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import ENDED, EpochNote
+from sardonyx.core.events import ENDED
+from sardonyx.core.notes import EpochNote
 from sardonyx.core.text import counted
 from sardonyx.core.units import duration
 from sardonyx.runtime.settings import Settings

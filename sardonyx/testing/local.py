@@ -21,8 +21,9 @@ from queues.batch import Batch
 from queues.messages import ROWS_HEADER, Outgoing, Records
 from queues.read_buffer import Message
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
-from sardonyx.core.events import Assignment, LinkFacts
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec
 from sardonyx.job.builder import Job

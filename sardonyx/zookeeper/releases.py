@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import FORMAT, RULES, CandidateNote
+from sardonyx.core.events import FORMAT, RULES
+from sardonyx.core.notes import CandidateNote
 
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession

@@ -24,7 +24,8 @@ from coordinator.core.stored_state import encode_state
 from queues import block, dead_letters
 from sardonyx.core import events
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import Assignment, Completed, Counts, PulseNote, encode_event
+from sardonyx.core.events import Completed, Counts, encode_event
+from sardonyx.core.notes import Assignment, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 

@@ -59,8 +59,7 @@ from sardonyx.core.events import (
     Yielded,
 )
 from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec
-from tests.random_jobs import TAGS, random_spec
+from tests.random_jobs import TAGS, random_spec, spoilt
 from tests.shares import Turns, hold_shares
 
 FAILURE = Failure("SX-TEST", "something broke")
@@ -475,34 +474,3 @@ class History:
     def wanted(self) -> int:
         jobs = [job for job in self.world.state.jobs.values() if not job.ended]
         return max((task.min_peers for job in jobs for task in job.spec.catalog), default=0)
-
-
-def spoilt(rng: random.Random, spec: JobSpec) -> JobSpec:
-    """The same job with something in it that no client would hand in."""
-    first, last = spec.catalog[0], spec.catalog[-1]
-    workflow, catalog = list(spec.workflow), list(spec.catalog)
-    match rng.randrange(11):
-        case 9:
-            return msgspec.structs.replace(spec, weight=0.0, max_peers=rng.choice([None, 0]))
-        case 10:
-            return msgspec.structs.replace(spec, tags=["a b"])
-        case 0:
-            workflow.append(workflow[0])
-        case 1:
-            workflow.append((last.name, first.name))
-        case 2:
-            workflow.append((first.name, "nowhere"))
-        case 3:
-            catalog.append(first)
-        case 4:
-            catalog.append(msgspec.structs.replace(last, name="a/b"))
-        case 5:
-            catalog.append(msgspec.structs.replace(rng.choice([first, last]), name="alone"))
-        case 6:
-            catalog[0] = msgspec.structs.replace(first, connector="kafka", options={})
-        case 7:
-            index = rng.randrange(len(catalog))
-            catalog[index] = msgspec.structs.replace(catalog[index], type=rng.choice(["input", "output"]))
-        case _:
-            workflow, catalog = [], []
-    return msgspec.structs.replace(spec, workflow=workflow, catalog=catalog)

@@ -16,8 +16,9 @@ from sardonyx.cli.progress import PlainLines, Rates, share
 from sardonyx.client.views import JobView, TaskView
 from sardonyx.core import events
 from sardonyx.core.errors import Failure, Interrupted, JobInvalid, SardonyxError, SetupError
-from sardonyx.core.events import AnyEvent, Assignment, Counts, LinkFacts
+from sardonyx.core.events import AnyEvent, Counts, LinkFacts
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.units import duration
 

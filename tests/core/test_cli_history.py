@@ -24,7 +24,6 @@ from sardonyx.core.events import (
     Acked,
     AckTimedOut,
     AnyEvent,
-    Assignment,
     Completed,
     Counts,
     Evicted,
@@ -37,6 +36,7 @@ from sardonyx.core.events import (
     PeerDied,
     TaskFailed,
 )
+from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.random_jobs import random_spec
 

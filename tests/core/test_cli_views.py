@@ -7,8 +7,9 @@ import pytest
 from sardonyx.cli.tables import tasks_table
 from sardonyx.client.views import JobView, job_view, peer_view, waiting_for
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import Assignment, Counts, JobNote, JobStatus, PeerNote, PulseNote, TaskNote
+from sardonyx.core.events import Counts, JobStatus
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import Assignment, JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 

@@ -27,7 +27,6 @@ from sardonyx.core.events import (
     RULES,
     Acked,
     AnyEvent,
-    CandidateNote,
     Completed,
     Declined,
     JobKilled,
@@ -37,8 +36,6 @@ from sardonyx.core.events import (
     LinksCreated,
     LinksKept,
     PeerBorn,
-    PeerNote,
-    PulseNote,
     RulesRaised,
     TaskFailed,
     decode_event,
@@ -46,6 +43,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.formats import encode_request
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import CandidateNote, PeerNote, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.version import VERSION

@@ -11,8 +11,9 @@ from coordinator.core.state import Plan
 from sardonyx import Job, blackhole, files, generator, kafka, sql
 from sardonyx.cli.graph_text import draw
 from sardonyx.client.views import job_view
-from sardonyx.core.events import Counts, TaskNote
+from sardonyx.core.events import Counts
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import TaskNote
 from sardonyx.job.parse import read
 from sardonyx.job.validate import problems_of
 

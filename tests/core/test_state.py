@@ -13,7 +13,8 @@ from coordinator.core.projection import project
 from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.core.errors import InternalError, SardonyxError
-from sardonyx.core.events import FORMAT, JobNote, PeerNote, TaskNote, decode_event
+from sardonyx.core.events import FORMAT, decode_event
+from sardonyx.core.notes import JobNote, PeerNote, TaskNote
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
-from sardonyx.core.events import EpochNote
+from sardonyx.core.notes import EpochNote
 from sardonyx.dev.servers import four_letters
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import JobNote
+from sardonyx.core.notes import JobNote
 from sardonyx.zookeeper.errors import ZooKeeperAway
 from tests.faults.cluster import GROUP, SESSION, Cluster, now
 from tests.faults.disk import can_mount

@@ -20,7 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import PulseNote
+from sardonyx.core.notes import PulseNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.faults.cluster import BROKER, SESSION, TRANSACTION, Cluster, Seat, now
 from tests.faults.flow import Flow, abandoned

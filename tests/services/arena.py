@@ -21,7 +21,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from coordinator.loop import event_log
 from sardonyx.core import node_paths
-from sardonyx.core.events import EpochNote
+from sardonyx.core.notes import EpochNote
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession

@@ -19,19 +19,9 @@ from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership
 from sardonyx.core import node_paths
-from sardonyx.core.events import (
-    Acked,
-    Completed,
-    Counts,
-    Exhausted,
-    JobNote,
-    JobSubmitted,
-    LastCommits,
-    LinkFacts,
-    PeerNote,
-    PulseNote,
-)
+from sardonyx.core.events import Acked, Completed, Counts, Exhausted, JobSubmitted, LastCommits, LinkFacts
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import JobNote, PeerNote, PulseNote
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings

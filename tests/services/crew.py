@@ -13,7 +13,7 @@ import msgspec
 from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.core import node_paths
-from sardonyx.core.events import EpochNote
+from sardonyx.core.notes import EpochNote
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession

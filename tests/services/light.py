@@ -35,8 +35,9 @@ from peer.sinks import Sink
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
-from sardonyx.core.events import Assignment, Counts, Create
+from sardonyx.core.events import Counts, Create
 from sardonyx.core.graph import Stage, graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import decode_spec
 from sardonyx.runtime import failpoints

@@ -26,7 +26,8 @@ from coordinator.loop.event_log import read_log
 from sardonyx.client.client import JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.core import node_paths
-from sardonyx.core.events import Acked, JobNote, PeerDied
+from sardonyx.core.events import Acked, PeerDied
+from sardonyx.core.notes import JobNote
 from sardonyx.runtime.child_process import ChildProcess
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession

@@ -15,7 +15,8 @@ from coordinator.loop.intake import OF_PEERS, Intake, fair_share, numbered
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
-from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied, PulseNote, Request
+from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied, Request
+from sardonyx.core.notes import PulseNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 

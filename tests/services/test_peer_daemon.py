@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from coordinator.core.projection import encode_note
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
-from sardonyx.core.events import PeerNote
+from sardonyx.core.notes import PeerNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession

@@ -13,7 +13,8 @@ from peer import daemon as daemon_module
 from peer.daemon import PeerDaemon
 from sardonyx import Job, kafka
 from sardonyx.core import node_paths
-from sardonyx.core.events import PeerNote, Set
+from sardonyx.core.events import Set
+from sardonyx.core.notes import PeerNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.testing import Cluster
 from sardonyx.zookeeper.session import ZooKeeperSession

@@ -10,8 +10,8 @@ import msgspec
 from queues import admin
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
-from sardonyx.core.events import JobNote, LinksNote, TaskNote
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import JobNote, LinksNote, TaskNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import House
 from tests.waiting import until

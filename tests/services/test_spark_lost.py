@@ -18,7 +18,7 @@ from peer.assignment import AssignmentHandle, RunnerLost
 from peer.daemon import PeerDaemon, SparkTaskRunner
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
-from sardonyx.core.events import TaskNote
+from sardonyx.core.notes import TaskNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.session import start_session, stop_session

@@ -27,8 +27,9 @@ from queues.transaction import TransactionalWriter
 from sardonyx import Job, blackhole, generator
 from sardonyx.connectors.base import Split
 from sardonyx.core import node_paths
-from sardonyx.core.events import Assignment, Counts, LinksNote
+from sardonyx.core.events import Counts
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings

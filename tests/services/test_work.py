@@ -16,8 +16,8 @@ from queues.batch import Batch
 from queues.dead_letters import Letter, Origin
 from sardonyx import Job, blackhole, kafka
 from sardonyx.core.errors import Failure, InputError, SetupError
-from sardonyx.core.events import Assignment
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
 from sardonyx.runtime.settings import Settings
 

@@ -17,18 +17,9 @@ import msgspec
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import (
-    Assignment,
-    Completed,
-    Counts,
-    Exhausted,
-    LastCommits,
-    LinkFacts,
-    LinksNote,
-    TaskFailed,
-    Yielded,
-)
+from sardonyx.core.events import Completed, Counts, Exhausted, LastCommits, LinkFacts, TaskFailed, Yielded
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway

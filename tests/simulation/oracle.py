@@ -20,8 +20,9 @@ from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, AnyEvent, JobNote, PeerNote, TaskNote
+from sardonyx.core.events import ENDED, AnyEvent
 from sardonyx.core.graph import Graph
+from sardonyx.core.notes import JobNote, PeerNote, TaskNote
 from tests.simulation.client import SimClient
 from tests.simulation.kafka import SimKafka
 from tests.simulation.zookeeper import SimZooKeeper

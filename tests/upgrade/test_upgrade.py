@@ -27,7 +27,8 @@ from coordinator.history import reader
 from queues import admin
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
-from sardonyx.core.events import RULES, CandidateNote, EpochNote
+from sardonyx.core.events import RULES
+from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings, load_settings

@@ -1,0 +1,124 @@
+"""What the nodes of coordinators, peers, jobs and tasks hold in ZooKeeper. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import OLDEST, Counts, JobStatus, LinkFacts, PeerState, TaskState, Yields
+
+
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
+
+    id: int
+    job: str
+    task: str
+    slot: int
+
+
+class EpochNote(msgspec.Struct, frozen=True):
+    """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
+
+    epoch: int
+    leader: str
+    token: str
+
+
+class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/election/<token>-<seq>``: a coordinator, and what it can read."""
+
+    name: str
+    """``host:pid``."""
+    version: str = ""
+    """Of the release; empty if the coordinator is of a release that did not say so."""
+    format: int = OLDEST
+    """The newest :data:`FORMAT` that it reads."""
+    rules: int = 1
+    """The newest :data:`RULES` that it knows."""
+
+    @classmethod
+    def read(cls, data: bytes) -> CandidateNote:
+        """The note in a node. The release before this one wrote only ``host:pid``, as text."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError:
+            return cls(data.decode(errors="replace"))
+
+
+class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/pulse/<peer>``, written by the peer itself: where it runs, and what it is."""
+
+    daemon: str = ""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    """Of the release; empty if the peer is of a release that did not say so."""
+    format: int = 0
+    """The newest :data:`FORMAT` that it reads; 0: that of a release that did not say so."""
+    tags: tuple[str, ...] = ()
+
+
+class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """``/peer-state/<peer>``: what the peer is to be, and the number of the event that decided so."""
+
+    state: PeerState
+    n: int
+    assignment: Assignment | None = None
+    yields: Yields = ""
+
+
+class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/job/<job>/status``."""
+
+    name: str
+    status: JobStatus
+    n: int
+    submitted_at: float
+    ended_at: float | None = None
+    error: Failure | None = None
+    waits_for: int = 0
+    """How many more virtual peers it needs: a bounded job, before it can go on; an unbounded one, for a peer on each of its
+    tasks."""
+    waits_since: float | None = None
+    """Since when it needs any, seconds since 1970."""
+    links: Literal["none", "made", "gone"] = "none"
+    """Whether its topics stand."""
+    letters: int = 0
+    """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
+    stopping: bool = False
+    """A user has stopped it. It ends when all that its inputs have read has gone through it."""
+    resumes: str = ""
+    """The job from whose positions this one goes on."""
+    resumed_by: str = ""
+    """The job that goes on from the positions of this one. No other can. After a restore :data:`UNKNOWN_JOB`."""
+    by: str = ""
+    """The user who submitted it, as ``user@host``, and the version of the client."""
+    queued: bool = False
+    """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
+
+
+class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/job/<job>/task/<task>``."""
+
+    state: TaskState
+    n: int
+    peers: dict[str, int] = {}
+    """Peers on the task -> slot."""
+    failures: int = 0
+    backing_off: bool = False
+    """It has failed and waits for its back-off to end: no further peer gets it until then."""
+    counts: Counts | None = None
+    """Known once the task is complete or its job's links are gone; until then they stand in the group's positions."""
+    positions: dict[str, list[int]] = {}
+    """Of a task that is complete, or whose job has ended: by Kafka topic that it read as an input, the next offset to read in
+    each partition. Empty if it reads no such topic, if it is not complete and the links are not gone yet, or if no coordinator
+    could read the positions in time."""
+
+
+class LinksNote(msgspec.Struct, frozen=True):
+    """``/job/<job>/links``: the facts of each link, by link name."""
+
+    links: dict[str, LinkFacts]
