@@ -12,6 +12,7 @@ import msgspec
 
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import near
+from sardonyx.core.timing import TimeSpec, WindowSpec
 
 TaskType = Literal["input", "function", "output"]
 Consumption = Literal["concurrent", "sequential"]
@@ -110,6 +111,10 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Whether it runs in the micro-batches of the task before it, without a queue between the two."""
     tags: list[str] = []
     """Only virtual peers that have all these tags run the task."""
+    time: TimeSpec | None = None
+    """Input: where the times of its rows come from; None: they have none."""
+    window: WindowSpec | None = None
+    """Function: it aggregates the rows of each key in windows; ``fn`` is then given what the windows that close hold."""
     doc: str = ""
 
 

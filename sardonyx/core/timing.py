@@ -1,0 +1,84 @@
+"""What a job says about time: where the times of an input's rows come from, windows, and what they aggregate. Pure data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+TimeKind = Literal["column", "kafka", "wall", "ordinal"]
+WindowKind = Literal["tumbling", "hopping", "session", "counted", "calendar", "everything"]
+AggregateKind = Literal[
+    "count", "sum", "min", "max", "mean", "var", "first", "last", "distinct", "quantile", "collect"
+]
+
+
+class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class TimeSpec(_Data):
+    """Where the times of an input's rows come from, and how far its clock stays behind them."""
+
+    column: str
+    """The column with the time of a row. Kinds other than ``column`` add it."""
+    kind: TimeKind = "column"
+    """``column``: the rows have it. ``kafka``: the timestamp of the Kafka record. ``wall``: the clock of the machine that reads.
+    ``ordinal``: the row's number in its source partition, from 0."""
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    """Of a column of integers: what it counts, since 1970 (UTC)."""
+    delay: str = "0 s"
+    """By how much a row may be older than the rows before it in its partition. An ``ordinal`` has none."""
+    idle: str | None = None
+    """After this long without a row, a partition holds no clock back. None: it does so as long as the input runs."""
+    ahead: str | None = None
+    """A row that is further ahead of the reading machine's clock is a bad record. None: no limit."""
+    at_rest: Literal["hold", "wall"] = "hold"
+    """When all partitions are idle: the clock holds, or goes on with the machine's clock."""
+
+
+class AggregateSpec(_Data):
+    """One column of a window's results."""
+
+    of: AggregateKind
+    column: str | None = None
+    """What it aggregates; ``count`` has none, or counts the rows where this is not null."""
+    options: dict[str, Any] = {}
+    """``quantile``: ``q``, from 0 to 1. ``collect``, ``distinct``: ``most``, the largest number of values."""
+
+
+class WindowSpec(_Data):
+    """The windows of a task. Lengths are durations such as "1 min"; on an ``ordinal`` time they are numbers of rows."""
+
+    kind: WindowKind
+    size: str | int | None = None
+    """``tumbling`` and ``hopping``: the length. ``counted``: the number of rows of a key."""
+    every: str | int | None = None
+    """``hopping``: from one window's start to the next. ``counted``: rows between one window's start and the next."""
+    gap: str | int | None = None
+    """``session``: a window ends when a key has no row for so long."""
+    most: str | int | None = None
+    """``session``: the longest window."""
+    unit: Literal["hour", "day", "week", "month", "year"] | None = None
+    """``calendar``: the length."""
+    zone: str = "UTC"
+    """``calendar``: whose days, such as ``Europe/Berlin``."""
+    time: str | None = None
+    """The column with a row's time; None: that of the inputs."""
+    aggregate: dict[str, AggregateSpec] = {}
+    """By the name of the column in the results."""
+    emit: str = "final"
+    """When results come. ``final``: once, when the window closes. ``changes``: after each batch, for the windows that it changed.
+    ``every 10 s``: at most so often. ``count 100``: each time a window has so many more rows."""
+    accumulate: bool = True
+    """Whether each result of a window counts all its rows, or only those since the result before it."""
+    grace: str | int = 0
+    """How much longer than its end a window waits for rows that are older than the clock."""
+    allowed_lateness: str | int = 0
+    """How long a closed window is kept, so that a late row gives a corrected result."""
+    late: Literal["drop", "dead_letter", "edge"] = "drop"
+    """What happens to a row that comes after its windows have closed: counted and dropped, a dead letter, or the edge ``late``."""
+    state_limit: int | None = None
+    """The most entries of one partition's state; the job fails at more, and does not fill the memory."""
+    store: str = "memory"
+    """Where the state is at hand: ``memory``, ``rocksdb``."""
