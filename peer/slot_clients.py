@@ -40,7 +40,9 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
     """
     links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
     recover = None if store is None else store.recover
-    reader = Reader(work.settings, work.group, work.member, links, elect, work.stage.task.batch_size, recover)
+    reader = Reader(
+        work.settings, work.group, work.member, links, elect, work.stage.task.batch_size, recover, timed=work.timed
+    )
     try:
         clients = SlotClients(reader, TransactionalWriter(work.settings, work.transactional_id))
     except BaseException:

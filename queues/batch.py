@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from queues.messages import Outgoing
+from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.positions import Partition, Position
 from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
 
@@ -31,6 +32,12 @@ class Batch:
     """The number of the assignment under which each partition was read."""
     started: dict[Partition, int | None] = field(default_factory=dict)
     """For each of ``positions``, the committed offset from which the batch continues; None if there was none."""
+    spans: dict[str, list[tuple[Partition, int]]] = field(default_factory=dict)
+    """In a job with clocks: how many of ``messages`` came from which partition, in their order."""
+    clocks: dict[Partition, SourceClock] = field(default_factory=dict)
+    """In a job with clocks: those of ``positions`` before this batch."""
+    in_force: dict[str, list[int]] = field(default_factory=dict)
+    """In a job with clocks, of each of ``messages`` of an internal link: the clock that was stated before it."""
     outbox: list[Outgoing] = field(default_factory=list)
     """Messages that an earlier batch still had to write: only the output's own transaction of it was committed."""
 
@@ -55,7 +62,8 @@ class Recovered(NamedTuple):
 
 @dataclass(slots=True)
 class Chunk:
-    """What one partition delivered in a row: records, one sentinel, or the notice that nothing follows.
+    """What one partition delivered in a row: records, one sentinel, one statement of the clock, or the notice that nothing
+    follows.
 
     Records of users' topics come in long chunks, so the cost per record is very small.
     """
@@ -66,6 +74,10 @@ class Chunk:
     """Rows in all messages. If there are several messages, each holds one row."""
     sentinel: tuple[int, str] | None = None
     """Its offset and uuid."""
+    stopped: bool = False
+    """The sentinel says that the job was stopped."""
+    stated: tuple[int, int] | None = None
+    """The offset of a statement, and the clock that it states."""
     end: int | None = None
     """The offset after everything, or an offset at or after a bound end."""
     due: float = 0.0
@@ -82,6 +94,10 @@ class HeldPartition:
     """Where reading begins if nothing was ever committed."""
     end: int | None
     """The bound end of the input, if it has one."""
+    timed: bool = False
+    """Whether the job has clocks."""
+    stops: bool = False
+    """The input ends here because the job is being stopped."""
     view: PartitionView = field(init=False)
     later: deque[Chunk] = field(default_factory=deque)
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
@@ -89,6 +105,10 @@ class HeldPartition:
     """A record after the bound end came: no more are asked for."""
     at_end: bool = False
     """The broker had no further record when it was asked last."""
+    clock: SourceClock = field(init=False)
+    """The committed clock, or what was stated since."""
+    leader_stops: bool = field(init=False, default=False)
+    """The elected sentinel says that the job was stopped."""
 
     def __post_init__(self) -> None:
         self.rewind()
@@ -105,6 +125,7 @@ class HeldPartition:
             bound = self.committed.drained
             end = position if end is None else end  # an end marker was read, and what comes after it is not ours
         self.view = PartitionView(position, end, bound)
+        self.clock = self.committed.clock if self.committed else SourceClock()
         self.later.clear()
         self.at_end = False
 
@@ -112,14 +133,23 @@ class HeldPartition:
     def to_commit(self) -> bool:
         """Whether Kafka's position must be brought up, or the partition was found drained and that is not committed yet."""
         drained = self.view.drained
-        return self.start.behind or (
-            drained is not None and (self.committed is None or self.committed.drained != drained)
+        return (
+            self.start.behind
+            or (drained is not None and (self.committed is None or self.committed.drained != drained))
+            or self.clock.value > (self.committed.clock.value if self.committed else NEVER)
         )
 
     def commit_point(self) -> Position:
         """The position to commit with what was read so far; the counts are still those of the last commit."""
+        drained = self.view.drained
+        ended = self.timed and drained is not None and not (self.stops or self.leader_stops)
+        before = self.committed or Position(0)
         position = Position(
-            self.view.position, self.committed.counts if self.committed else Position(0).counts, self.view.drained
+            self.view.position,
+            before.counts,
+            drained,
+            clock=self.clock.ended() if ended else self.clock,
+            state=before.state,
         )
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written

@@ -17,6 +17,13 @@ SENTINEL_HEADER = "sx-sentinel"
 WRITER_HEADER = "sx-writer"
 """On messages of internal links and sentinels: the peer that wrote it."""
 
+CLOCK_HEADER = "sx-clock"
+"""On a statement of the clock, a message of an internal link without rows: no row after it in its partition is older than this,
+in microseconds since 1970, late ones apart. Proof and idea: :mod:`sardonyx.core.clocks`."""
+
+STOP_HEADER = "sx-stop"
+"""On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
+
 LINK_HEADER = "sx-link"
 """On a sentinel: the link that ends with it."""
 
@@ -48,6 +55,12 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+
+
+def statement(topic: str, partition: int, clock: int, writer: str) -> Outgoing:
+    """A message that states the clock in one partition of a link."""
+    headers = [(CLOCK_HEADER, str(clock).encode()), (WRITER_HEADER, writer.encode())]
+    return Outgoing(topic, None, partition, headers=headers)
 
 
 def is_marker(message: Any) -> bool:

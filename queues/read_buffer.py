@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from confluent_kafka import Message
 
 from queues.batch import Chunk, split
-from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER
+from queues.messages import CLOCK_HEADER, DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, STOP_HEADER
 from sardonyx.core.positions import Partition
 
 __all__ = ["Message", "ReadBuffer", "chunk_of", "runs"]
@@ -81,7 +81,10 @@ def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
     headers = dict(message.headers() or ())
     uuid = headers.get(SENTINEL_HEADER)
     if uuid is not None:
-        return Chunk(partition, sentinel=(message.offset(), uuid.decode()))
+        return Chunk(partition, sentinel=(message.offset(), uuid.decode()), stopped=STOP_HEADER in headers)
+    clock = headers.get(CLOCK_HEADER)
+    if clock is not None:
+        return Chunk(partition, stated=(message.offset(), int(clock)))
     rows = headers.get(ROWS_HEADER)
     due = float(headers.get(DUE_HEADER, 0))
     return Chunk(partition, [message], int(rows) if rows is not None else unknown, due=due)

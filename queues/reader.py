@@ -35,6 +35,7 @@ from queues.membership import AssignmentAudit, as_member, leave, requires_copart
 from queues.messages import without_markers
 from queues.outside import outside
 from queues.read_buffer import ReadBuffer, chunk_of, runs
+from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -62,6 +63,7 @@ class Reader:
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
         batch_rows: number of rows to assume for a message of unknown size.
+        timed: the job has clocks.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
     """
@@ -75,7 +77,10 @@ class Reader:
         elect: Callable[[str, str], str],
         batch_rows: int,
         recover: Recover | None = None,
+        *,
+        timed: bool = False,
     ) -> None:
+        self._timed = timed
         self._links = {link.topic: (link, facts) for link, facts in links.values()}
         self._elect = elect
         self._batch_rows = batch_rows
@@ -148,6 +153,8 @@ class Reader:
             if partition in batch.rows or uuid is not None or held.to_commit:
                 batch.positions[partition] = held.commit_point()
                 batch.incarnations[partition] = held.incarnation
+                if self._timed:
+                    batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
                 batch.started[partition] = held.committed.offset if held.committed else None
                 batch.outbox += held.start.outbox
         return batch
@@ -164,6 +171,7 @@ class Reader:
         for partition, position in positions.items():
             if partition in self._held:
                 self._held[partition].start = StartingPoint(position)
+                self._held[partition].clock = position.clock
 
     def recover(self) -> None:
         """Ask again for the committed positions if the output keeps them itself, then :meth:`rewind`.
@@ -240,6 +248,16 @@ class Reader:
         """
         place = TopicPartition(partition.topic, partition.number)
         return dict(committed(self._consumer, [place], self._transaction_timeout))[partition]
+
+    @property
+    def clocks(self) -> dict[Partition, SourceClock]:
+        """The committed clocks of the partitions that this reader holds."""
+        return {p: held.committed.clock if held.committed else SourceClock() for p, held in self._held.items()}
+
+    @property
+    def everything(self) -> list[Partition]:
+        """All partitions of the ingress links, also those that others hold."""
+        return self._everything
 
     def incarnation(self, partition: Partition) -> int | None:
         """The number of the assignment under which this reader holds a partition; None if it does not hold it."""
@@ -376,15 +394,27 @@ class Reader:
         """Pass a chunk to its partition's view, and add its records, if any, to the batch."""
         partition = chunk.partition
         link, _ = self._links[partition.topic]
-        view = self._held[partition].view
+        held = self._held[partition]
+        view = held.view
         if chunk.end is not None:
             view.end_of_partition(chunk.end)
         elif chunk.sentinel is not None:
             offset, uuid = chunk.sentinel
-            view.sentinel(offset, uuid, self._elect(link.name, uuid))
+            leader = self._elect(link.name, uuid)
+            view.sentinel(offset, uuid, leader)
+            if uuid == leader:
+                held.leader_stops = chunk.stopped
+        elif chunk.stated is not None:
+            offset, clock = chunk.stated
+            view.record(offset)
+            held.clock = held.clock.stated(clock)
         elif view.record(chunk.messages[-1].offset()):
             batch.messages.setdefault(link.name, []).extend(chunk.messages)
             batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows
+            if self._timed:
+                batch.spans.setdefault(link.name, []).append((partition, len(chunk.messages)))
+            if self._timed and link.has_sentinels:
+                batch.in_force.setdefault(link.name, []).extend([held.clock.value] * len(chunk.messages))
 
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, StartingPoint]:
         return starting_points(self._consumer, wanted, self._transaction_timeout, self._recover)
@@ -411,7 +441,7 @@ class Reader:
         for partition, start in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
             self._incarnation += 1
-            held = _held(partition, start, facts, self._incarnation)
+            held = _held(partition, start, facts, self._incarnation, timed=self._timed)
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
@@ -466,7 +496,9 @@ def _consumer(settings: Settings, group: str, member: str, links: Collection[Lin
     )
 
 
-def _held(partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int) -> HeldPartition:
+def _held(
+    partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int, *, timed: bool
+) -> HeldPartition:
     """Build the state of a newly assigned partition.
 
     A user may add a partition to a topic after the job was planned. The reader reads all of it, or none of it if the
@@ -481,4 +513,4 @@ def _held(partition: Partition, start: StartingPoint, facts: LinkFacts, incarnat
         end: int | None = facts.end[partition.number]
     else:
         end = reached if ended or facts.stops or facts.end is not None else None
-    return HeldPartition(start, incarnation, first, end)
+    return HeldPartition(start, incarnation, first, end, timed, facts.stops)

@@ -113,6 +113,8 @@ class Graph(msgspec.Struct, frozen=True):
     bound: dict[str, list[str]]
     """Tasks that no peer runs by themselves (their topic is a link in place, or they are fused) -> the stages whose state they
     mirror. Such a task is done when all of these stages are done."""
+    timed: bool
+    """Whether the job has clocks: an input has times, or a task has windows."""
     bounded: bool
     """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
 
@@ -197,6 +199,7 @@ class _Layout:
             order=self._order,
             stages=[self._stage(name) for name in self._order if name not in elsewhere],
             bound={name: self._beside(name) for name in self._order if name in elsewhere},
+            timed=any(task.time is not None or task.window is not None for task in self._spec.catalog),
             bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
         )
 

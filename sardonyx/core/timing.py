@@ -13,11 +13,7 @@ AggregateKind = Literal[
 ]
 
 
-class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class TimeSpec(_Data):
+class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Where the times of an input's rows come from, and how far its clock stays behind them."""
 
     column: str
@@ -37,7 +33,7 @@ class TimeSpec(_Data):
     """When all partitions are idle: the clock holds, or goes on with the machine's clock."""
 
 
-class AggregateSpec(_Data):
+class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One column of a window's results."""
 
     of: AggregateKind
@@ -47,7 +43,7 @@ class AggregateSpec(_Data):
     """``quantile``: ``q``, from 0 to 1. ``collect``, ``distinct``: ``most``, the largest number of values."""
 
 
-class WindowSpec(_Data):
+class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The windows of a task. Lengths are durations such as "1 min"; on an ``ordinal`` time they are numbers of rows."""
 
     kind: WindowKind

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, late, task_clock
+from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, task_clock
+from sardonyx.state.times import in_force, late
 
 HISTORIES = 3000
 TIMES = some.lists(some.integers(-(2**62), 2**62), max_size=30)
@@ -18,6 +19,11 @@ TIMES = some.lists(some.integers(-(2**62), 2**62), max_size=30)
 
 def array(times: list[int]) -> np.ndarray:
     return np.array(times, dtype=np.int64)
+
+
+def moved(clock: SourceClock, times: np.ndarray, delay: int) -> SourceClock:
+    """The clock after these rows."""
+    return clock.after(int(times.max()), delay) if len(times) else clock
 
 
 @given(TIMES, some.lists(some.integers(0, 30), max_size=5), some.integers(0, 2**40))
@@ -34,8 +40,8 @@ def test_a_partitions_clock_does_not_depend_on_how_batches_are_cut(
     for cut in [*sorted(cuts), len(times)]:
         batch = array(times[at : max(at, cut)])
         at = max(at, cut)
-        found += clock.in_force(batch, delay).tolist()
-        before, clock = clock, clock.after(batch, delay)
+        found += in_force(clock, batch, delay).tolist()
+        before, clock = clock, moved(clock, batch, delay)
         assert clock.value >= before.value
     assert found == expected
     assert clock == SourceClock(seen, value)
@@ -43,17 +49,17 @@ def test_a_partitions_clock_does_not_depend_on_how_batches_are_cut(
 
 def test_a_longer_delay_does_not_set_a_clock_back() -> None:
     """A job that goes on with another delay keeps what was promised."""
-    clock = SourceClock().after(array([100]), 10)
-    assert clock.after(array([101]), 50) == SourceClock(101, 90)
-    assert clock.in_force(array([101, 200, 201]), 50).tolist() == [90, 90, 150]
+    clock = SourceClock().after(100, 10)
+    assert clock.after(101, 50) == SourceClock(101, 90)
+    assert in_force(clock, array([101, 200, 201]), 50).tolist() == [90, 90, 150]
 
 
 def test_late_rows_are_those_behind_the_clock_and_the_grace() -> None:
-    clock = SourceClock().after(array([100]), 10)
+    clock = SourceClock().after(100, 10)
     times = array([90, 89, 85, 84])
-    assert late(times, clock.in_force(times, 10)).tolist() == [False, True, True, True]
-    assert late(times, clock.in_force(times, 10), grace=5).tolist() == [False, False, False, True]
-    assert not late(times, SourceClock().in_force(times, 10)[:1], grace=5).any(), "nothing is late before the first row"
+    assert late(times, in_force(clock, times, 10)).tolist() == [False, True, True, True]
+    assert late(times, in_force(clock, times, 10), grace=5).tolist() == [False, False, False, True]
+    assert not late(times, in_force(SourceClock(), times, 10)[:1], grace=5).any(), "nothing is late before the first row"
 
 
 def test_a_tasks_clock_is_the_least_of_those_that_are_not_idle() -> None:
@@ -99,7 +105,7 @@ class World:
         self.offsets, self.committed = [0] * count, [SourceClock()] * count
         self.in_hand, self.busy = [SourceClock()] * count, [False] * count
         self.holder = [rng.randrange(self.slots) for _ in range(count)]
-        self.stating = [Stating(range(count)) for _ in range(self.slots)]
+        self.stating = [Stating[int](range(count)) for _ in range(self.slots)]
         self.links: list[list[Entry]] = [[], []]
         self.open: dict[int, Batch] = {}
         self.begun = 0
@@ -147,10 +153,10 @@ class World:
         before, offset = self.committed[part], self.offsets[part]
         end = min(len(self.rows[part]), offset + self.rng.randint(1, 4))
         times = self.rows[part][offset:end]
-        is_late = late(times, before.in_force(times, self.delay))
+        is_late = late(times, in_force(before, times, self.delay))
         for time, behind in zip(times.tolist(), is_late.tolist(), strict=True):
             self.rng.choice(self.links).append(Entry(self.begun, time, is_row=True, was_late=behind))
-        self.in_hand[part], self.busy[part] = before.after(times, self.delay), True
+        self.in_hand[part], self.busy[part] = moved(before, times, self.delay), True
         return end, self.in_hand[part]
 
     def end(self, slot: int) -> None:
@@ -201,5 +207,5 @@ def test_what_others_have_not_committed_must_not_count(seed: int) -> None:
 
 @pytest.mark.parametrize("clock", [SourceClock(), SourceClock(5, 5)])
 def test_no_rows_change_nothing(clock: SourceClock) -> None:
-    assert clock.after(array([]), 3) == clock
-    assert clock.in_force(array([]), 3).tolist() == []
+    assert clock.stated(clock.value) is clock
+    assert in_force(clock, array([]), 3).tolist() == []

@@ -1,0 +1,78 @@
+"""Asks a task's consumer group, beside the reader, what it has committed for partitions that other peers hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from queues import committed
+from queues.client import CLIENT_LOG
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.background import BackgroundThread
+from sardonyx.runtime.settings import Settings
+
+log = structlog.get_logger()
+
+_EVERY = 0.25
+"""Seconds from one question to the next. Sixteen peers that ask so often cost a task 4 % (docs/performance.md)."""
+
+_PATIENCE = 10.0
+"""Seconds that the broker has to answer."""
+
+Answer = dict[Partition, Position | None]
+
+
+class GroupClocks:
+    """A client that never joins the group. It asks on a thread of its own, and waits for no open transaction: a position counts
+    only once it is committed, and clocks of positions that were committed before stay true.
+
+    Args:
+        settings: connection to Kafka.
+        group: the task's group.
+        partitions: all that the task reads.
+    """
+
+    def __init__(self, settings: Settings, group: str, partitions: Sequence[Partition]) -> None:
+        self._settings = settings
+        self._group = group
+        self._places = [TopicPartition(partition.topic, partition.number) for partition in partitions]
+        self._thread = BackgroundThread(f"clocks-{group}")
+        self._consumer: Consumer | None = None
+        self._asked: Future[Answer | None] | None = None
+        self._asked_at = 0.0
+
+    def answer(self) -> Answer | None:
+        """What the group had committed a moment ago, once for each answer; None: nothing new. Asks again by itself, and does not
+        wait.
+        """
+        found: Answer | None = None
+        if self._asked is not None and self._asked.done():
+            found, self._asked = self._asked.result(), None
+        if self._asked is None and time.monotonic() - self._asked_at >= _EVERY:
+            self._asked_at = time.monotonic()
+            self._asked = self._thread.submit(self._ask)
+        return found
+
+    def close(self) -> None:
+        """Give the client back, without waiting."""
+        self._thread.submit(self._leave)
+        self._thread.close()
+
+    def _ask(self) -> Answer | None:
+        """On the thread. An answer that does not come is asked for again: until then the clock stays where it is."""
+        if self._consumer is None:
+            config = {**self._settings.kafka.client(), "group.id": self._group, "enable.auto.commit": False}
+            self._consumer = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=CLIENT_LOG)
+        found = committed.ask(self._consumer, self._places, _PATIENCE, _PATIENCE)
+        if isinstance(found, KafkaError):
+            log.warning("clocks_not_answered", group=self._group, error=str(found))
+            return None
+        return dict(found)
+
+    def _leave(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
