@@ -15,6 +15,7 @@ from peer.task_session import TICK, BatchDropped, TaskSession
 from queues.batch import Batch
 from queues.committed import ReaderLost
 from queues.messages import Outgoing, Records
+from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
 from sardonyx.core.positions import Partition, Position, add
 from sardonyx.runtime.failpoints import failpoint
@@ -68,18 +69,34 @@ class BatchCommit:
         """Steps 5, 6 and 7: write everything in one transaction, commit it, then publish what was staged."""
         links = {link.topic: link for link in self._work.stage.ingress}
         displaced = [
-            sentinel_message(links[partition.topic], partition.number, leader, self._work.peer)
+            sentinel_message(
+                links[partition.topic], partition.number, leader, self._work.peer, stopped=partition in batch.stopped
+            )
             for partition, leader in batch.displaced.items()
         ]
         positions = _positions(batch, result)
+        times = self._session.times
+        statements = [] if times is None else times.after_batch(positions)
         failpoint("begin")  # 5
-        outgoing = [*batch.outbox, *messages, *displaced]
+        outgoing = [*batch.outbox, *messages, *displaced, *statements]
         if self._session.store is not None:
             with self._clock("write"):
                 self._commit_to_store(self._session.store, batch, positions, outgoing)
         self._session.write(outgoing, positions)  # 5, 6, 7
+        if times is not None:
+            times.committed()
         failpoint("committed")
         self._committed(result)
+
+    def between(self) -> None:
+        """Commit what the clocks of the task call for while there is nothing to read."""
+        times, session = self._session.times, self._session
+        if times is None or session.store is not None or not (session.handle.may_commit and session.reader.member):
+            return
+        due = times.between_batches()
+        if due is not None:
+            session.write(*due)
+            times.committed()
 
     def _commit_to_store(
         self,
@@ -130,4 +147,9 @@ def _positions(batch: Batch, result: Result) -> dict[Partition, Position]:
         rest = result.rows_in if estimated != result.rows_in else 0
         made = Counts(rest, result.table.num_rows, result.skipped, len(result.letters))
         positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+    for partition, clock in result.clocks.items():
+        position = positions[partition]
+        if position.clock.value == END:  # it ends with this batch
+            clock = clock.ended()
+        positions[partition] = position._replace(clock=clock)
     return positions

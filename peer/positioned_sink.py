@@ -92,7 +92,7 @@ class PositionedSink:
     def settled(self) -> bool:
         return True
 
-    def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
 
     def sealed(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from peer import gc_policy
@@ -19,6 +20,7 @@ from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
+from peer.row_times import timed
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
@@ -27,11 +29,14 @@ from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
+from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import Failure, InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
+from sardonyx.core.positions import Partition
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, decode_spec, is_custom
+from sardonyx.core.timing import TimeSpec
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
@@ -59,6 +64,8 @@ class Result:
     """The failed records for the task's failed edges, as rows with the columns of ``peer.sinks.FAILED``."""
     letters: Sequence[Outgoing] = ()
     """Dead letters, for the batch's transaction."""
+    clocks: Mapping[Partition, SourceClock] = {}
+    """Of partitions of the user's topics, after the batch."""
 
 
 @dataclass
@@ -68,6 +75,7 @@ class _Rows:
     table: pa.Table
     provenance: Provenance
     unread: list[Failed]
+    clocks: dict[Partition, SourceClock]
 
 
 @dataclass
@@ -77,6 +85,7 @@ class _Done:
     table: pa.Table
     rows_in: int
     failed: list[Failed]
+    clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
 
 
 class StepTimer:
@@ -138,6 +147,8 @@ class PreparedTask:
     """Whether the task finds each failed record separately; otherwise the first failure ends the job."""
     hooks: Hooks | None = None
     """The hooks of the task's lifecycle, if it has one."""
+    timed: bool = False
+    """Whether the job has clocks."""
 
     @property
     def group(self) -> str:
@@ -178,7 +189,7 @@ class PreparedTask:
         """
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
         ways = sort_out(self.stage, self.sinks, done.failed)
-        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters)
+        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters, done.clocks)
 
     def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
         """Let the workers that apply the function also read the splits.
@@ -216,7 +227,7 @@ class PreparedTask:
                 applied = self.function.apply(rows.table)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
-        return _Done(_table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)])
+        return _Done(_table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)], rows.clocks)
 
     def _after_function(self) -> None:
         if gc_policy.after_batch():
@@ -229,7 +240,7 @@ class PreparedTask:
         no failed edge.
         """
         tables: list[pa.Table] = []
-        provenance, failed = Provenance(), list[Failed]()
+        provenance, failed, clocks = Provenance(), list[Failed](), dict[Partition, SourceClock]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
             if not messages:
@@ -246,12 +257,14 @@ class PreparedTask:
             else:
                 registry_url = self.settings.kafka.schema_registry
                 read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
+                if link.time is not None:
+                    read = _timed(link, link.time, messages, read, batch, clocks)
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
         if failed and not self.isolate:
             raise error_of(failed[0])
-        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed)
+        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed, clocks)
 
 
 def _split(message: Any) -> Split:
@@ -280,6 +293,26 @@ def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
     unreadable = dict(decoded.bad)
     good = [message for index, message in enumerate(messages) if index not in unreadable]
     return _Read(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
+
+
+def _timed(
+    link: Link, spec: TimeSpec, messages: Sequence[Any], read: _Read, batch: Batch, clocks: dict[Partition, SourceClock]
+) -> _Read:
+    """Give the rows of a topic their times. Adds the clocks of its partitions. A record without a time is one that cannot be read."""
+    if len(read.messages) == len(messages):
+        kept = np.ones(len(messages), np.bool_)
+    else:
+        decoded = set(map(id, read.messages))
+        kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
+    found = timed(link, spec, read.table, messages, kept, batch)
+    clocks.update(found.clocks)
+    if not found.bad:
+        return _Read(found.table, read.messages, read.unread)
+    bad = dict(found.bad)
+    good = [message for index, message in enumerate(read.messages) if index not in bad]
+    return _Read(
+        found.table, good, [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
+    )
 
 
 def _holds_letters(link: Link) -> bool:
@@ -369,6 +402,7 @@ def assemble(
         source=_source(spark, stage, code) if splits else None,
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
+        timed=graph.timed,
     )
 
 

@@ -13,6 +13,7 @@ from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
 from queues.messages import Outgoing
 from queues.transaction import TransactionalWriter
+from sardonyx.core.clocks import END
 from sardonyx.core.events import Completed, Exhausted, encode_event
 from sardonyx.core.positions import Partition, Position, of_inputs, total
 from sardonyx.runtime.failpoints import failpoint
@@ -101,7 +102,8 @@ class Sealing:
         own = {p: position for p, position in drained.items() if p in session.reader.held}
         positions = own or drained
         sentinel = str(uuid.uuid4())
-        messages = [message for sink in work.sinks for message in sink.sentinels(sentinel)]
+        stopped = work.timed and any(position.clock.value != END for position in drained.values())
+        messages = [message for sink in work.sinks for message in sink.sentinels(sentinel, stopped=stopped)]
         if not any(position.marked for position in drained.values()) and (markers := self._end_markers(sentinel)):
             messages += markers
             positions = {partition: position._replace(marked=True) for partition, position in positions.items()}

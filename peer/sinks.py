@@ -22,6 +22,7 @@ from queues.messages import (
     LINK_HEADER,
     ROWS_HEADER,
     SENTINEL_HEADER,
+    STOP_HEADER,
     WRITER_HEADER,
     Outgoing,
     Records,
@@ -84,8 +85,11 @@ class Sink(Protocol):
         """Whether nothing is left to do before the sentinels. If not, the task asks again a moment later."""
         ...
 
-    def sentinels(self, uuid: str) -> Iterator[Outgoing]:
-        """Yield the sentinels, which tell the readers of this sink that no more rows follow."""
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:
+        """Yield the sentinels, which tell the readers of this sink that no more rows follow.
+
+        ``stopped``: of a job with clocks that is being stopped, so its windows stay open.
+        """
         ...
 
     def sealed(self) -> None:
@@ -143,9 +147,11 @@ class EdgeFilter:
         return self._last[1]
 
 
-def sentinel_message(link: Link, partition: int, uuid: str, writer: str) -> Outgoing:
+def sentinel_message(link: Link, partition: int, uuid: str, writer: str, *, stopped: bool = False) -> Outgoing:
     """Build a sentinel: a message without rows, with a uuid and the name of its writer."""
     headers = [(SENTINEL_HEADER, uuid.encode()), (LINK_HEADER, link.name.encode()), (WRITER_HEADER, writer.encode())]
+    if stopped:
+        headers.append((STOP_HEADER, b"1"))
     return Outgoing(link.topic, None, partition, headers=headers)
 
 
@@ -196,9 +202,9 @@ class LinkSink:
     def settled(self) -> bool:
         return True
 
-    def sentinels(self, uuid: str) -> Iterator[Outgoing]:
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:
         for partition in range(self._partitions):
-            yield sentinel_message(self._link, partition, uuid, self._writer)
+            yield sentinel_message(self._link, partition, uuid, self._writer, stopped=stopped)
 
     def sealed(self) -> None:
         pass
@@ -237,7 +243,7 @@ class TopicSink:
     def settled(self) -> bool:
         return True
 
-    def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
 
     def end_markers(self, uuid: str) -> Iterator[Outgoing]:
@@ -283,7 +289,7 @@ class ConnectorSink:
     def settled(self) -> bool:
         return True
 
-    def sentinels(self, uuid: str) -> Iterator[Outgoing]:  # noqa: ARG002
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:  # noqa: ARG002
         return iter(())
 
     def sealed(self) -> None:

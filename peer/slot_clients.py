@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
+from queues.group_clocks import GroupClocks
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 
@@ -18,10 +19,14 @@ class SlotClients:
 
     reader: Reader
     writer: TransactionalWriter
+    clocks: GroupClocks | None = None
+    """In a job with clocks: asks for those of partitions that other peers hold."""
 
     def close(self) -> None:
         self.reader.close()
         self.writer.close()
+        if self.clocks is not None:
+            self.clocks.close()
 
 
 def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: PositionedSink | None) -> SlotClients:
@@ -44,7 +49,8 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         work.settings, work.group, work.member, links, elect, work.stage.task.batch_size, recover, timed=work.timed
     )
     try:
-        clients = SlotClients(reader, TransactionalWriter(work.settings, work.transactional_id))
+        clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None
+        clients = SlotClients(reader, TransactionalWriter(work.settings, work.transactional_id), clocks)
     except BaseException:
         reader.close()
         raise

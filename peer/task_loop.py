@@ -130,6 +130,7 @@ class TaskLoop:
             due_in = reader.batch_due_in(self._batch_size, self._batch_timeout)
             if due_in > 0:
                 reader.poll(min(due_in, TICK))
+                self._batch.between()
                 self._sealing.look()
                 self._give_up_if_idle()
                 return

@@ -14,6 +14,7 @@ from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask, StepTimer
 from peer.retry_policy import RetryPolicy
 from peer.slot_clients import SlotClients, open_clients
+from peer.timekeeper import Timekeeper
 from queues.messages import Outgoing, Records
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
@@ -59,6 +60,8 @@ class TaskSession:
         self._votes = SentinelElection(zk, work.assignment.job)
         self._open_slot = open_slot
         self.clients: SlotClients | None = None
+        self.times: Timekeeper | None = None
+        """In a job with clocks: what this peer states."""
 
     # --- the slot ------------------------------------------------------------------------------------------------
 
@@ -79,6 +82,8 @@ class TaskSession:
     def open(self) -> None:
         """Take the slot. Raises what :func:`peer.slot_clients.open_clients` does."""
         self.clients = self._open_slot(self.work, self._votes.leader, self.store)
+        if self.work.timed:
+            self.times = Timekeeper(self.work.stage, self.work.facts, self.clients, self.work.peer)
 
     def close(self) -> None:
         """Give the slot back, if it was taken. An open transaction is left to its next holder."""

@@ -28,6 +28,8 @@ class Batch:
     """The position after this batch, for each partition it touches. The counts are from before the batch."""
     displaced: dict[Partition, str] = field(default_factory=dict)
     """Partitions at whose end the leader's sentinel (its uuid) must be written again."""
+    stopped: set[Partition] = field(default_factory=set)
+    """Those of ``displaced`` whose sentinel says that the job was stopped."""
     incarnations: dict[Partition, int] = field(default_factory=dict)
     """The number of the assignment under which each partition was read."""
     started: dict[Partition, int | None] = field(default_factory=dict)
@@ -107,6 +109,7 @@ class HeldPartition:
     """The broker had no further record when it was asked last."""
     clock: SourceClock = field(init=False)
     """The committed clock, or what was stated since."""
+    quiet_since: float | None = field(init=False, default=None)
     leader_stops: bool = field(init=False, default=False)
     """The elected sentinel says that the job was stopped."""
 
@@ -138,6 +141,20 @@ class HeldPartition:
             or (drained is not None and (self.committed is None or self.committed.drained != drained))
             or self.clock.value > (self.committed.clock.value if self.committed else NEVER)
         )
+
+    def quiet_for(self, now: float, *, buffered: bool) -> float:
+        """For how many seconds nothing was at hand, as far as these calls have seen. Time in which the reader did not ask, or had
+        rows that were not processed yet, does not count.
+
+        Args:
+            now: seconds, by a clock that only goes forwards.
+            buffered: something of this partition is in the reader's buffer.
+        """
+        if not self.at_end or self.later or buffered or self.to_commit:
+            self.quiet_since = None
+        elif self.quiet_since is None:
+            self.quiet_since = now
+        return 0.0 if self.quiet_since is None else now - self.quiet_since
 
     def commit_point(self) -> Position:
         """The position to commit with what was read so far; the counts are still those of the last commit."""

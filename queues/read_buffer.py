@@ -43,6 +43,9 @@ class ReadBuffer:
         self.rows -= rows
         return taken
 
+    def holds(self, partition: Partition) -> bool:
+        return any(chunk.partition == partition for chunk in self._chunks)
+
     def drop(self, gone: Collection[Partition]) -> None:
         """Remove the chunks of partitions that now belong to another reader."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk.partition not in gone)

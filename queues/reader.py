@@ -150,6 +150,8 @@ class Reader:
             uuid = held.view.take_displaced()
             if uuid is not None:
                 batch.displaced[partition] = uuid
+                if held.leader_stops:
+                    batch.stopped.add(partition)
             if partition in batch.rows or uuid is not None or held.to_commit:
                 batch.positions[partition] = held.commit_point()
                 batch.incarnations[partition] = held.incarnation
@@ -253,6 +255,16 @@ class Reader:
     def clocks(self) -> dict[Partition, SourceClock]:
         """The committed clocks of the partitions that this reader holds."""
         return {p: held.committed.clock if held.committed else SourceClock() for p, held in self._held.items()}
+
+    def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
+        """The partitions that have had nothing to read for longer than their topic's limit, in seconds."""
+        now = time.monotonic()
+        return {
+            partition
+            for partition, held in self._held.items()
+            if partition.topic in limits
+            and held.quiet_for(now, buffered=self._buffer.holds(partition)) >= limits[partition.topic]
+        }
 
     @property
     def everything(self) -> list[Partition]:

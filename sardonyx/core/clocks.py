@@ -88,6 +88,10 @@ class Stating(Generic[P]):
         found = task_clock((self._others | dict(own)).values())
         return self._last if found is None else max(self._last, found)
 
+    def all_idle(self, own: Mapping[P, SourceClock]) -> bool:
+        """Whether no partition of the task can have rows on hand: all are idle."""
+        return task_clock((self._others | dict(own)).values()) is None
+
     def stated(self, clock: int) -> None:
         """The transaction with this statement is committed. Of one that is not, nothing was promised."""
         self._last = max(self._last, clock)

@@ -113,10 +113,10 @@ class Graph(msgspec.Struct, frozen=True):
     bound: dict[str, list[str]]
     """Tasks that no peer runs by themselves (their topic is a link in place, or they are fused) -> the stages whose state they
     mirror. Such a task is done when all of these stages are done."""
-    timed: bool
-    """Whether the job has clocks: an input has times, or a task has windows."""
     bounded: bool
     """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
+    timed: bool = False
+    """Whether the job has clocks: an input has times, or a task has windows."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:

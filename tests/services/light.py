@@ -295,6 +295,7 @@ class LightWork:
     stage: Stage
     source: None = None
     hooks: None = None
+    timed = False
 
     @property
     def sinks(self) -> list[Sink]:
@@ -316,7 +317,8 @@ class LightSink:
     def settled(self) -> bool:
         return True
 
-    def sentinels(self, uuid: str) -> Iterator[str]:
+    def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[str]:
+        del stopped
         yield uuid
 
     def sealed(self) -> None:

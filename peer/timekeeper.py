@@ -1,0 +1,103 @@
+"""The clocks of one assignment: what is stated in the links of a task, when, and when a quiet partition holds no other back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+from peer.row_times import microseconds
+from peer.slot_clients import SlotClients
+from queues.messages import Outgoing, statement
+from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, less
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Stage
+from sardonyx.core.positions import Partition, Position
+
+EVERY = 0.2
+"""Seconds from one statement of a clock that goes on to the next."""
+
+
+class Timekeeper:
+    """Decides what to state. It begins anew with the clients of a slot: what was stated before stays true.
+
+    Args:
+        stage: the task.
+        facts: of the job's links, by name.
+        clients: of the slot.
+        peer: its name, for the messages.
+    """
+
+    def __init__(self, stage: Stage, facts: Mapping[str, LinkFacts], clients: SlotClients, peer: str) -> None:
+        self._clients = clients
+        self._peer = peer
+        self._places = [
+            (link.topic, number)
+            for link in stage.egress
+            if link.kind == "internal"
+            for number in range(facts[link.name].partitions)
+        ]
+        self._specs = {link.topic: link.time for link in stage.ingress if link.time is not None}
+        self._stating = Stating[Partition](clients.reader.everything)
+        self._stated_at = 0.0
+        self._open: int | None = None
+
+    def after_batch(self, positions: Mapping[Partition, Position]) -> list[Outgoing]:
+        """The statements for the transaction that commits these positions."""
+        self._hear()
+        own = self._clients.reader.clocks | {partition: position.clock for partition, position in positions.items()}
+        return self._statements(self._stating.clock(own))
+
+    def between_batches(self) -> tuple[list[Outgoing], dict[Partition, Position]] | None:
+        """What to commit while there is nothing to read: statements, and the positions of partitions that have become idle.
+
+        None: nothing. The positions are never empty: they fence the transaction.
+        """
+        self._hear()
+        held = self._clients.reader.held
+        quiet = self._quiet()
+        idle = {
+            partition: position._replace(clock=position.clock._replace(idle=True))
+            for partition, position in held.items()
+            if position is not None and not position.clock.idle and partition in quiet
+        }
+        own = self._clients.reader.clocks | {partition: position.clock for partition, position in idle.items()}
+        messages = self._statements(max(self._stating.clock(own), self._wall(own)))
+        positions = idle or {partition: position for partition, position in held.items() if position is not None}
+        return (messages, positions) if idle or (messages and positions) else None
+
+    def committed(self) -> None:
+        """The transaction with the last statements has committed."""
+        if self._open is not None:
+            self._stating.stated(self._open)
+            self._stated_at = time.monotonic()
+            self._open = None
+
+    def _hear(self) -> None:
+        """Ask what is committed for the partitions of others, if there are any."""
+        clients = self._clients
+        if clients.clocks is None or len(clients.reader.held) == len(clients.reader.everything):
+            return
+        answer = clients.clocks.answer()
+        if answer is not None:
+            self._stating.heard({p: position.clock for p, position in answer.items() if position is not None})
+
+    def _statements(self, clock: int) -> list[Outgoing]:
+        """Sentinels say by themselves that nothing comes any more."""
+        self._open = None
+        if not self._stating.last < clock < END or time.monotonic() - self._stated_at < EVERY:
+            return []
+        self._open = clock
+        return [statement(topic, number, clock, self._peer) for topic, number in self._places]
+
+    def _quiet(self) -> Collection[Partition]:
+        """The partitions of inputs that have had no row for as long as their input says."""
+        limits = {t: microseconds(spec.idle) / 1e6 for t, spec in self._specs.items() if spec.idle is not None}
+        return self._clients.reader.quiet(limits) if limits else ()
+
+    def _wall(self, own: Mapping[Partition, SourceClock]) -> int:
+        """The clock of a task whose partitions are all idle, if its inputs go on with the machine's clock."""
+        specs = [spec for spec in self._specs.values() if spec.at_rest == "wall" and spec.idle is not None]
+        if len(specs) != len({p.topic for p in self._clients.reader.everything}) or not self._stating.all_idle(own):
+            return NEVER
+        now = int(time.time() * 1_000_000)
+        return min(less(now, microseconds(spec.delay) + microseconds(spec.idle or "0 s")) for spec in specs)
