@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from queues import committed
+from queues import admin, committed
 from queues.client import CLIENT_LOG
+from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.settings import Settings
@@ -24,6 +25,22 @@ _PATIENCE = 10.0
 """Seconds that the broker has to answer."""
 
 Answer = dict[Partition, Position | None]
+
+
+def committed_by(settings: Settings, stage: Stage, job: str, partitions: Mapping[str, int]) -> Answer:
+    """What a task's group has committed, for all that the task reads.
+
+    Args:
+        settings: connection to Kafka.
+        stage: the task.
+        job: id of its job.
+        partitions: how many partitions each topic has.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    places = [TopicPartition(link.topic, number) for link in stage.ingress for number in range(partitions[link.topic])]
+    return admin.positions(settings, stage.group(settings.deployment, job), places, stable=False)
 
 
 class GroupClocks:

@@ -8,6 +8,7 @@ import typer
 
 from sardonyx.cli import (
     backup_commands,
+    clock_commands,
     cluster_commands,
     dlq_commands,
     inspect_commands,
@@ -64,6 +65,7 @@ def version(call: Call) -> None:
 
 
 cluster_commands.register(app)
+clock_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
 inspect_commands.register(app)

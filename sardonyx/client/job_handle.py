@@ -23,6 +23,7 @@ from sardonyx.core.units import seconds, written
 if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
+    from sardonyx.client.clocks import JobClock
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 CARRY_OUT = 15.0
@@ -78,6 +79,17 @@ class JobHandle:
         if error is not None:
             raise error
         return found
+
+    def clock(self) -> JobClock:
+        """Ask Kafka how far each task has come in event time, and what holds its clock back.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-CLOCK-NONE``: the job has no clock; ``SX-CLOCK-GONE``: it does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.clocks import job_clock
+
+        return job_clock(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
 
     def positions(self) -> dict[str, dict[str, list[int]]]:
         """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.

@@ -1,0 +1,80 @@
+"""``sardonyx clock``: how far a job has come in event time."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli.call import Call, connected
+from sardonyx.core.units import duration
+
+if TYPE_CHECKING:
+    from sardonyx.client.clocks import JobClock, TaskClock
+
+_EVERY = 1.0
+"""Seconds between two looks with ``--watch``."""
+_MOST = 3
+"""Partitions that are named in a line."""
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command where it belongs."""
+    connected(app, "clock", kafka=True)(clock)
+
+
+def clock(
+    call: Call,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until the job has ended.")] = False,
+) -> None:
+    """Show how far each task of a job has come in event time, and what holds its clock back."""
+    with call.client() as client, call.patience("Kafka"):
+        handle = client.job(job)
+        while True:
+            found = handle.clock()
+            _show(call, found)
+            if not watch or found.ended or handle.status(live=False).ended:
+                return
+            time.sleep(_EVERY)
+
+
+def _show(call: Call, found: JobClock) -> None:
+    if call.json:
+        call.put_json(found)
+        return
+    from sardonyx.cli.tables import plain
+
+    behind = "" if found.behind_seconds is None else f"   behind now {duration(max(found.behind_seconds, 0.0))}"
+    ordinal = found.behind_seconds is None and found.clock is not None
+    call.put(f"clock {_text(found.clock, ended=found.ended, ordinal=ordinal)}{behind}")
+    table = plain("task", "clock", "held by", "why")
+    for task in found.tasks:
+        table.add_row(task.task, _text(task.clock, ended=task.ended, ordinal=ordinal), _held(task), task.why or "-")
+    call.console.print(table)
+    for task in found.tasks:
+        if task.idle:
+            call.put(f"{task.task}: idle, and not counted: {_listed(task.idle)}")
+
+
+def _held(task: TaskClock) -> str:
+    return _listed(task.held_by) or "-"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _text(value: int | None, *, ended: bool, ordinal: bool) -> str:
+    if value is None:
+        return "ended" if ended else "-"
+    if ordinal:
+        return f"{value:,}"
+    try:
+        return datetime.fromtimestamp(value / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):  # a time that no calendar has
+        return f"{value:,} us"

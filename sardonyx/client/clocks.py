@@ -1,0 +1,156 @@
+"""How far each task of a job has come in event time, and what holds its clock back. Asked from the consumer groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sardonyx.client.views import laid_out, task_notes
+from sardonyx.core import node_paths
+from sardonyx.core.clocks import END, NEVER, SourceClock, task_clock
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import ENDED
+from sardonyx.core.graph import Graph, Stage
+from sardonyx.core.notes import JobNote, LinksNote
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.settings import Settings
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+_AT_A_TIME = 8
+"""Number of tasks that are asked about concurrently."""
+
+Positions = Mapping[Partition, Position | None]
+
+
+class TaskClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of one task: no row that it still reads is older, late ones apart."""
+
+    task: str
+    clock: int | None
+    """Microseconds since 1970 (UTC), or a number of rows for an ordinal; None: nothing is known yet, or it is ``ended``."""
+    ended: bool = False
+    """Everything was read: all windows are closed."""
+    held_by: list[str] = []
+    """The partitions whose clocks are the least, such as ``hits[3]``; inner ones by the name of their link."""
+    why: str = ""
+    """Why these are not further."""
+    idle: list[str] = []
+    """Partitions that had no row for so long that they do not count."""
+
+
+class JobClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of a job is the least of its tasks' clocks. It never falls, and stands still where records are lost or a task is
+    without peers.
+    """
+
+    job: str
+    clock: int | None
+    ended: bool
+    behind_seconds: float | None
+    """How far the clock is behind this machine's; None if it is not known, or not a time."""
+    tasks: list[TaskClock]
+
+
+def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> JobClock:
+    """The clocks of a job.
+
+    Raises:
+        SardonyxError: ``SX-CLOCK-NONE``: the job has none. ``SX-CLOCK-GONE``: its links do not exist yet, or no more.
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, settings.deployment, job)
+    if not graph.timed:
+        raise SardonyxError(
+            "SX-CLOCK-NONE",
+            f"job {job} has no clock",
+            cause="no input of it has times, and no task has windows",
+            fix='give the inputs `time="column"`; docs/time.md says how',
+        )
+    data = zk.read(node_paths.job_links(job))
+    if note is None or note.status in ENDED or data is None:
+        raise SardonyxError(
+            "SX-CLOCK-GONE",
+            f"the clocks of job {job} cannot be asked for",
+            cause=f"it is {note.status if note is not None else 'not taken in yet'}: its links do not exist",
+            fix="ask while the job runs; `sardonyx job show` says what became of it",
+        )
+    settings.require("kafka")
+    from queues.group_clocks import committed_by
+
+    facts = msgspec.json.decode(data, type=LinksNote).links
+    notes = task_notes(zk.read_many, graph, job)
+    complete = {name for name, each in notes.items() if each.counts is not None}
+    sizes = {link.topic: facts[link.name].partitions for link in graph.links}
+    going = [stage for stage in graph.stages if stage.name not in complete]
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="clocks") as pool:
+        held = pool.map(lambda stage: committed_by(settings, stage, job, sizes), going)
+        known = dict(zip([stage.name for stage in going], held, strict=True))
+    ordinal = any(task.time is not None and task.time.kind == "ordinal" for task in spec.catalog)
+    return clocks_of(job, graph, known, None if ordinal else time.time())
+
+
+def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float | None) -> JobClock:
+    """Put the clocks of a job together. Pure.
+
+    Args:
+        job: its id.
+        graph: of the job.
+        known: by task, what its group has committed for all that it reads. Tasks that are missing are complete.
+        now: seconds since 1970; None: the job's clock counts rows.
+    """
+    tasks = [_task_clock(graph, stage, known.get(stage.name)) for stage in graph.stages]
+    ended = all(task.ended for task in tasks)
+    values = [task.clock for task in tasks if not task.ended]
+    least = None if ended or None in values else min(value for value in values if value is not None)
+    behind = None if least is None or now is None else round(now - least / 1e6, 3)
+    return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks)
+
+
+def _task_clock(graph: Graph, stage: Stage, positions: Positions | None) -> TaskClock:
+    if positions is None:
+        return TaskClock(task=stage.name, clock=None, ended=True)
+    names = {link.topic: link.name if link.kind == "internal" else link.topic for link in stage.ingress}
+    clocks = {p: SourceClock() if position is None else position.clock for p, position in positions.items()}
+    idle = [f"{names[p.topic]}[{p.number}]" for p, clock in sorted(clocks.items()) if clock.idle]
+    least = task_clock(clocks.values())
+    if least == END:
+        return TaskClock(task=stage.name, clock=None, ended=True, idle=idle)
+    if least is None:
+        greatest = max((clock.value for clock in clocks.values()), default=NEVER)
+        return TaskClock(
+            task=stage.name, clock=_shown(greatest), why="all its partitions are idle, so the clock holds", idle=idle
+        )
+    slowest = [p for p, clock in sorted(clocks.items()) if clock.value == least and not clock.idle]
+    return TaskClock(
+        task=stage.name,
+        clock=_shown(least),
+        held_by=[f"{names[p.topic]}[{p.number}]" for p in slowest],
+        why=_why(graph, stage, slowest[0], positions[slowest[0]], least),
+        idle=idle,
+    )
+
+
+def _why(graph: Graph, stage: Stage, partition: Partition, position: Position | None, least: int) -> str:
+    link = next(link for link in stage.ingress if link.topic == partition.topic)
+    if link.kind == "splits":
+        return "its splits are read side by side, so it has no clock before all are read"
+    if link.kind == "internal":
+        return f"{link.source} has stated no more" if least != NEVER else f"{link.source} has not stated a clock yet"
+    if position is None:
+        return "nothing of it was read yet"
+    if link.time is None:
+        return "its input has no `time=`, so it has no clock before its end"
+    if least == NEVER:
+        return "no row of it had a time yet"
+    return "no later row of it was read"
+
+
+def _shown(clock: int) -> int | None:
+    return None if clock in (NEVER, END) else clock
