@@ -187,7 +187,7 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
 def delete_links(
     settings: Settings, graph: Graph, job: str, settle: Callable[[], Collection[str]] = lambda: ()
 ) -> None:
-    """Delete the job's groups and topics. Topics that hold dead letters stay until the job is forgotten.
+    """Delete the job's groups and topics. Topics that hold dead letters or state stay until the job is forgotten.
 
     Args:
         settings: connection to Kafka.
@@ -206,6 +206,7 @@ def delete_links(
     delete_groups(settings, others)
     failpoint("in-delete-links")
     stays = set(settle())
+    stays |= {link.topic for link in graph.links if link.kind == "state"}
     stays |= {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
     delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
 

@@ -141,7 +141,7 @@ def _by_counts(link: Link, held: Positions, written: Mapping[str, Counts]) -> tu
 
     Each is None if the counts do not give it. A reader commits its counts per partition, so they are separate per link.
     """
-    if link.kind != "internal" or link.route.of == "failed":  # no count says over which link failed rows went
+    if link.kind != "internal" or link.route.of != "results":  # no count says over which link failed or late rows went
         return None, None
     read = total(position for partition, position in held.items() if partition.topic == link.topic)
     ahead = written[link.source].rows_out - read.rows_in

@@ -182,7 +182,7 @@ class AssignmentAudit:
 
 def requires_copartitioning(links: Collection[Link]) -> bool:
     """Whether a reader must hold all halves of a key: the partition of that number on every link, which only "range" gives."""
-    return len(links) > 1 and any(link.group_by for link in links)
+    return len(links) > 1 and any(link.by_key for link in links)
 
 
 def as_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> dict[str, str | int]:

@@ -25,8 +25,8 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
 
     A committed position never moves back, and a reader starts at its committed position. So no reader can miss a deleted record.
     The record at the position stays, because a drained partition's position is that of its sentinel. The position on a ``parts``
-    link is that from which the listing of files is still needed (:mod:`peer.rolling`). Dead letters and the users' own topics are
-    left alone. A partition without a committed position is left alone too.
+    link is that from which the listing of files is still needed (:mod:`peer.rolling`). Dead letters, the users' own topics and
+    logs of state (which the task itself shortens) are left alone. A partition without a committed position is left alone too.
 
     Args:
         settings: connection to Kafka.

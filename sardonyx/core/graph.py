@@ -9,15 +9,19 @@ Kafka reads a link of its own, which holds the list of its splits.
 from __future__ import annotations
 
 import graphlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
+from sardonyx.core.row_times import row_times, time_of
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom
+from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 
-LinkKind = Literal["internal", "splits", "parts", "dead", "input", "output"]
+LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
 task has written, in the order of their commits. dead: the records that a task could not work on; kept beyond the job's end.
+state: the log of a task's keyed state, a partition for each partition number of what it reads; kept until the job is purged.
 input, output: a topic that belongs to the user."""
 
 
@@ -29,7 +33,7 @@ class Link(msgspec.Struct, frozen=True):
     """One queue of a job."""
 
     name: str
-    """``from.to``; ``task.splits``, ``task.parts`` and ``task.dead`` for the links of a task's own."""
+    """``from.to``; ``task.splits``, ``task.parts``, ``task.dead`` and ``task.state`` for the links of a task's own."""
     topic: str
     kind: LinkKind
     source: str
@@ -42,11 +46,22 @@ class Link(msgspec.Struct, frozen=True):
     """What of its source's results goes over it."""
     group_by: list[str] | str | None = None
     """Internal: by what the task that reads it groups its rows; equal keys are in one partition."""
+    time: TimeSpec | None = None
+    """Input: where the times of its rows come from. The stage that reads it may be another task than the input that says so."""
+    window: WindowSpec | None = None
+    """Internal, into a window: the task that writes combines the rows of each key by it. Without ``group_by`` there is one key."""
+    row_time: RowTime | None = None
+    """Internal, into a window: where the time of a row stands; None if the window needs none and the rows have none."""
 
     @property
     def owned(self) -> bool:
-        """Whether the job makes this topic, which is then removed with the job (a ``dead`` one with rows: by the purge)."""
-        return self.kind in ("internal", "splits", "parts", "dead")
+        """Whether the job makes this topic. It is removed with the job; by the purge: ``state``, and a ``dead`` with rows."""
+        return self.kind in ("internal", "splits", "parts", "dead", "state")
+
+    @property
+    def by_key(self) -> bool:
+        """Whether rows with equal keys are in one partition."""
+        return bool(self.group_by) or self.window is not None
 
     @property
     def ends_at_marker(self) -> bool:
@@ -65,7 +80,8 @@ class Stage(msgspec.Struct, frozen=True):
     task: TaskSpec
     ingress: list[Link]
     egress: list[Link]
-    """Links that its results go to. An output stage's go to its connector; if that keeps a ``parts`` link, it is here."""
+    """Links that it writes: its results go there, its dead letters, and the log of its state. An output stage's results go to its
+    connector; if that keeps a ``parts`` link, it is here."""
     fused: list[TaskSpec] = []
     """Tasks behind ``task`` that run in its micro-batches, in their order."""
 
@@ -156,8 +172,8 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
 
     A Kafka input without a function is bound in place, unless Sardonyx must look at its rows before it distributes
     them.
-    That is so if a later task groups them, if an edge out of the input has a condition, or if the input itself has
-    ``on_error`` or a lifecycle. A Kafka output without a function is bound in place, unless it groups or has a
+    That is so if a later task groups them or puts them into windows, if an edge out of the input has a condition, or if the input
+    itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place, unless it groups or has a
     lifecycle.
     An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
@@ -185,6 +201,8 @@ class _Layout:
             self._ins[target].append(source)
             self._outs[source].append(target)
         self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
+        windows = any(task.window for task in spec.catalog)
+        self._times = row_times(spec, self._order) if windows else {}
         self._first: dict[str, str] = {}
         """Fused tasks -> the first of those that they are fused with."""
         for name in self._order:
@@ -223,19 +241,21 @@ class _Layout:
         if task.type != "input":
             return [self._between(source, name) for source in self._ins[name]]
         if task.connector == "kafka":  # it has a function: it reads the user's topic itself
-            return [Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options)]
+            return [
+                Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options, time=task.time)
+            ]
         return [self._own(name, "splits")]
 
     def _egress(self, name: str, last: TaskSpec) -> list[Link]:
-        dead = [self._own(name, "dead")] if self._tasks[name].on_error.then == "dead_letter" else []
+        own = [self._own(name, what) for what in _kept_beside(self._tasks[name])]
         if last.type != "output":
-            return [self._between(last.name, target) for target in self._outs[last.name]] + dead
+            return [self._between(last.name, target) for target in self._outs[last.name]] + own
         if last.connector == "files" or is_custom(last.connector):
-            return [self._own(name, "parts"), *dead]
+            return [self._own(name, "parts"), *own]
         if last.connector == "kafka":
             topic = str(last.options["topic"])
-            return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *dead]
-        return dead
+            return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *own]
+        return own
 
     def _own(self, task: str, what: LinkKind) -> Link:
         return Link(f"{task}.{what}", f"{self._prefix}.{task}.{what}", what, task, task)
@@ -244,14 +264,31 @@ class _Layout:
         name = f"{source}.{target}"
         route = self._spec.route(source, target)
         if source in self._bound_in:
-            options = self._tasks[source].options
-            return Link(name, str(options["topic"]), "input", source, target, options)
+            task = self._tasks[source]
+            return Link(name, str(task.options["topic"]), "input", source, target, task.options, time=task.time)
         if target in self._bound_out:
             options = self._tasks[target].options
             return Link(name, str(options["topic"]), "output", self._runs(source), target, options, route)
-        group_by = self._tasks[target].group_by
-        topic = f"{self._prefix}.{name}"
-        return Link(name, topic, "internal", self._runs(source), target, route=route, group_by=group_by)
+        reader = self._tasks[target]
+        return Link(
+            name,
+            f"{self._prefix}.{name}",
+            "internal",
+            self._runs(source),
+            target,
+            route=route,
+            group_by=reader.group_by,
+            window=reader.window,
+            row_time=None if reader.window is None else time_of(reader, self._times[target]),
+        )
+
+
+def _kept_beside(task: TaskSpec) -> Iterator[LinkKind]:
+    """What a task writes besides its results, each into a link of its own."""
+    if task.on_error.then == "dead_letter" or (task.window is not None and task.window.late == "dead_letter"):
+        yield "dead"
+    if task.window is not None:
+        yield "state"
 
 
 def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> tuple[set[str], set[str]]:
@@ -264,7 +301,8 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
     def looked_at(task: TaskSpec) -> bool:
         readers = outs[task.name]
         routed = any(spec.route(task.name, reader) != Route() for reader in readers)
-        return routed or task.on_error != OnError() or any(tasks[reader].group_by for reader in readers)
+        keyed = any(tasks[reader].group_by or tasks[reader].window for reader in readers)
+        return routed or task.on_error != OnError() or keyed
 
     inputs = {n for n, t in tasks.items() if t.type == "input" and stands_still(t) and not looked_at(t)}
     outputs = {

@@ -76,8 +76,9 @@ class OnError(
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Which rows go over one link. Without a route, all results of the task before the link do."""
 
-    of: Literal["results", "failed"] = "results"
-    """``failed``: the records that made the task's function raise, each as a row that says what happened."""
+    of: Literal["results", "failed", "late"] = "results"
+    """``failed``: the records that made the task's function raise, each as a row that says what happened. ``late``: the rows that
+    came after their windows had closed."""
     where: str | None = None
     """``module:function``, which says of each row whether it goes this way; None: all of them."""
 

@@ -8,9 +8,11 @@ import msgspec
 
 TimeKind = Literal["column", "kafka", "wall", "ordinal"]
 WindowKind = Literal["tumbling", "hopping", "session", "counted", "calendar", "everything"]
-AggregateKind = Literal[
-    "count", "sum", "min", "max", "mean", "var", "first", "last", "distinct", "quantile", "collect"
-]
+AggregateKind = Literal["count", "sum", "min", "max", "mean", "var", "first", "last", "distinct", "quantile", "collect"]
+
+
+RESULT_COLUMNS = ("window_start", "window_end", "pane", "final")
+"""The columns that each result of a window has, besides those of the key and those that it aggregates."""
 
 
 class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -28,9 +30,19 @@ class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     idle: str | None = None
     """After this long without a row, a partition holds no clock back. None: it does so as long as the input runs."""
     ahead: str | None = None
-    """A row that is further ahead of the reading machine's clock is a bad record. None: no limit."""
+    """A row that is further ahead of the reading machine's clock is a bad record; see :attr:`most_ahead`."""
     at_rest: Literal["hold", "wall"] = "hold"
     """When all partitions are idle: the clock holds, or goes on with the machine's clock."""
+
+    @property
+    def adds_column(self) -> bool:
+        """Whether reading adds the column to the rows."""
+        return self.kind != "column"
+
+    @property
+    def most_ahead(self) -> str | None:
+        """The limit of ``ahead``, with its default: a day for the timestamps of Kafka records, which any producer may set."""
+        return self.ahead or ("1 day" if self.kind == "kafka" else None)
 
 
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -62,7 +74,7 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     time: str | None = None
     """The column with a row's time; None: that of the inputs."""
     aggregate: dict[str, AggregateSpec] = {}
-    """By the name of the column in the results."""
+    """By the name of the column in the results, in the order of these names."""
     emit: str = "final"
     """When results come. ``final``: once, when the window closes. ``changes``: after each batch, for the windows that it changed.
     ``every 10 s``: at most so often. ``count 100``: each time a window has so many more rows."""
@@ -73,8 +85,27 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     allowed_lateness: str | int = 0
     """How long a closed window is kept, so that a late row gives a corrected result."""
     late: Literal["drop", "dead_letter", "edge"] = "drop"
-    """What happens to a row that comes after its windows have closed: counted and dropped, a dead letter, or the edge ``late``."""
+    """What happens to a row that comes after its windows have closed: it is counted and dropped, is a dead letter, or goes over
+    the edges that take late rows. What none of these takes is counted and dropped."""
     state_limit: int | None = None
     """The most entries of one partition's state; the job fails at more, and does not fill the memory."""
     store: str = "memory"
     """Where the state is at hand: ``memory``, ``rocksdb``."""
+
+    @property
+    def by_time(self) -> bool:
+        """Whether a row's time decides about its windows, and the clock closes them."""
+        return self.kind not in ("counted", "everything")
+
+
+class RowTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Where the time of a row stands on its way through a job."""
+
+    column: str
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    """Of a column of integers."""
+    ordinal: bool = False
+    """Whether it is a number of rows and no moment."""
+    back: int = 0
+    """Microseconds (rows, of an ordinal) that the time is before what the column holds: results of a window have its end, and are
+    from right before it."""

@@ -27,6 +27,7 @@ from sardonyx.core.spec import (
     TaskType,
 )
 from sardonyx.job.parse import read
+from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, Windows, data_of, window_data
 from sardonyx.runtime.arguments import match_arguments
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
@@ -59,6 +60,11 @@ class Task:
         """The records that made this task's function raise, each as a row that says what happened."""
         return Edge(self, of="failed")
 
+    @property
+    def late(self) -> Edge:
+        """The rows that came to this window after it had closed, with ``window_start`` and by how much they were late."""
+        return Edge(self, of="late")
+
     def where(self, condition: Function) -> Edge:
         """The results of this task for which ``condition`` holds.
 
@@ -69,10 +75,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Edge:
-    """A part of what a task gives: its failed records, or rows that meet a condition. Give it to ``after=`` of the next task."""
+    """A part of what a task gives: failed or late rows, or rows that meet a condition. Give it to ``after=`` of the next task."""
 
     task: Task
-    of: Literal["results", "failed"] = "results"
+    of: Literal["results", "failed", "late"] = "results"
     condition: Function | None = None
 
     def where(self, condition: Function) -> Edge:
@@ -173,6 +179,7 @@ class Job:
         connector: Connector,
         fn: Function | None = None,
         *,
+        time: str | Clock | Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         sequential: bool = False,
         min_peers: int = 1,
@@ -186,7 +193,8 @@ class Job:
     ) -> Task:
         """Where records come from: ``files(...)``, ``kafka(...)`` or ``generator(...)``.
 
-        ``fn`` may be a function over what was read. It and the other arguments are as for :meth:`task`.
+        ``time`` says where their times come from: a column, or ``event_time(...)``, ``kafka_time(...)``, ``wall(...)`` or
+        ``ordinal(...)``; docs/time.md. ``fn`` may be a function over what was read. It and the others are as for :meth:`task`.
         """
         return self._add("input", name, connector, fn, _given(locals()))
 
@@ -235,6 +243,56 @@ class Job:
                 what a queue is for: the two share their peers, begin, fail and run again together, and nothing that
                 passes between them can be inspected. Still exactly once.
             doc: what it does, in a sentence.
+        """
+        return self._add("function", name, None, fn, _given(locals()), after=after)
+
+    @_collects
+    def window(
+        self,
+        name: str,
+        windows: Windows | Mapping[str, Any],
+        *,
+        after: After,
+        group_by: str | Sequence[str] | None = None,
+        aggregate: Mapping[str, Aggregate | str | Mapping[str, Any]] | None = None,
+        fn: Function | None = None,
+        emit: str | Emit = "final",
+        accumulate: bool = True,
+        grace: Length | None = None,
+        allowed_lateness: Length | None = None,
+        late: Literal["drop", "dead_letter"] = "drop",
+        state_limit: int | None = None,
+        store: Literal["memory", "rocksdb"] = "memory",
+        time: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        min_peers: int = 1,
+        max_peers: int | None = None,
+        tags: Sequence[str] = (),
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
+        on_error: ErrorPolicy = "fail",
+        lifecycle: Lifecycle | None = None,
+        doc: str = "",
+    ) -> Task:
+        """The rows of each key, put into windows; give it ``aggregate``, ``fn``, or both. docs/time.md explains all of it.
+
+        What is not listed is as for :meth:`task`.
+
+        - ``windows``: ``tumbling(...)``, ``hopping(...)``, ``session(...)``, ``counted(...)``, ``calendar(...)``
+          or ``everything()``.
+        - ``group_by``: the columns of the key; None: all rows have one key, and one peer works on them.
+        - ``aggregate``: columns of the results, such as ``{"hits": Count(), "slowest": Max("ms")}``. Each result also has the
+          columns of the key, ``window_start``, ``window_end``, ``pane`` and ``final``.
+        - ``fn``: a function of a ``DataFrame``, an Arrow or a pandas table over all rows of the windows that close; with
+          ``aggregate``, over its results.
+        - ``emit``: ``"final"``, ``"changes"``, ``every("10 s")`` or ``on_count(100)``.
+        - ``accumulate``: whether each result of a window counts all its rows, or those since the result before it.
+        - ``grace``: how much longer than its end a window waits for late rows.
+        - ``allowed_lateness``: how long a closed window is kept, so that a late row gives a corrected result.
+        - ``late``: what becomes of a row after that; the edge ``.late`` of the task takes such rows, too.
+        - ``state_limit``: the most entries of one partition's state.
+        - ``store``: where the state is at hand; ``"rocksdb"`` needs ``sardonyx[rocksdb]`` where peers run.
+        - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
 
@@ -321,6 +379,9 @@ class Job:
         if callable(given.get("group_by")):
             given["group_by"] = self._reference(given["group_by"], f"task {name!r}: group_by is columns or a function")
         entry |= given
+        words: list[SardonyxError] = []
+        entry |= {key: data_of(given[key], words) for key in ("time", "window") if key in given}
+        self._collect(words, name)
         self._catalog.append(entry)
         for source in _listed(after):
             self._link(source, name)
@@ -369,7 +430,11 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
         found["fuse"] = arguments["fuse"]
     if arguments["tags"] != ():
         found["tags"] = _listed_tags(arguments["tags"])
-    found["consumption"] = "sequential" if arguments["sequential"] else "concurrent"
+    found["consumption"] = "sequential" if arguments.get("sequential") else "concurrent"
+    if "windows" in arguments:
+        found["window"] = window_data(arguments)
+    elif arguments.get("time") is not None:
+        found["time"] = arguments["time"]
     return found
 
 

@@ -18,14 +18,38 @@ from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import listed, near, nearest, shorten
+from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 
 _DECIDED_BY_US = ("code",)
 _ON_ERROR = ("fail", "skip", "dead_letter")
-_WHAT: dict[type[msgspec.Struct], str] = {JobSpec: "a job", TaskSpec: "a task", OnError: "on_error"}
+_WHAT: dict[type[msgspec.Struct], str] = {
+    JobSpec: "a job",
+    TaskSpec: "a task",
+    OnError: "on_error",
+    TimeSpec: "time",
+    WindowSpec: "window",
+}
 _WANTED = {
     "batch_size": "a number of rows (not a size in bytes), such as 50000",
     "batch_timeout": 'a duration, such as "100 ms"',
     "backoff": 'a duration, such as "100 ms"',
+    "ahead": 'a duration, such as "1 day"',
+    "aggregate": "a mapping from the columns of the results to what they hold, such as {hits: count, slowest: {max: ms}}",
+    "allowed_lateness": 'a duration, such as "1 h" (over an ordinal time a number of rows)',
+    "column": "the name of a column",
+    "delay": 'a duration, such as "5 s"',
+    "emit": 'final, changes, "every 10 s" or "count 100"',
+    "every": 'a duration, such as "10 s" (over an ordinal time, and for counted, a number of rows)',
+    "gap": 'a duration, such as "30 min" (over an ordinal time a number of rows)',
+    "grace": 'a duration, such as "10 s" (over an ordinal time a number of rows)',
+    "idle": 'a duration, such as "1 min"',
+    "most": 'a duration, such as "12 h" (over an ordinal time a number of rows)',
+    "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
+    "accumulate": "true or false",
+    "state_limit": "a number of entries",
+    "store": "memory or rocksdb",
+    "time": "the name of a column",
+    "zone": "the name of a time zone, such as Europe/Berlin",
     "group_by": "a column, a list of columns, or a function (module:function)",
     "min_peers": "a number of peers",
     "max_peers": "a number of peers",
@@ -44,6 +68,19 @@ _WANTED = {
     "doc": "a text",
 }
 """What the value of a field is, for the message about one of a wrong type."""
+_ALSO_CALLED = {
+    "sliding": "hopping",
+    "fixed": "tumbling",
+    "sessions": "session",
+    "global": "everything",
+    "count": "counted",
+}
+"""What other systems call a kind of windows."""
+_OF_WINDOWS = frozenset(WindowSpec.__struct_fields__)
+_AGGREGATES = typing.get_args(AggregateKind)
+_AS_COLUMN = "write what it aggregates, such as count, {max: ms} or {quantile: ms, q: 0.99}"
+_UNREAD = "(unreadable)"
+"""Stands for the column of a time that cannot be read."""
 _WORKFLOW = (
     "write a list of edges such as [[read, clean], [clean, write]], or a nested map such as {read: {clean: write}}"
 )
@@ -71,6 +108,7 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     fields = _fields(JobSpec, rest, "", problems, skip=("catalog", "routes", *_DECIDED_BY_US))
     workflow = fields.pop("workflow", [])
     routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in workflow}, problems)
+    catalog = [_with_late_edge(task, routes, problems) for task in catalog]
     position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
     last = len(catalog)
     workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
@@ -128,6 +166,10 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
     written = dict(entry)
     if "on_error" in written:
         written["on_error"] = _on_error(written["on_error"], name, problems)
+    if written.get("time") is not None:
+        written["time"] = _time(written["time"], name, problems)
+    if written.get("window") is not None or "aggregate" in written:
+        written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -162,6 +204,78 @@ def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnEr
     return OnError(**_fields(OnError, written, task, problems))
 
 
+def _time(written: object, task: str, problems: list[SardonyxError]) -> TimeSpec:
+    """A mapping, or only the name of the column."""
+    if isinstance(written, str):
+        written = {"column": written}
+    if not isinstance(written, Mapping):
+        fix = "write the name of a column, or a mapping with column, kind, delay and what else docs/time.md lists"
+        problems.append(_problem(task, f"time cannot be {_shown(written)}", fix))
+        return TimeSpec(column=_UNREAD)
+    return TimeSpec(**{"column": _UNREAD, **_fields(TimeSpec, written, task, problems)})
+
+
+def _window(written: object, aggregate: object, task: str, problems: list[SardonyxError]) -> WindowSpec:
+    """A mapping, or only the kind; ``aggregate``: what stands beside it, which may stand in it as well."""
+    if isinstance(written, str):
+        written = {"kind": written}
+    if not isinstance(written, Mapping):
+        fix = "write a mapping with kind, such as {kind: tumbling, size: 1 min}"
+        problems.append(_problem(task, f"window cannot be {_shown(written)}", fix))
+        written = {"kind": "everything", "emit": "changes"}
+    if aggregate is not None and "aggregate" in written:
+        problems.append(_problem(task, "aggregate stands in window and beside it", "write it once"))
+    given = dict(written) if aggregate is None else {**written, "aggregate": aggregate}
+    kind = given.get("kind")
+    if isinstance(kind, str) and kind in _ALSO_CALLED:
+        meant = _ALSO_CALLED[kind]
+        problems.append(
+            _problem(task, f"kind cannot be {kind!r}; here such windows are called {meant}", f"write {meant}")
+        )
+        given["kind"] = meant
+    if isinstance(given.get("aggregate"), Mapping):
+        given["aggregate"] = {  # in the order in which JSON has it, so that results have the same columns everywhere
+            str(column): _aggregate(str(column), entry, task, problems)
+            for column, entry in sorted(given["aggregate"].items(), key=lambda item: str(item[0]))
+        }
+    fields = _fields(WindowSpec, given, task, problems)
+    return WindowSpec(**({"kind": "everything", "emit": "changes", **fields} if "kind" not in fields else fields))
+
+
+def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:
+    """A kind, as ``count``; a kind with its column and options, as ``{quantile: ms, q: 0.99}``; or the fields of the spec."""
+    what = f"aggregate {column}"
+    if isinstance(written, str):
+        written = {"of": written}
+    if isinstance(written, Mapping) and "of" not in written:
+        kinds = [key for key in written if nearest(str(key), _AGGREGATES)]
+        if len(kinds) == 1:
+            options = {key: value for key, value in written.items() if key != kinds[0]}
+            written = {"of": kinds[0], "column": written[kinds[0]]} | ({"options": options} if options else {})
+    if not isinstance(written, Mapping) or "of" not in written:
+        problems.append(_problem(task, f"{what} cannot be {_shown(written)}", _AS_COLUMN))
+        return AggregateSpec(of="count")
+    fields = dict(written)
+    if isinstance(fields.get("options"), Mapping):
+        fields["options"], wrong = _plain(fields["options"], what)
+        if wrong:
+            problems.append(_problem(task, f"{wrong} cannot be sent with the job", "write a number"))
+            fields.pop("options")
+    return AggregateSpec(**{"of": "count", **_fields(AggregateSpec, fields, task, problems, what=what)})
+
+
+def _with_late_edge(task: TaskSpec, routes: Mapping[str, Route], problems: list[SardonyxError]) -> TaskSpec:
+    """The task, with late rows going over an edge if something comes after them."""
+    taken = any(route.of == "late" and link.partition(".")[0] == task.name for link, route in routes.items())
+    if task.window is None or not taken:
+        return task
+    if task.window.late == "dead_letter":
+        fix = 'remove late="dead_letter", or the task after the late rows'
+        message = "its late rows would be dead letters, and also go to the tasks after them"
+        problems.append(_problem(task.name, message, fix, code="SX-WINDOW-LATE"))
+    return msgspec.structs.replace(task, window=msgspec.structs.replace(task.window, late="edge"))
+
+
 def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:
     """Conditions by link. An empty one is left out, so that equal jobs give equal specs."""
     if not isinstance(written, Mapping):
@@ -170,7 +284,7 @@ def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> 
     found: dict[str, Route] = {}
     for link, entry in written.items():
         if not isinstance(entry, Mapping):
-            fix = "write which records use the link: of (results or failed), where (module:function), or both"
+            fix = "write which records use the link: of (results, failed or late), where (module:function), or both"
             problems.append(_problem("", f"the route of {_shown(link)} is a mapping, not {_kind(entry)}", fix))
             continue
         route = Route(**_fields(Route, entry, "", problems, what=f"the route of {link}"))
@@ -195,7 +309,10 @@ def _fields(
     for key in written:
         if key not in known:
             hint = near(str(key), named)
-            problems.append(_problem(task, f"{what} has no {key!r}{hint}", f"choose from {', '.join(named)}"))
+            fix = (
+                "write it into window" if kind is TaskSpec and key in _OF_WINDOWS else f"choose from {', '.join(named)}"
+            )
+            problems.append(_problem(task, f"{what} has no {key!r}{hint}", fix))
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name not in written:

@@ -33,8 +33,8 @@ __all__ = ["MAX_SPEC_BYTES", "check_places", "problems_of", "validate"]
 MAX_SPEC_BYTES = 60 * 1024
 """A spec is written in one ZooKeeper transaction with other nodes. Larger data belongs into files."""
 
-_RESERVED = ("splits", "parts", "topic", "dead")
-"""A task's own queues are called task.splits, task.parts, task.topic and task.dead."""
+_RESERVED = ("splits", "parts", "topic", "dead", "state")
+"""A task's own queues are called task.splits, task.parts, task.topic, task.dead and task.state."""
 
 
 def validate(

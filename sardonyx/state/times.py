@@ -73,7 +73,9 @@ def times_of(column: pa.ChunkedArray | pa.Array, unit: str | None = None) -> tup
             cause="a time is a timestamp, a date, or an integer with `unit=`",
             fix='declare the column as a timestamp in the schema, or make one of it before; of integers say `unit="ms"`',
         )
-    missing: Mask = numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else np.zeros(len(numbers), np.bool_)
+    missing: Mask = (
+        numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else np.zeros(len(numbers), np.bool_)
+    )
     values = _numpy(numbers)
     if unit == "ns":
         values = values // 1000

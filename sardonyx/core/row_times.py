@@ -1,0 +1,76 @@
+"""Where the time of a row stands, at each place of a job's graph. Pure.
+
+A column of the inputs holds it, and functions keep that column. The results of a window by time have a time of their own: they
+are from right before its end. So a second window puts the results for 12:00 to 12:05 into its own window that ends at 12:05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.timing import RowTime
+
+
+class Untimed(NamedTuple):
+    """Why rows have no time."""
+
+    task: str
+    why: Literal["input", "window", "failed"]
+    """The input has no ``time``; the window is not by time; they are the failed records of a task."""
+
+
+Times = frozenset[RowTime | Untimed]
+
+
+def row_times(spec: JobSpec, order: Iterable[str]) -> dict[str, Times]:
+    """By task, the times of the rows that it reads (of an input: of those that it gives). Several if tasks before it differ.
+
+    Args:
+        spec: a job whose workflow names only tasks of its catalog.
+        order: the names of its tasks in topological order.
+    """
+    tasks = {task.name: task for task in spec.catalog}
+    reads: dict[str, Times] = {}
+    for name in order:
+        found: set[RowTime | Untimed] = set()
+        for source, target in spec.workflow:
+            if target == name:
+                found |= _over(spec, tasks[source], reads[source], name)
+        reads[name] = frozenset(found) if tasks[name].type != "input" else frozenset({_of_input(tasks[name])})
+    return reads
+
+
+def time_of(task: TaskSpec, times: Times) -> RowTime | None:
+    """By which column a window sorts the rows that its task reads; None if they have no time, or several."""
+    known = sorted((each for each in times if isinstance(each, RowTime)), key=lambda each: each.column)
+    named = None if task.window is None else task.window.time
+    if named is not None and known:
+        ordinal = any(each.ordinal for each in known)
+        return next((each for each in known if each.column == named), RowTime(column=named, ordinal=ordinal))
+    return known[0] if len(known) == len(times) == 1 else None
+
+
+def _of_input(task: TaskSpec) -> RowTime | Untimed:
+    time = task.time
+    if time is None:
+        return Untimed(task.name, "input")
+    return RowTime(column=time.column, unit=time.unit, ordinal=time.kind == "ordinal")
+
+
+def _over(spec: JobSpec, source: TaskSpec, reads: Times, target: str) -> Times:
+    """The times of the rows that go over one link."""
+    of = spec.route(source.name, target).of
+    if of == "failed":
+        return frozenset({Untimed(source.name, "failed")})
+    if source.window is None or of == "late":
+        return reads
+    if not source.window.by_time:
+        return frozenset({Untimed(source.name, "window")})
+    return frozenset(
+        {RowTime(column="window_end", ordinal=any(isinstance(t, RowTime) and t.ordinal for t in reads), back=1)}
+    )
+
+
+__all__ = ["Times", "Untimed", "row_times", "time_of"]
