@@ -227,7 +227,9 @@ class PreparedTask:
                 applied = self.function.apply(rows.table)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
-        return _Done(_table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)], rows.clocks)
+        return _Done(
+            _table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)], rows.clocks
+        )
 
     def _after_function(self) -> None:
         if gc_policy.after_batch():

@@ -100,6 +100,6 @@ def _added(
 
 
 def _ahead(spec: TimeSpec, times: Times) -> Mask:
-    if spec.ahead is None or spec.kind == "ordinal":
+    if spec.most_ahead is None or spec.kind == "ordinal":
         return np.zeros(len(times), np.bool_)
-    return times > int(time.time() * _MICROSECONDS) + microseconds(spec.ahead)
+    return times > int(time.time() * _MICROSECONDS) + microseconds(spec.most_ahead)

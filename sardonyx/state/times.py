@@ -123,7 +123,7 @@ def bad_time(spec: TimeSpec, value: object, ahead: bool = False) -> Failure:
     if ahead:
         return Failure(
             "SX-TIME-AHEAD",
-            f"the time of a record, {value}, is more than {spec.ahead} ahead of the clock of the machine that reads it",
+            f"the time of a record, {value}, is more than {spec.most_ahead} ahead of the clock of the machine that reads it",
             cause="one such record would close all windows before that time",
             fix='correct the producer, raise `ahead=`, or set on_error="skip" or "dead_letter" on the input',
         )

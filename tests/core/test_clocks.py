@@ -59,7 +59,9 @@ def test_late_rows_are_those_behind_the_clock_and_the_grace() -> None:
     times = array([90, 89, 85, 84])
     assert late(times, in_force(clock, times, 10)).tolist() == [False, True, True, True]
     assert late(times, in_force(clock, times, 10), grace=5).tolist() == [False, False, False, True]
-    assert not late(times, in_force(SourceClock(), times, 10)[:1], grace=5).any(), "nothing is late before the first row"
+    assert not late(times, in_force(SourceClock(), times, 10)[:1], grace=5).any(), (
+        "nothing is late before the first row"
+    )
 
 
 def test_a_tasks_clock_is_the_least_of_those_that_are_not_idle() -> None:
