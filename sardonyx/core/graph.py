@@ -49,7 +49,7 @@ class Link(msgspec.Struct, frozen=True):
     time: TimeSpec | None = None
     """Input: where the times of its rows come from. The stage that reads it may be another task than the input that says so."""
     window: WindowSpec | None = None
-    """Internal, into a window: the task that writes combines the rows of each key by it. Without ``group_by`` there is one key."""
+    """Internal, into a window: the task that writes combines the rows of each key by it. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
     """Internal, into a window: where the time of a row stands; None if the window needs none and the rows have none."""
 
