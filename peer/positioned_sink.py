@@ -11,6 +11,7 @@ from queues.batch import Recovered
 from queues.messages import Outgoing, Records
 from sardonyx.connectors.base import PositionedOutput
 from sardonyx.core.errors import OutputError
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.positions import Partition, Position
 
 
@@ -78,7 +79,13 @@ class PositionedSink:
 
     # --- as a sink ------------------------------------------------------------------------------------------------
 
-    def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:  # noqa: ARG002
+    def messages(
+        self,
+        results: pa.Table,
+        failed: pa.Table | None = None,  # noqa: ARG002
+        late: pa.Table | None = None,  # noqa: ARG002
+        in_force: int = NEVER,  # noqa: ARG002
+    ) -> Iterator[Outgoing | Records]:
         """Return no messages for Kafka. Keep the rows for :meth:`begin`."""
         self._table = results
         return iter(())

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from peer.row_functions import Condition, Grouping, Load
+from peer.window_split import WindowSplit
 from queues import block
 from queues.messages import (
     END_HEADER,
@@ -28,6 +29,7 @@ from queues.messages import (
     Records,
 )
 from sardonyx.connectors.base import Output, TopicFormat
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Link
 
 FAILED = pa.schema(
@@ -55,12 +57,20 @@ FAILED = pa.schema(
 class Sink(Protocol):
     """Writes a task's results to one destination."""
 
-    def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
+    def messages(
+        self,
+        results: pa.Table,
+        failed: pa.Table | None = None,
+        late: pa.Table | None = None,
+        in_force: int = NEVER,
+    ) -> Iterator[Outgoing | Records]:
         """Yield messages for the batch's transaction, with the rows that go to this destination.
 
         Args:
             results: the rows that the task's function returned for the batch.
             failed: the failed records of the batch, with the columns of :data:`FAILED`; None if there are none.
+            late: the rows that came after their windows had closed; None if there are none.
+            in_force: the greatest clock that was in force before a row of the batch. Rows before it may be late.
 
         Raises:
             FunctionError: a user's condition or group function raised or gave an invalid result.
@@ -124,12 +134,15 @@ class EdgeFilter:
 
     def __init__(self, link: Link, load: Load) -> None:
         self._failed = link.route.of == "failed"
+        self._late = link.route.of == "late"
         where = link.route.where
         self._condition = None if where is None else Condition(link.name.partition(".")[0], where, load)
         self._last: tuple[pa.Table, pa.BooleanArray] | None = None
 
-    def rows(self, results: pa.Table, failed: pa.Table | None) -> pa.Table:
+    def rows(self, results: pa.Table, failed: pa.Table | None, late: pa.Table | None) -> pa.Table:
         """Return the rows that go over the link, in their order. Raises what the condition raises."""
+        if self._late:
+            results = results.slice(0, 0) if late is None else late
         if not self._failed:
             if self._condition is None or not results.num_rows:  # a table without rows may lack the condition's columns
                 return results
@@ -179,12 +192,23 @@ class LinkSink:
         self._writer = writer
         self._next = itertools.count(first)
         self._filter = EdgeFilter(link, load)
-        self._grouping = Grouping(link.target, link.group_by, load) if link.group_by else None
+        self._grouping = Grouping(link.target, link.group_by, load) if link.group_by and not link.window else None
+        self._windows = WindowSplit(link, partitions) if link.window is not None else None
         self.takes = self._filter.takes
 
-    def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
-        rows = self._filter.rows(results, failed)
-        if self._grouping is None:
+    def messages(
+        self,
+        results: pa.Table,
+        failed: pa.Table | None = None,
+        late: pa.Table | None = None,
+        in_force: int = NEVER,
+    ) -> Iterator[Outgoing | Records]:
+        rows = self._filter.rows(results, failed, late)
+        if self._windows is not None:
+            for partition, part in self._windows.split(rows, in_force):
+                for item in block.encode(part, max_rows=self._rows):
+                    yield self._message(item, partition)
+        elif self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows):
                 yield self._message(item, next(self._next) % self._partitions)
         elif rows.num_rows:
@@ -232,8 +256,14 @@ class TopicSink:
         self._filter = EdgeFilter(link, load)
         self.takes = self._filter.takes
 
-    def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:
-        rows = self._filter.rows(results, failed)
+    def messages(
+        self,
+        results: pa.Table,
+        failed: pa.Table | None = None,
+        late: pa.Table | None = None,
+        in_force: int = NEVER,  # noqa: ARG002
+    ) -> Iterator[Outgoing | Records]:
+        rows = self._filter.rows(results, failed, late)
         if rows.num_rows:  # a table without rows may lack columns, and so the key
             yield Records(self._topic, list(self._format.encode(rows)))
 
@@ -272,7 +302,13 @@ class ConnectorSink:
         self._listed = listed
         self._staged: list[bytes] = []
 
-    def messages(self, results: pa.Table, failed: pa.Table | None = None) -> Iterator[Outgoing | Records]:  # noqa: ARG002
+    def messages(
+        self,
+        results: pa.Table,
+        failed: pa.Table | None = None,  # noqa: ARG002
+        late: pa.Table | None = None,  # noqa: ARG002
+        in_force: int = NEVER,  # noqa: ARG002
+    ) -> Iterator[Outgoing | Records]:
         self._staged = self._output.stage(results) if results.num_rows else []
         if self._parts is not None:
             for entry in self._staged:

@@ -37,7 +37,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     seen: int = NEVER
     clock: int = NEVER
     idle: bool = False
-    state: tuple[int, int] | None = None
+    state: tuple[int, int, int] | None = None
     format: int = 1
 
 
@@ -50,8 +50,7 @@ class Position(NamedTuple):
     ends or an end marker stands right before the offset; None: not drained.
 
     ``marked``: the transaction that committed it also wrote the task's end markers. ``clock``: of the partition, if the job has
-    clocks. ``state``: if the task has state, the number of the shard's last commit, and the offset in its state log from which on
-    everything of it stands there.
+    clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`).
     """
 
     offset: int
@@ -59,7 +58,7 @@ class Position(NamedTuple):
     drained: str | None = None
     marked: bool = False
     clock: SourceClock = SourceClock()
-    state: tuple[int, int] | None = None
+    state: tuple[int, int, int] | None = None
 
     def metadata(self) -> str:
         """The text that Kafka keeps with the offset (about 60 bytes, 160 with a clock and state; brokers take 4,096)."""

@@ -1,0 +1,97 @@
+"""Rows on their way into a window: combined by key and slice of time where that is possible, and split by key."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from queues.keys import Checksums
+from sardonyx.core.clocks import NEVER
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.graph import Link
+from sardonyx.core.timing import RowTime
+from sardonyx.state.combine import KEY, Combiner, combines, keys_of
+from sardonyx.state.times import Times, column_of, times_of
+
+
+class WindowSplit:
+    """Prepares the rows of one link for the windows of the task that reads it.
+
+    Args:
+        link: the link, with the windows of its reader.
+        partitions: number of its partitions.
+    """
+
+    def __init__(self, link: Link, partitions: int) -> None:
+        assert link.window is not None  # noqa: S101 (for the type checker: the caller asks)
+        self._link = link
+        self._partitions = partitions
+        self._columns = list(link.group_by or ())
+        self._combiner = Combiner(link.window, self._columns) if combines(link.window) else None
+        self._keeps_late = link.window.late != "drop"
+
+    def split(self, rows: pa.Table, in_force: int) -> Iterator[tuple[int, pa.Table]]:
+        """Yield tables with the partition that each goes to, in the order of the rows.
+
+        Args:
+            rows: that go over the link.
+            in_force: rows before this may be late. If the window keeps late rows, these are not combined.
+
+        Raises:
+            FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``: the rows have no times. ``SX-KEY-COLUMN``,
+                ``SX-KEY-TYPE``: they have no keys. Also what the aggregates refuse.
+        """
+        if not rows.num_rows:
+            return
+        times = None if self._link.row_time is None else row_times(rows, self._link.row_time, self._link.source)
+        raw = rows if self._combiner is None else None
+        if self._combiner is not None:
+            if times is not None and self._keeps_late and in_force > NEVER:
+                apart = times < in_force
+                if apart.any():
+                    raw, rows, times = rows.filter(pa.array(apart)), rows.filter(pa.array(~apart)), times[~apart]
+            if rows.num_rows:
+                combined = self._combiner(rows, times)
+                yield from self._by_partition(combined, _checksums(combined.column(KEY)))
+        if raw is not None:
+            codes, keys = keys_of(raw, self._columns)
+            yield from self._by_partition(raw, _checksums(keys)[codes])
+
+    def _by_partition(self, rows: pa.Table, sums: Checksums) -> Iterator[tuple[int, pa.Table]]:
+        if not rows.num_rows:
+            return
+        numbers = sums % self._partitions
+        ordered = rows.take(pa.array(np.argsort(numbers, kind="stable")))
+        found, counts = np.unique(numbers, return_counts=True)
+        start = 0
+        for number, count in zip(found.tolist(), counts.tolist(), strict=True):
+            yield number, ordered.slice(start, count)
+            start += count
+
+
+def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
+    """The times of rows that a task gives to a window.
+
+    Raises:
+        FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``.
+    """
+    times, missing = times_of(column_of(rows, where.column, f"task {task}"), where.unit)
+    if missing.any():
+        first = int(np.flatnonzero(missing)[0])
+        raise FunctionError(
+            "SX-TIME-VALUE",
+            f"task {task} gives a row whose time, column {where.column!r}, is {rows.column(where.column)[first].as_py()!r}",
+            cause=f"the row is {rows.slice(first, 1).to_pylist()[0]!r}"[:500],
+            fix="let the function give each row a time, or leave the row out",
+            where={"task": task},
+        )
+    return times - where.back if where.back else times
+
+
+def _checksums(keys: pa.ChunkedArray | pa.Array | Sequence[bytes]) -> Checksums:
+    values = keys.to_pylist() if isinstance(keys, pa.ChunkedArray | pa.Array) else keys
+    sums: Checksums = np.fromiter(map(zlib.crc32, values), np.uint32, len(values))
+    return sums

@@ -1,0 +1,105 @@
+"""The clocks of a running job: what the groups have committed, stated from task to task, never above a row that is on its way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sardonyx.client.clocks import JobClock
+from sardonyx.client.job_handle import JobHandle
+from tests.services.house import House
+from tests.waiting import until
+
+JOB = """
+from sardonyx import Job, event_time, kafka
+
+def same(row: dict) -> dict:
+    return row
+
+job = Job("timed", partitions=3)
+read = job.input("read", kafka("{topic}", schema="n long, at timestamp", start="earliest"{end}),
+                 time=event_time("at", delay="5 s"{idle}))
+first = job.task("first", same, after=read, max_peers=2, batch_size=20)
+job.output("out", kafka("{topic}-out"), after=job.task("second", same, after=first, batch_size=20))
+"""
+
+START = 1_764_000_000
+"""Seconds since 1970 of the first row."""
+
+
+def text(topic: str, end: str = "", idle: str = "") -> str:
+    return JOB.format(topic=topic, end=end, idle=idle)
+
+
+def rows(*seconds: int) -> list[bytes]:
+    return [json.dumps({"n": second, "at": f"{_iso(second)}"}).encode() for second in seconds]
+
+
+def _iso(second: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(START + second, UTC).isoformat().replace("+00:00", "Z")
+
+
+def at(second: int) -> int:
+    """A clock, in microseconds."""
+    return (START + second) * 1_000_000
+
+
+def awaited(handle: JobHandle, second: int, *tasks: str) -> JobClock:
+    """The clocks, as soon as those of these tasks stand there."""
+
+    def there() -> JobClock | None:
+        found = handle.clock()
+        wanted = {task.task: task.clock for task in found.tasks}
+        return found if all(wanted[task] == at(second) for task in tasks) else None
+
+    return until(there, what=f"the clocks of {', '.join(tasks)} at second {second}", timeout=60)
+
+
+def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, tmp_path: Path) -> None:
+    """It goes from task to task, through tasks that several peers share; what holds it is named; the command shows it."""
+    topic = house.make_topic("timed")
+    house.put(topic, 0, *rows(10, 40, 20))
+    handle = house.submit(tmp_path, text(topic))
+    until(lambda: handle.status(live=False).status == "running", what="the job to run")
+    house.put(topic, 1, *rows(30))
+    found = awaited(handle, 25, "first", "second")
+    assert found.clock == at(25)
+    first = next(task for task in found.tasks if task.task == "first")
+    assert first.held_by == [f"{topic}[1]"]
+    house.put(topic, 1, *rows(100))
+    awaited(handle, 35, "first", "second")
+    shown = house.call("clock", handle.id)
+    assert shown.exit_code == 0, shown.output
+    assert f"{topic}[0]" in shown.stdout
+    as_json = json.loads(house.call("clock", handle.id, "--json").stdout)
+    assert as_json["clock"] == at(35)
+    house.clear()
+
+
+def test_an_idle_partition_holds_no_clock_back(house: House, tmp_path: Path) -> None:
+    """It is named as idle. When rows come again, it counts again."""
+    topic = house.make_topic("idle")
+    house.put(topic, 0, *rows(10))
+    house.put(topic, 1, *rows(100))
+    handle = house.submit(tmp_path, text(topic, idle=', idle="1 s"'))
+
+    def has_idle() -> JobClock | None:
+        found = handle.clock()
+        return found if found.tasks[0].idle else None
+
+    until(lambda: handle.status(live=False).status == "running", what="the job to run")
+    until(has_idle, what="an idle partition", timeout=60)
+    house.put(topic, 1, *rows(200))
+    awaited(handle, 195, "first", "second")
+    house.clear()
+
+
+def test_a_bounded_job_with_times_ends(house: House, tmp_path: Path) -> None:
+    """Statements keep no partition from its end, and all records come out."""
+    topic = house.make_topic("bounded")
+    house.fill(topic, *rows(*range(200)))
+    handle = house.submit(tmp_path, text(topic, end=', end="latest"'))
+    house.completed(handle)
+    assert sorted(record["n"] for record in house.records(f"{topic}-out")) == list(range(200))
