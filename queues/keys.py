@@ -64,14 +64,32 @@ def checksums(columns: Sequence[Column]) -> Checksums:
     Raises:
         FunctionError: ``SX-KEY-TYPE``, values of this type cannot be a key.
     """
-    codes, uniques = _coded(columns[0])
+    codes, uniques = coded(columns)
+    sums: Checksums = np.fromiter(map(zlib.crc32, uniques), np.uint32, len(uniques))[codes]
+    return sums
+
+
+def coded(columns: Sequence[Column]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]:
+    """Number the distinct keys. Return the number of each row's key, and the canonical bytes by number, each once.
+
+    Args:
+        columns: as for :func:`checksums`.
+
+    Raises:
+        FunctionError: ``SX-KEY-TYPE``.
+    """
+    codes, uniques = _distinct(columns[0])
     for column in columns[1:]:
-        more, values = _coded(column)
+        more, values = _distinct(column)
         pairs = pa.array(codes * len(values) + more).dictionary_encode()
         codes = pairs.indices.to_numpy().astype(np.int64)
         uniques = [uniques[pair // len(values)] + values[pair % len(values)] for pair in pairs.dictionary.to_pylist()]
-    sums: Checksums = np.fromiter(map(zlib.crc32, uniques), np.uint32, len(uniques))[codes]
-    return sums
+    return codes, uniques
+
+
+def checksums_of_canonical(keys: Column) -> Checksums:
+    """Like :func:`checksums`, for keys that are given as their canonical bytes."""
+    return np.fromiter(map(zlib.crc32, keys.to_numpy(zero_copy_only=False)), np.uint32, len(keys))
 
 
 def canonical(*values: object) -> bytes:
@@ -114,6 +132,16 @@ def _as_array(values: Sequence[object]) -> Column | None:
 
 
 # --- One column -------------------------------------------------------------------------------------------------------
+
+
+def _distinct(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]:
+    """As :func:`_coded`, with one number for values that differ for Arrow and have the same bytes, such as 0.0 and -0.0."""
+    codes, encoded = _coded(column)
+    first: dict[bytes, int] = {}
+    if not kinds.is_floating(_plain(column.slice(0, 0)).type) or len(encoded) == len(set(encoded)):
+        return codes, encoded
+    same = np.array([first.setdefault(value, len(first)) for value in encoded], np.int64)
+    return same[codes], list(first)
 
 
 def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]:

@@ -1,0 +1,167 @@
+"""What a shard of windows is given and what it plans; and the tables that results, late rows and entries are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.timing import WindowSpec
+from sardonyx.state.aggregates import Aggregates
+from sardonyx.state.base import KEY
+from sardonyx.state.combine import FIRST, LAST, ROWS
+from sardonyx.state.combine import KEY as SX_KEY
+from sardonyx.state.combine import SLICE
+from sardonyx.state.groups import Column, Numbers, one
+from sardonyx.state.kinds import ordinal
+
+PANE, NEW = "sx_pane", "sx_new"
+"""Columns of entries: how many results the window has given, and how many rows it has had since the last one."""
+INSTANT = pa.timestamp("us", "UTC")
+LATE = pa.schema(
+    [
+        ("piece", pa.int64()),
+        ("row", pa.int64()),
+        ("window_start", pa.int64()),
+        ("window_end", pa.int64()),
+        ("late_by", pa.int64()),
+    ]
+)
+
+
+class Piece(NamedTuple):
+    """A block of a link.
+
+    ``rows``: partial rows (they have a column ``sx_slice``), or rows as the user's functions make them, with the column of their
+    time. ``in_force``: the clock before it, in microseconds.
+    """
+
+    rows: pa.Table
+    in_force: int
+
+
+class Planned(NamedTuple):
+    """What a batch makes of a shard.
+
+    ``results``: the key's columns, ``window_start``, ``window_end``, the aggregates, ``pane`` (from 0 for each window and key),
+    ``final``, ``window_time``. ``changes``: for :meth:`~sardonyx.state.base.Store.apply`. ``late``: a row for each late one: the
+    piece, the row in it, the start and end of the latest window it would be in, and how far before, by the clock in force, that
+    window had closed (null after the end of the input). ``more``: windows remain to be closed; a further plan, without pieces and
+    with the same clock, must follow before anything else is planned.
+    """
+
+    results: pa.Table
+    changes: pa.Table
+    late: pa.Table
+    more: bool
+
+
+class Layout:
+    """The tables of one window's shard.
+
+    Args:
+        window: what is aggregated, by which windows.
+        key_columns: the columns of the key.
+        schema: of the store's entries.
+    """
+
+    def __init__(self, window: WindowSpec, key_columns: Sequence[str], schema: pa.Schema) -> None:
+        self.keys = list(key_columns)
+        self.schema = schema
+        self.aggregates = Aggregates(window.aggregate)
+        self.ordinal = ordinal(window)
+        self.boundless = window.kind in {"everything", "counted"}
+        self.panes = panes(window)
+
+    def entries(self, columns: Mapping[str, Column]) -> pa.Table:
+        """Entries with these columns; null in those that are missing.
+
+        Raises:
+            FunctionError: ``SX-WINDOW-SHAPE``, the values do not fit the types that the state has.
+        """
+        count = len(columns[KEY])
+        return pa.table(
+            [fit(columns[f.name], f) if f.name in columns else pa.nulls(count, f.type) for f in self.schema],
+            schema=self.schema,
+        )
+
+    def blank(self, entries: pa.Table) -> pa.Table:
+        """Entries that have had no row: what ``accumulate=False`` leaves after each result."""
+        kept = {name: entries[name] for name in [KEY, *self.keys, PANE]}
+        zeros = pa.array(np.zeros(entries.num_rows, np.int64))
+        return self.entries(kept | {ROWS: zeros, NEW: zeros})
+
+    def results(
+        self, entries: pa.Table, starts: Numbers, ends: Numbers, pane: Column | None, *, final: bool
+    ) -> pa.Table:
+        """The results of windows with these entries."""
+        count = entries.num_rows
+        columns: dict[str, Column] = {name: entries[name] for name in self.keys}
+        if self.boundless:
+            columns |= {"window_start": pa.nulls(count, INSTANT), "window_end": pa.nulls(count, INSTANT)}
+            time: Column = entries[LAST]
+        else:
+            columns |= {"window_start": self._instants(starts), "window_end": self._instants(ends)}
+            time = pa.array(ends - 1)
+        columns |= self.aggregates.finish(entries)
+        columns["pane"] = pa.array(np.zeros(count, np.int64)) if pane is None else pane
+        columns["final"] = pa.array(np.full(count, final))
+        columns["window_time"] = time if self.ordinal else one(time).cast(INSTANT)
+        return pa.table(columns)
+
+    def all_results(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Tables of results in one; an empty one of the right columns if there are none."""
+        if tables:
+            return pa.concat_tables(tables)
+        nothing = np.zeros(0, np.int64)
+        return self.results(self.schema.empty_table(), nothing, nothing, None, final=True)
+
+    def _instants(self, times: Numbers) -> pa.Array:
+        return pa.array(times) if self.ordinal else pa.array(times).cast(INSTANT)
+
+
+def panes(window: WindowSpec) -> bool:
+    """Whether a window may give more than one result."""
+    return window.emit != "final" or bool(window.allowed_lateness)
+
+
+def fit(column: Column, field: pa.Field) -> pa.Array:
+    """A column with the type that the state has."""
+    array = one(column)
+    if array.type == field.type:
+        return array
+    try:
+        return array.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FunctionError(
+            "SX-WINDOW-SHAPE",
+            f"the state of a window holds {field.name!r} as {field.type}, and these rows have it as {array.type}",
+            cause=str(error).splitlines()[0],
+            fix="let the column have one type in all rows: declare it in `schema=`, or convert it in the function before the window",
+        ) from error
+
+
+def late_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of late rows in one."""
+    return pa.concat_tables([LATE.empty_table(), *tables])
+
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "LATE",
+    "NEW",
+    "PANE",
+    "ROWS",
+    "SLICE",
+    "SX_KEY",
+    "Layout",
+    "Piece",
+    "Planned",
+    "fit",
+    "late_rows",
+    "panes",
+]

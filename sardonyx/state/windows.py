@@ -1,0 +1,94 @@
+"""A shard of windows: from blocks of rows, with the clock in force before each, to results, late rows and changes of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from sardonyx.core.timing import WindowSpec
+from sardonyx.state.base import KEY, Store
+from sardonyx.state.combine import Combiner, combines
+from sardonyx.state.groups import Numbers
+from sardonyx.state.planned import NEW, PANE, SLICE, SX_KEY, Piece, Planned, panes
+from sardonyx.state.timed import TimeWindows
+from sardonyx.state.times import times_of
+
+
+class WindowShard:
+    """The windows of one partition of a link. It holds nothing itself: all state is in the store.
+
+    **Which window a row is in.** The windows whose start is not above the row's time and whose end is above it.
+    ``tumbling`` windows begin at each multiple of ``size`` since 1970 (UTC), ``hopping`` ones at each multiple of ``every``;
+    those of a ``calendar`` where the zone's clock begins a unit; ``everything`` is one window that ends with the input.
+
+    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row's piece. The row
+    counts in those of its windows that have not closed, and in those that have closed but not for longer than
+    ``allowed_lateness``: ``end + grace + allowed_lateness`` is above that clock. A row that counts in no window, though it is in some,
+    is late. What a row counts in therefore depends on its place in the log, and not on how the log is cut into batches.
+
+    **Results.** A window gives its *final* result in the first plan whose clock is not below ``end + grace``. It counts all rows for which
+    the window had not closed. Its ``pane`` is the number of results of this window and key before it.
+    Earlier results (``final`` is false) come at the end of a plan that does not close the window, by ``emit``:
+    ``changes``: if it had rows for the window. ``count n``: if the window has had at least n rows since its last result.
+    ``every d``: if the plan's clock has reached a multiple of d (since 1970) that the clock of the last such plan had not, for all
+    windows with rows since their last result; the first plan of a shard counts as the first such plan and gives none.
+    Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window a further result with ``final`` false.
+    With ``accumulate`` a result counts all rows of the window so far, without it those since the result before it. A final result comes
+    even if there are none.
+
+    Args:
+        window: the windows.
+        key_columns: the columns of the key; none: all rows have one key.
+        store: with the schema of :func:`entry_schema`.
+        time: the column with the times of rows that are not combined; None: they have none.
+        unit: what integers in it count, as ``TimeSpec.unit``.
+    """
+
+    def __init__(
+        self,
+        window: WindowSpec,
+        key_columns: Sequence[str],
+        store: Store,
+        time: str | None = None,
+        unit: str | None = None,
+    ) -> None:
+        self._time, self._unit = time, unit
+        self._engine = TimeWindows(window, key_columns, store, self._times)
+
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
+        """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
+
+        Args:
+            pieces: in the order of the log. The clock in force never falls from piece to piece, nor from plan to plan.
+            clock: after all of them; not below any clock in force.
+            limit: about the most final results of this plan. Results of other kinds, and of windows for which a piece has late rows
+                within ``allowed_lateness``, are not held back. None: no limit.
+
+        Raises:
+            FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-WINDOW-SHAPE``.
+        """
+        return self._engine.plan(pieces, clock, limit)
+
+    def _times(self, rows: pa.Table) -> Numbers | None:
+        return None if self._time is None else times_of(rows[self._time], self._unit)[0]
+
+
+def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema) -> pa.Schema:
+    """The schema of the entries of a window's shards.
+
+    Args:
+        window: the windows.
+        key_columns: the columns of the key.
+        rows: the schema of what comes in the link: of partial rows, or of the user's rows.
+    """
+    if SLICE not in rows.names:
+        rows = Combiner(window, key_columns)(rows.empty_table(), None).schema
+    fields = [pa.field(KEY, pa.binary(), nullable=False)]
+    fields += [pa.field(f.name, f.type) for f in rows if f.name not in {SX_KEY, SLICE}]
+    if panes(window):
+        fields += [pa.field(PANE, pa.int64()), pa.field(NEW, pa.int64())]
+    return pa.schema(fields)
+
+
+__all__ = ["Piece", "Planned", "WindowShard", "combines", "entry_schema"]
