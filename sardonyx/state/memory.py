@@ -5,7 +5,7 @@ A key costs about 250 bytes beside its columns. After a restart the store is rea
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import pairwise, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -110,7 +110,7 @@ class MemoryStore:
         cuts = np.searchsorted(chunk_of, np.arange(least, most + 2))
         parts = [
             self._chunks[least + place].take(pa.array(within[low:high]))
-            for place, (low, high) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
+            for place, (low, high) in enumerate(pairwise(cuts))
             if low < high
         ]
         back = np.empty(len(order), np.int64)
