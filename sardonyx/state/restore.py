@@ -1,0 +1,233 @@
+"""Makes the stores of a shard again from its log. Pure.
+
+The caller reads the position of the partition, *stable*: open transactions that would move it are decided. Then it asks for the
+end of the log, open transactions included, and reads all that is committed up to there. Each commit after the mark's ``base``
+must be there, whole. A store is never silently empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+import pyarrow as pa
+
+from queues import block
+from sardonyx.core.errors import InputError
+from sardonyx.core.text import counted
+from sardonyx.state.base import KEY, Store
+from sardonyx.state.log import LogState, Round, Saved, ShardLog
+from sardonyx.state.memory import key_list
+from sardonyx.state.messages import About, Logged, Mark, about, last_key
+from sardonyx.state.shape import refuse_other_shape, shape_of
+
+_TOGETHER = 30_000
+"""Rows that are applied at once: small commits cost as little as large ones."""
+
+
+class Restore:
+    """Reads a shard's log into its stores.
+
+    Args:
+        mark: what the position holds. None: the group has no position for the partition.
+        stores: the stores of the shard, by name.
+        topic: that of the log.
+        partition: its number.
+        saved: by store, what it keeps beside its entries (see :meth:`sardonyx.state.log.ShardLog.saved`). A store without it, or
+            that was saved too long ago, is cleared and read from the log.
+    """
+
+    def __init__(
+        self,
+        mark: Mark | None,
+        stores: Mapping[str, Store],
+        *,
+        topic: str,
+        partition: int,
+        saved: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        self._without_position = mark is None
+        self._mark = mark or Mark()
+        self._stores = dict(stores)
+        self._where: dict[str, object] = {"topic": topic, "partition": partition}
+        self._shapes = {name: shape_of(store.schema) for name, store in stores.items()}
+        standing = {name: self._usable((saved or {}).get(name)) for name in stores}
+        for name, found in standing.items():
+            if found is None:
+                stores[name].clear()
+        begins = [found or Saved(LogState(Mark(self._mark.base)), self._mark.low) for found in standing.values()]
+        least = min(begins, key=lambda found: found.state.mark.seq, default=Saved(LogState(self._mark), self._mark.low))
+        self._known = least.state
+        self.start = least.offset
+        """The offset to read from."""
+        self._seq_of = {name: found.state.mark.seq if found else self._mark.base for name, found in standing.items()}
+        """By store: what it has applied."""
+        self._first = self._seq = least.state.mark.seq
+        """The last commit that is whole."""
+        self._parts: list[tuple[About, pa.Table]] = []
+        """Of the commit at hand."""
+        self._waiting: dict[str, list[pa.Table]] = {}
+        self._rows: Counter[int] = Counter()
+        """By commit."""
+        self._last_again: Round | None = None
+
+    def read(self, messages: Iterable[Logged]) -> None:
+        """Take messages of the log, in order. It may be called several times.
+
+        Raises:
+            InputError: ``SX-STATE-TORN``, a part of the log is missing; ``SX-STATE-AHEAD``, it goes beyond the position;
+                ``SX-STATE-POSITIONS-LOST``; ``SX-STATE-SHAPE``, the columns of a store have changed; ``SX-STATE-FOREIGN``.
+            SetupError: ``SX-BLOCK-FORMAT``.
+        """
+        for message in messages:
+            self._take(message, about(message, self._where))
+
+    def finish(self) -> LogState:
+        """All is read: apply what waits, and check that nothing is missing at the end.
+
+        Returns:
+            How the log stands: to make a :class:`~sardonyx.state.log.ShardLog` from.
+
+        Raises:
+            InputError: ``SX-STATE-TORN``.
+        """
+        if self._parts or self._seq < self._mark.seq:
+            raise self._torn(f"it ends after commit {self._seq}", None)
+        for name in list(self._waiting):
+            self._apply(name)
+        again = self._last_again or self._known.round
+        under_way = again is not None and again.place.low > self._mark.low
+        return LogState(
+            self._mark,
+            self._rows_after(self._mark.base),
+            again._replace(rows=self._rows_after(again.place.base)) if again is not None and under_way else None,
+        )
+
+    def _usable(self, data: bytes | None) -> Saved | None:
+        """What a store keeps, if the log still holds all that came after it."""
+        if data is None:
+            return None
+        try:
+            found = Saved.decode(data)
+        except msgspec.DecodeError:
+            return None
+        fits = self._mark.base <= found.state.mark.seq <= self._mark.seq and found.offset >= self._mark.low
+        return found if fits else None
+
+    def _take(self, message: Logged, said: About) -> None:
+        if self._without_position:
+            raise self._positions_lost(message)
+        if said.seq <= self._first == self._seq and not self._parts:
+            return  # the log begins in the middle of what is not needed
+        expected = (self._seq + 1, len(self._parts) + 1)
+        if (said.seq, said.number) != expected or (self._parts and said.of != self._parts[0][0].of):
+            raise self._torn(
+                f"part {said.number} of {said.of} of commit {said.seq:,} comes where part {expected[1]} of commit "
+                f"{expected[0]:,} should",
+                message.offset,
+            )
+        if said.seq > self._mark.seq:
+            raise self._ahead(message, said)
+        self._parts.append((said, self._entries(message, said)))
+        if said.number == said.of:
+            self._whole()
+
+    def _entries(self, message: Logged, said: About) -> pa.Table:
+        if said.kind == "undo":
+            return pa.table({})
+        where = {**self._where, "offset": message.offset}
+        if said.store not in self._stores:
+            raise _unknown_store(said.store, self._stores, where)
+        entries = block.decode([message.value])
+        if said.shape != self._shapes[said.store]:
+            refuse_other_shape(said.store, entries.schema, self._stores[said.store].schema, where)
+        return entries
+
+    def _whole(self) -> None:
+        """The last message of a commit has come."""
+        self._seq += 1
+        for said, entries in self._parts:
+            self._rows[self._seq] += entries.num_rows
+            if said.kind == "again" and said.round is not None:
+                self._last_again = Round(said.round, 0, said.store, last_key(entries))
+            if said.kind != "undo" and self._seq > self._seq_of[said.store]:
+                self._waiting.setdefault(said.store, []).append(entries)
+        self._parts = []
+        for name, tables in list(self._waiting.items()):
+            if sum(table.num_rows for table in tables) >= _TOGETHER:
+                self._apply(name)
+
+    def _apply(self, name: str) -> None:
+        for changes in _newest(self._waiting.pop(name)):
+            self._stores[name].apply(changes)
+
+    def _rows_after(self, base: int) -> int:
+        """The rows of the log after this commit."""
+        read = sum(rows for seq, rows in self._rows.items() if seq > base)
+        known = self._known
+        if base >= self._first:
+            return read
+        if known.round is not None and base == known.round.place.base:
+            return read + known.round.rows
+        return read + known.rows
+
+    def _torn(self, cause: str, offset: int | None) -> InputError:
+        mark = self._mark
+        return InputError(
+            "SX-STATE-TORN",
+            "a part of a task's state log is missing, so its state cannot be made again",
+            cause=f"commits {self._first + 1:,} to {mark.seq:,} should stand whole from offset {self.start:,} on: {cause}",
+            fix="Kafka has lost records of a transaction, or they were deleted by another program; submit the job again. "
+            "Kafka 4.3.0 to 4.4.0 lose such records: use another release",
+            where={**self._where, "offset": self.start if offset is None else offset},
+        )
+
+    def _ahead(self, message: Logged, said: About) -> InputError:
+        return InputError(
+            "SX-STATE-AHEAD",
+            "a task's state log goes beyond the task's position",
+            cause=f"the position is of commit {self._mark.seq:,}, and commit {said.seq:,} stands in the log: the positions of "
+            "the consumer group were set back, or Kafka has lost a part of a transaction",
+            fix="do not reset the consumer groups of a deployment; submit the job again",
+            where={**self._where, "offset": message.offset},
+        )
+
+    def _positions_lost(self, message: Logged) -> InputError:
+        return InputError(
+            "SX-STATE-POSITIONS-LOST",
+            "the brokers have forgotten how far a task had read, and its state log is not empty",
+            cause="its consumer group has no position in this partition, though state was committed with one: the positions have "
+            "expired, or were deleted",
+            fix="submit the job again; set `offsets.retention.minutes` longer than a job may be without peers",
+            where={**self._where, "offset": message.offset},
+        )
+
+
+def restored(restore: Restore, messages: Iterable[Logged], end: Callable[[], int]) -> ShardLog:
+    """Read the whole log, and go on with it."""
+    restore.read(messages)
+    return ShardLog(end, restore.finish())
+
+
+def _newest(tables: list[pa.Table]) -> list[pa.Table]:
+    """Tables of changes as tables to apply in turn, in each of which a key stands once."""
+    if len(tables) == 1:
+        return tables
+    together = block.concat(tables).combine_chunks()
+    keys = key_list(together.column(KEY))
+    last = dict(zip(keys, range(len(keys)), strict=True))
+    return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
+
+
+def _unknown_store(name: str, stores: Mapping[str, Store], where: dict[str, object]) -> InputError:
+    return InputError(
+        "SX-STATE-SHAPE",
+        f"the state log holds a store {name!r}, which the task does not have",
+        cause=f"the task has {counted(len(stores), 'store')}: {', '.join(sorted(stores))}",
+        fix="give the task its state back, or submit the job under another name, so that it begins without state",
+        where=where,
+    )
+
+
+__all__ = ["Restore", "restored"]
