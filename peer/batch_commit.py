@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import pyarrow as pa
 import structlog
 
 from peer.batch_metrics import count_batch
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import Result
+from peer.shards import Planned
 from peer.sinks import sentinel_message
 from peer.task_session import TICK, BatchDropped, TaskSession
 from queues.batch import Batch
@@ -62,8 +65,9 @@ class BatchCommit:
         """
         result = self._work.apply(batch, self._clock)
         with self._clock("encode"):
-            messages = [message for sink in self._work.sinks for message in sink.messages(result.table, result.failed)]
-        return result, [*messages, *result.letters]
+            messages = [message for sink in self._work.sinks for message in sink.messages(*_parts(result))]
+        state = [] if result.windows is None else result.windows.messages
+        return result, [*messages, *result.letters, *state]
 
     def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
         """Steps 5, 6 and 7: write everything in one transaction, commit it, then publish what was staged."""
@@ -79,14 +83,25 @@ class BatchCommit:
         statements = [] if times is None else times.after_batch(positions)
         failpoint("begin")  # 5
         outgoing = [*batch.outbox, *messages, *displaced, *statements]
+        if self._changes_nothing(batch, positions, outgoing):
+            self._work.windows_committed()
+            return
         if self._session.store is not None:
             with self._clock("write"):
                 self._commit_to_store(self._session.store, batch, positions, outgoing)
         self._session.write(outgoing, positions)  # 5, 6, 7
         if times is not None:
             times.committed()
+        failpoint("apply-state")
+        self._work.windows_committed()
         failpoint("committed")
         self._committed(result)
+
+    def _changes_nothing(self, batch: Batch, positions: dict[Partition, Position], outgoing: Sequence[Any]) -> bool:
+        """Whether a batch that only brought the state of its partitions up has found nothing to do."""
+        held = self._session.reader.held
+        nothing = self._work.windows is not None and not batch.rows and not outgoing
+        return nothing and all(held.get(partition) == position for partition, position in positions.items())
 
     def between(self) -> None:
         """Commit what the clocks of the task call for while there is nothing to read."""
@@ -135,8 +150,10 @@ class BatchCommit:
 
 def _positions(batch: Batch, result: Result) -> dict[Partition, Position]:
     """The batch's positions with the counts after it. The rows out count on one partition, so that the sum is exact."""
-    estimated = sum(batch.rows.values())
     positions = dict(batch.positions)
+    if result.windows is not None:
+        return _positions_of_windows(positions, result, result.windows)
+    estimated = sum(batch.rows.values())
     for partition, rows in batch.rows.items():
         read = rows if estimated == result.rows_in else 0
         positions[partition] = positions[partition]._replace(
@@ -149,7 +166,34 @@ def _positions(batch: Batch, result: Result) -> dict[Partition, Position]:
         positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
     for partition, clock in result.clocks.items():
         position = positions[partition]
-        if position.clock.value == END:  # it ends with this batch
-            clock = clock.ended()
-        positions[partition] = position._replace(clock=clock)
+        ends = position.clock.value == END  # with this batch
+        positions[partition] = position._replace(clock=clock.ended() if ends else clock)
     return positions
+
+
+def _positions_of_windows(
+    positions: dict[Partition, Position], result: Result, windows: Planned
+) -> dict[Partition, Position]:
+    """The same for a task with windows. A partition is not drained before the results of its windows are out."""
+    for partition, rows in windows.rows_in.items():
+        positions[partition] = positions[partition]._replace(
+            counts=add(positions[partition].counts, Counts(rows_in=rows))
+        )
+    for shard in windows.shards:
+        position = positions[shard.partition]
+        positions[shard.partition] = position._replace(
+            clock=position.clock._replace(seen=shard.closed),
+            state=tuple(shard.mark) if shard.mark.seq else None,
+            drained=position.drained if shard.done else None,
+        )
+    if windows.shards:
+        first = windows.shards[0].partition
+        kept = 0 if windows.late is None else windows.late.num_rows
+        made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), windows.late_rows - kept)
+        positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+    return positions
+
+
+def _parts(result: Result) -> tuple[pa.Table, pa.Table | None, pa.Table | None, int]:
+    """What sinks are given of a result."""
+    return result.table, result.failed, None if result.windows is None else result.windows.late, result.in_force

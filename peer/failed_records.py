@@ -7,7 +7,7 @@ decides about a record that no failed edge takes: it ends the job, skips the rec
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,10 @@ from spark_tasks.failures import Bad
 
 if TYPE_CHECKING:
     from spark_tasks.apply import Applied
+
+
+LATE_COLUMNS = ["window_start", "window_end", "late_by"]
+"""What rows that came too late have besides their own columns: the last window that they would be in, and by how much."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,31 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
     dead = next((link for link in stage.egress if link.kind == "dead"), None)
     letters = [_letter(dead.topic, task.name, record) for record in rest] if dead is not None else []
     return Sorted(table, 0, letters, first)
+
+
+def late_letters(stage: Stage, late: pa.Table | None, origins: Provenance) -> Iterator[Outgoing]:
+    """The dead letters of rows that came after their windows had closed, if the task keeps such rows.
+
+    Args:
+        stage: the task.
+        late: the rows, with their window; None if there are none.
+        origins: where they came from.
+    """
+    if late is None or stage.task.window is None or stage.task.window.late != "dead_letter":
+        return
+    dead = next(link for link in stage.egress if link.kind == "dead")
+    about = late.select(LATE_COLUMNS).to_pylist()
+    rows = late.drop_columns(LATE_COLUMNS)
+    for index, said in enumerate(about):
+        by = said["late_by"]
+        failure = Failure(
+            "SX-TIME-LATE",
+            f"a row came after its window from {said['window_start']} to {said['window_end']} had closed",
+            cause="the input had ended" if by is None else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
+            fix="give the input a longer `delay=`, or the window a `grace=` or `allowed_lateness=`",
+        )
+        record = Failed(Bad(index, "Late", 1, failure), origin_of(*origins.message(index)), "row", rows.slice(index, 1))
+        yield _letter(dead.topic, stage.task.name, record)
 
 
 def takes_failed(stage: Stage) -> bool:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from peer import gc_policy
-from peer.failed_records import Failed, error_of, sort_out, takes_failed, unfit, unread
+from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit, unread
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
 from peer.row_times import timed
+from peer.shards import Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
@@ -29,7 +30,7 @@ from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
-from sardonyx.core.clocks import SourceClock
+from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import Failure, InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
@@ -64,8 +65,12 @@ class Result:
     """The failed records for the task's failed edges, as rows with the columns of ``peer.sinks.FAILED``."""
     letters: Sequence[Outgoing] = ()
     """Dead letters, for the batch's transaction."""
-    clocks: Mapping[Partition, SourceClock] = {}
+    clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
     """Of partitions of the user's topics, after the batch."""
+    in_force: int = NEVER
+    """The greatest clock that was in force before a row of the batch."""
+    windows: Planned | None = None
+    """What the windows of the task have made of the batch."""
 
 
 @dataclass
@@ -76,6 +81,7 @@ class _Rows:
     provenance: Provenance
     unread: list[Failed]
     clocks: dict[Partition, SourceClock]
+    in_force: int
 
 
 @dataclass
@@ -86,6 +92,7 @@ class _Done:
     rows_in: int
     failed: list[Failed]
     clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
+    in_force: int = NEVER
 
 
 class StepTimer:
@@ -149,6 +156,8 @@ class PreparedTask:
     """The hooks of the task's lifecycle, if it has one."""
     timed: bool = False
     """Whether the job has clocks."""
+    windows: Shards | None = None
+    """The windows of the task, if it has any."""
 
     @property
     def group(self) -> str:
@@ -166,6 +175,11 @@ class PreparedTask:
     def is_alive(self) -> bool:
         """Whether the Spark session still works."""
         return is_alive(self.spark)
+
+    def windows_committed(self) -> None:
+        """Apply what the windows have planned: it is committed."""
+        if self.windows is not None:
+            self.windows.committed()
 
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
@@ -187,9 +201,38 @@ class PreparedTask:
             InputError: the messages do not have the format that the job declares.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
+        if self.windows is not None:
+            return self._through_windows(self.windows, batch, clock)
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
         ways = sort_out(self.stage, self.sinks, done.failed)
-        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters, done.clocks)
+        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters, done.clocks, done.in_force)
+
+    def _through_windows(self, windows: Shards, batch: Batch, clock: StepTimer) -> Result:
+        """Put rows into windows. The function is given what the windows that close hold."""
+        with clock("windows"):
+            planned = windows.plan(batch)
+        rows_in = sum(planned.rows_in.values())
+        if rows_in and self.hooks is not None:
+            self.hooks.before_batch(rows_in)
+        applied = Applied(planned.results)
+        if planned.results.num_rows:
+            with clock("function"):
+                applied = self.function.apply(planned.results)
+                self._after_function()
+            clock.share_out("function", {"function": applied.worked}, rest="spark")
+        failed = unfit(applied, planned.origins)
+        ways = sort_out(self.stage, self.sinks, failed)
+        letters = [*ways.letters, *late_letters(self.stage, planned.late, planned.late_from)]
+        return Result(
+            _table(applied, planned.results.schema),
+            rows_in,
+            ways.skipped,
+            ways.first_error,
+            ways.failed,
+            letters,
+            in_force=_in_force(batch),
+            windows=planned,
+        )
 
     def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
         """Let the workers that apply the function also read the splits.
@@ -227,9 +270,8 @@ class PreparedTask:
                 applied = self.function.apply(rows.table)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
-        return _Done(
-            _table(applied, rows.table.schema), rows_in, [*rows.unread, *unfit(applied, rows.provenance)], rows.clocks
-        )
+        failed = [*rows.unread, *unfit(applied, rows.provenance)]
+        return _Done(_table(applied, rows.table.schema), rows_in, failed, rows.clocks, rows.in_force)
 
     def _after_function(self) -> None:
         if gc_policy.after_batch():
@@ -242,6 +284,7 @@ class PreparedTask:
         no failed edge.
         """
         tables: list[pa.Table] = []
+        in_force = _in_force(batch)
         provenance, failed, clocks = Provenance(), list[Failed](), dict[Partition, SourceClock]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
@@ -260,13 +303,14 @@ class PreparedTask:
                 registry_url = self.settings.kafka.schema_registry
                 read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
                 if link.time is not None:
-                    read = _timed(link, link.time, messages, read, batch, clocks)
+                    read, greatest = _timed(link, link.time, messages, read, batch, clocks)
+                    in_force = max(in_force, greatest)
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
         if failed and not self.isolate:
             raise error_of(failed[0])
-        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed, clocks)
+        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed, clocks, in_force)
 
 
 def _split(message: Any) -> Split:
@@ -299,8 +343,11 @@ def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> _
 
 def _timed(
     link: Link, spec: TimeSpec, messages: Sequence[Any], read: _Read, batch: Batch, clocks: dict[Partition, SourceClock]
-) -> _Read:
-    """Give the rows of a topic their times. Adds the clocks of its partitions. A record without a time is one that cannot be read."""
+) -> tuple[_Read, int]:
+    """Give the rows of a topic their times. A record without a time is one that cannot be read.
+
+    Adds the clocks of the topic's partitions to ``clocks``. Returns the rows, and the greatest clock in force before one of them.
+    """
     if len(read.messages) == len(messages):
         kept = np.ones(len(messages), np.bool_)
     else:
@@ -308,13 +355,18 @@ def _timed(
         kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
     found = timed(link, spec, read.table, messages, kept, batch)
     clocks.update(found.clocks)
+    greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
     if not found.bad:
-        return _Read(found.table, read.messages, read.unread)
+        return _Read(found.table, read.messages, read.unread), greatest
     bad = dict(found.bad)
     good = [message for index, message in enumerate(read.messages) if index not in bad]
-    return _Read(
-        found.table, good, [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
-    )
+    failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
+    return _Read(found.table, good, failed), greatest
+
+
+def _in_force(batch: Batch) -> int:
+    """The greatest clock that was stated before a block of a batch."""
+    return max((clock for clocks in batch.in_force.values() for clock in clocks), default=NEVER)
 
 
 def _holds_letters(link: Link) -> bool:
@@ -381,8 +433,11 @@ def assemble(
     graph: Graph,
     facts: dict[str, LinkFacts],
     code: CodeBundle | None,
+    state_topic: Callable[[Link], StateTopic] | None = None,
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
+
+    ``state_topic``: gives the log of a task's state, for its link; None: in Kafka.
 
     Raises:
         SardonyxError: the task cannot run here.
@@ -405,7 +460,13 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
+        windows=_windows(stage, state_topic or partial(StateLogs, settings)),
     )
+
+
+def _windows(stage: Stage, state_topic: Callable[[Link], StateTopic]) -> Shards | None:
+    state = next((link for link in stage.egress if link.kind == "state"), None)
+    return None if state is None else Shards(stage, state_topic(state), stage.task.batch_size)
 
 
 def _sinks(

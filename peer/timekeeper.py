@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from peer.row_times import microseconds
 from peer.slot_clients import SlotClients
 from queues.messages import Outgoing, statement
-from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, less
+from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
+from sardonyx.state.kinds import length, less
 
 EVERY = 0.2
 """Seconds from one statement of a clock that goes on to the next."""
@@ -37,6 +38,8 @@ class Timekeeper:
             for number in range(facts[link.name].partitions)
         ]
         self._specs = {link.topic: link.time for link in stage.ingress if link.time is not None}
+        self._window = stage.task.window
+        self._grace = 0 if self._window is None else length(self._window.grace)
         self._stating = Stating[Partition](clients.reader.everything)
         self._stated_at = 0.0
         self._open: int | None = None
@@ -45,7 +48,7 @@ class Timekeeper:
         """The statements for the transaction that commits these positions."""
         self._hear()
         own = self._clients.reader.clocks | {partition: position.clock for partition, position in positions.items()}
-        return self._statements(self._stating.clock(own))
+        return self._statements(self._stating.clock(self._reached(own)))
 
     def between_batches(self) -> tuple[list[Outgoing], dict[Partition, Position]] | None:
         """What to commit while there is nothing to read: statements, and the positions of partitions that have become idle.
@@ -61,7 +64,7 @@ class Timekeeper:
             if position is not None and not position.clock.idle and partition in quiet
         }
         own = self._clients.reader.clocks | {partition: position.clock for partition, position in idle.items()}
-        messages = self._statements(max(self._stating.clock(own), self._wall(own)))
+        messages = self._statements(max(self._stating.clock(self._reached(own)), self._wall(own)))
         positions = idle or {partition: position for partition, position in held.items() if position is not None}
         return (messages, positions) if idle or (messages and positions) else None
 
@@ -79,7 +82,14 @@ class Timekeeper:
             return
         answer = clients.clocks.answer()
         if answer is not None:
-            self._stating.heard({p: position.clock for p, position in answer.items() if position is not None})
+            known = {p: position.clock for p, position in answer.items() if position is not None}
+            self._stating.heard(self._reached(known))
+
+    def _reached(self, clocks: Mapping[Partition, SourceClock]) -> Mapping[Partition, SourceClock]:
+        """Up to where the results of this task are out. Windows give theirs when they close, ``grace`` after their end."""
+        if self._window is None:
+            return clocks
+        return {p: SourceClock(value=less(clock.seen, self._grace)) for p, clock in clocks.items()}
 
     def _statements(self, clock: int) -> list[Outgoing]:
         """Sentinels say by themselves that nothing comes any more."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -153,13 +153,26 @@ class Reader:
                 if held.leader_stops:
                     batch.stopped.add(partition)
             if partition in batch.rows or uuid is not None or held.to_commit:
-                batch.positions[partition] = held.commit_point()
-                batch.incarnations[partition] = held.incarnation
-                if self._timed:
-                    batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
-                batch.started[partition] = held.committed.offset if held.committed else None
-                batch.outbox += held.start.outbox
+                self._touch(batch, partition, held)
         return batch
+
+    def add(self, batch: Batch, partitions: Iterable[Partition]) -> bool:
+        """Let a batch commit these partitions, too. False if this reader does not hold all of them."""
+        for partition in partitions:
+            held = self._held.get(partition)
+            if held is None:
+                return False
+            if partition not in batch.positions:
+                self._touch(batch, partition, held)
+        return True
+
+    def _touch(self, batch: Batch, partition: Partition, held: HeldPartition) -> None:
+        batch.positions[partition] = held.commit_point()
+        batch.incarnations[partition] = held.incarnation
+        if self._timed:
+            batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
+        batch.started[partition] = held.committed.offset if held.committed else None
+        batch.outbox += held.start.outbox
 
     def holds(self, batch: Batch) -> bool:
         """Whether this group member still holds every partition of the batch, each under the same assignment."""
@@ -270,6 +283,11 @@ class Reader:
     def everything(self) -> list[Partition]:
         """All partitions of the ingress links, also those that others hold."""
         return self._everything
+
+    @property
+    def incarnations(self) -> dict[Partition, int]:
+        """The partitions that this reader holds, each with the number of its assignment."""
+        return {partition: held.incarnation for partition, held in self._held.items()}
 
     def incarnation(self, partition: Partition) -> int | None:
         """The number of the assignment under which this reader holds a partition; None if it does not hold it."""

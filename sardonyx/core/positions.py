@@ -32,6 +32,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_out: int = msgspec.field(name="out", default=0)
     skipped: int = 0
     dead: int = 0
+    late: int = 0
     drained: str | None = None
     marked: bool = False
     seen: int = NEVER
@@ -62,9 +63,10 @@ class Position(NamedTuple):
 
     def metadata(self) -> str:
         """The text that Kafka keeps with the offset (about 60 bytes, 160 with a clock and state; brokers take 4,096)."""
-        counts = (self.counts.rows_in, self.counts.rows_out, self.counts.skipped, self.counts.dead)
+        counts = self.counts
         version = POSITION_FORMAT if self.state is not None or self.clock != SourceClock() else 1
-        held = _Metadata(*counts, self.drained, self.marked, *self.clock, self.state, version)
+        rows = (counts.rows_in, counts.rows_out, counts.skipped, counts.dead, counts.late)
+        held = _Metadata(*rows, self.drained, self.marked, *self.clock, self.state, version)
         return msgspec.json.encode(held).decode()
 
     @classmethod
@@ -80,7 +82,7 @@ class Position(NamedTuple):
             held = _Metadata()
         if held.format > POSITION_FORMAT:
             raise _unreadable(held.format)
-        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead)
+        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
         clock = SourceClock(held.seen, held.clock, held.idle)
         return cls(offset, counts, held.drained, held.marked, clock, held.state)
 
@@ -100,6 +102,7 @@ def add(one: Counts, other: Counts) -> Counts:
         one.rows_out + other.rows_out,
         one.skipped + other.skipped,
         one.dead + other.dead,
+        one.late + other.late,
     )
 
 

@@ -9,10 +9,8 @@ import pyarrow as pa
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.combine import Combiner, combines
-from sardonyx.state.groups import Numbers
 from sardonyx.state.planned import NEW, PANE, SLICE, SX_KEY, Piece, Planned, panes
-from sardonyx.state.timed import TimeWindows
-from sardonyx.state.times import times_of
+from sardonyx.state.timed import Times, TimeWindows
 
 
 class WindowShard:
@@ -41,8 +39,7 @@ class WindowShard:
         window: the windows.
         key_columns: the columns of the key; none: all rows have one key.
         store: with the schema of :func:`entry_schema`.
-        time: the column with the times of rows that are not combined; None: they have none.
-        unit: what integers in it count, as ``TimeSpec.unit``.
+        times: gives the times of rows that are not combined, or None if they have none.
     """
 
     def __init__(
@@ -50,11 +47,9 @@ class WindowShard:
         window: WindowSpec,
         key_columns: Sequence[str],
         store: Store,
-        time: str | None = None,
-        unit: str | None = None,
+        times: Times = lambda _: None,
     ) -> None:
-        self._time, self._unit = time, unit
-        self._engine = TimeWindows(window, key_columns, store, self._times)
+        self._engine = TimeWindows(window, key_columns, store, times)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
@@ -69,9 +64,6 @@ class WindowShard:
             FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-WINDOW-SHAPE``.
         """
         return self._engine.plan(pieces, clock, limit)
-
-    def _times(self, rows: pa.Table) -> Numbers | None:
-        return None if self._time is None else times_of(rows[self._time], self._unit)[0]
 
 
 def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema) -> pa.Schema:
