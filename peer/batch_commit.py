@@ -134,7 +134,7 @@ class BatchCommit:
         """After the commit: publish, count, and tell the hooks."""
         job, task = self._work.assignment.job, self._work.stage.name
         rows_out, dead = result.table.num_rows, len(result.letters)
-        if result.rows_in:
+        if result.rows_in or rows_out:
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()
@@ -183,13 +183,12 @@ def _positions_of_windows(
         position = positions[shard.partition]
         positions[shard.partition] = position._replace(
             clock=position.clock._replace(seen=shard.closed),
-            state=tuple(shard.mark) if shard.mark.seq else None,
+            state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
             drained=position.drained if shard.done else None,
         )
     if windows.shards:
         first = windows.shards[0].partition
-        kept = 0 if windows.late is None else windows.late.num_rows
-        made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), windows.late_rows - kept)
+        made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), windows.dropped)
         positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
     return positions
 

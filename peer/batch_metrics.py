@@ -17,6 +17,9 @@ ROWS_IN = REGISTRY.counter("sardonyx_rows_in_total", "Rows read by committed bat
 ROWS_OUT = REGISTRY.counter("sardonyx_rows_out_total", "Rows that committed batches gave.", _TASK)
 SKIPPED = REGISTRY.counter("sardonyx_rows_skipped_total", "Records that committed batches left out.", _TASK)
 DEAD_LETTERS = REGISTRY.counter("sardonyx_dead_letters_total", "Dead letters of committed batches.", _TASK)
+LATE = REGISTRY.counter(
+    "sardonyx_late_rows_total", "Rows that came after their windows had closed, and were dropped.", _TASK
+)
 STEP_SECONDS = REGISTRY.histogram(
     "sardonyx_batch_step_seconds", "Duration of each step of committed batches.", (*_TASK, "step")
 )
@@ -36,5 +39,6 @@ def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float
     ROWS_OUT.add(result.table.num_rows, job=job, task=task)
     SKIPPED.add(result.skipped, job=job, task=task)
     DEAD_LETTERS.add(len(result.letters), job=job, task=task)
+    LATE.add(result.windows.dropped if result.windows is not None else 0, job=job, task=task)
     for step, spent in seconds.items():
         STEP_SECONDS.observe(spent, job=job, task=task, step=step)

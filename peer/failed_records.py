@@ -134,7 +134,9 @@ def late_letters(stage: Stage, late: pa.Table | None, origins: Provenance) -> It
         failure = Failure(
             "SX-TIME-LATE",
             f"a row came after its window from {said['window_start']} to {said['window_end']} had closed",
-            cause="the input had ended" if by is None else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
+            cause="the input had ended"
+            if by is None
+            else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
             fix="give the input a longer `delay=`, or the window a `grace=` or `allowed_lateness=`",
         )
         record = Failed(Bad(index, "Late", 1, failure), origin_of(*origins.message(index)), "row", rows.slice(index, 1))

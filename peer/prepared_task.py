@@ -26,6 +26,7 @@ from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters, marked_topics
 from queues.batch import Batch
 from queues.messages import Outgoing
+from queues.state_logs import StateLogs
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
@@ -205,7 +206,16 @@ class PreparedTask:
             return self._through_windows(self.windows, batch, clock)
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
         ways = sort_out(self.stage, self.sinks, done.failed)
-        return Result(done.table, done.rows_in, ways.skipped, ways.first_error, ways.failed, ways.letters, done.clocks, done.in_force)
+        return Result(
+            done.table,
+            done.rows_in,
+            ways.skipped,
+            ways.first_error,
+            ways.failed,
+            ways.letters,
+            done.clocks,
+            done.in_force,
+        )
 
     def _through_windows(self, windows: Shards, batch: Batch, clock: StepTimer) -> Result:
         """Put rows into windows. The function is given what the windows that close hold."""

@@ -127,7 +127,12 @@ class Sealing:
         failpoint("completed")
         self._sealed = True
         log.info(
-            "task_sealed", rows_in=counts.rows_in, rows_out=counts.rows_out, skipped=counts.skipped, dead=counts.dead
+            "task_sealed",
+            rows_in=counts.rows_in,
+            rows_out=counts.rows_out,
+            skipped=counts.skipped,
+            dead=counts.dead,
+            late=counts.late,
         )
 
     def _end_markers(self, uuid: str) -> list[Outgoing]:

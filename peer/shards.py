@@ -21,14 +21,14 @@ from peer.provenance import Provenance
 from peer.window_split import row_times
 from queues import block
 from queues.batch import Batch
-from queues.messages import Outgoing
+from queues.messages import Logged, Outgoing
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, Store
 from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
-from sardonyx.state.messages import Logged, Mark
+from sardonyx.state.messages import Mark
 from sardonyx.state.restore import Restore
 from sardonyx.state.combine import ROWS, SLICE
 from sardonyx.state.kinds import ordinal
@@ -123,6 +123,11 @@ class Planned(NamedTuple):
     """Where the late rows came from."""
     origins: Provenance
     """Where the results came from: a partition, up to an offset."""
+
+    @property
+    def dropped(self) -> int:
+        """Late rows that nothing takes."""
+        return self.late_rows - (0 if self.late is None else self.late.num_rows)
 
 
 class Shards:

@@ -45,6 +45,14 @@ class Outgoing(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
 
 
+class Logged(NamedTuple):
+    """A message of a state log as it was read."""
+
+    offset: int
+    headers: Sequence[tuple[str, bytes]]
+    value: bytes
+
+
 class Records(NamedTuple):
     """Many records for one of the user's topics. Kafka's partitioner chooses each record's partition by its key.
 

@@ -163,6 +163,7 @@ def rows(counts: Counts) -> str:
     """Row counts in words."""
     words = f"{counts.rows_in:,} rows in, {counts.rows_out:,} out"
     words += f", {counts.skipped:,} skipped" if counts.skipped else ""
+    words += f", {counts.late:,} late" if counts.late else ""
     return words + (f", {counts.dead:,} dead letters" if counts.dead else "")
 
 

@@ -78,6 +78,7 @@ class PlainLines:
             rate = self._rates.update(task, now)
             line = f"  {task.name}: {task.state}, {number(task.rows_in)} rows in, {number(task.rows_out)} out"
             line += f", {number(task.skipped)} skipped" if task.skipped else ""
+            line += f", {number(task.late)} late" if task.late else ""
             line += f", {number(task.dead)} dead letters" if task.dead else ""
             last, at = self._said.get(task.name, (f"  {task.name}: pending, 0 rows in, 0 out", -LINE_EVERY))
             if line != last and (now - at >= LINE_EVERY or task.state == "complete" or view.ended):

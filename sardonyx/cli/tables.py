@@ -62,12 +62,14 @@ def tasks_table(views: Sequence[TaskView], *, ended: bool = False) -> Table:
     """One line a task. Columns that would be empty for all are left out; the tasks of an ended job have no peers."""
     skipped = any(task.skipped for task in views)
     dead = any(task.dead for task in views)
+    late = any(task.late for task in views)
     failures = any(task.failures for task in views)
     lag = any(task.lag for task in views)
     wanted = (
         ("unread", lag),
         ("oldest waits", lag),
         ("skipped", skipped),
+        ("late", late),
         ("dead letters", dead),
         ("failures", failures),
     )
@@ -79,6 +81,7 @@ def tasks_table(views: Sequence[TaskView], *, ended: bool = False) -> Table:
         cells += [number(task.rows_in), number(task.rows_out)]
         cells += (lag_cells(task.lag) if task.lag else ["-", "-"]) if lag else []
         cells += [number(task.skipped)] if skipped else []
+        cells += [number(task.late)] if late else []
         cells += [number(task.dead)] if dead else []
         cells += [str(task.failures)] if failures else []
         table.add_row(*cells)
@@ -181,6 +184,7 @@ def plain(*columns: str) -> Table:
             "rows out",
             "peers",
             "skipped",
+            "late",
             "dead letters",
             "failures",
             "slot",

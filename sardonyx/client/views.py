@@ -67,6 +67,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int | None = None
     rows_out: int | None = None
     skipped: int | None = None
+    late: int | None = None
+    """Rows that came after their windows had closed, and that nothing else took."""
     """Rows that the task left out because its function raised on them."""
     dead: int | None = None
     """Rows that the task left out for the same reason, and kept as dead letters."""
@@ -355,6 +357,7 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
         rows_in=counts.rows_in if counts else None,
         rows_out=counts.rows_out if counts else None,
         skipped=counts.skipped if counts else None,
+        late=counts.late if counts else None,
         dead=counts.dead if counts else None,
         failures=note.failures,
         positions=note.positions,
@@ -387,6 +390,7 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
         rows_in=None if fused else rows,
         rows_out=rows,
         skipped=0,
+        late=0,
         dead=0,
         bound=True,
     )

@@ -7,12 +7,12 @@ whatever a reader applies in this order, the last word about a key is the newest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from queues import block
+from queues.messages import Logged
 from sardonyx.core.errors import InputError, OutputError, SetupError
 from sardonyx.state.base import KEY
 
@@ -36,14 +36,6 @@ class Message(NamedTuple):
     """A message to write to the shard's partition, without a key."""
 
     headers: Headers
-    value: bytes
-
-
-class Logged(NamedTuple):
-    """A message of a state log as it was read."""
-
-    offset: int
-    headers: Sequence[tuple[str, bytes]]
     value: bytes
 
 

@@ -12,7 +12,8 @@ from sardonyx.core.errors import InputError, InternalError, OutputError, SetupEr
 from sardonyx.state.base import GONE, KEY
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.memory import MemoryStore
-from sardonyx.state.messages import Logged, Mark
+from queues.messages import Logged
+from sardonyx.state.messages import Mark
 from sardonyx.state.restore import Restore
 
 HISTORIES = 10_000

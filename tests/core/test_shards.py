@@ -1,0 +1,262 @@
+"""The windows of a peer, from rows that a task writes to results, with a state log that outlives the peer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from peer.shards import Planned, Shards
+from peer.window_split import WindowSplit
+from queues import block
+from queues.batch import Batch
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.graph import Link, Stage, graph_of
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
+from queues.messages import Logged
+
+MINUTE = 60_000_000
+PARTITIONS = 3
+
+
+class Message(NamedTuple):
+    """A message as the reader gives it."""
+
+    body: bytes
+    place: Partition
+    number: int
+
+    def value(self) -> bytes:
+        return self.body
+
+    def topic(self) -> str:
+        return self.place.topic
+
+    def partition(self) -> int:
+        return self.place.number
+
+    def offset(self) -> int:
+        return self.number
+
+    def headers(self) -> None:
+        return None
+
+
+class Topic:
+    """The log of the state, as Kafka would keep it."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, list[Logged]] = {}
+        self.reads = 0
+
+    def end(self, partition: int) -> int:
+        return len(self.logs.get(partition, ()))
+
+    def read(self, partition: int, start: int, end: int) -> Sequence[Logged]:
+        self.reads += 1
+        return [message for message in self.logs.get(partition, ()) if start <= message.offset < end]
+
+    def write(self, planned: Planned) -> None:
+        for message in planned.messages:
+            log = self.logs.setdefault(message.partition, [])
+            log.append(Logged(len(log), message.headers or (), message.value or b""))
+
+
+def task(window: WindowSpec) -> Stage:
+    spec = JobSpec(
+        name="j",
+        workflow=[("read", "count"), ("count", "out")],
+        catalog=[
+            TaskSpec(
+                name="read",
+                type="input",
+                connector="kafka",
+                options={"topic": "t"},
+                time=TimeSpec(column="at", unit="us"),
+            ),
+            TaskSpec(name="count", type="function", group_by=["user"], window=window),
+            TaskSpec(name="out", type="output", connector="blackhole"),
+        ],
+        partitions=PARTITIONS,
+    )
+    return graph_of(spec, "d", "j-1").stage("count")
+
+
+COUNTED = WindowSpec(
+    kind="tumbling",
+    size="1 min",
+    aggregate={"hits": AggregateSpec(of="count"), "most": AggregateSpec(of="max", column="ms")},
+    late="dead_letter",
+)
+
+
+class Peer:
+    """One peer after the other, on the same link and the same log.
+
+    Args:
+        window: of the task.
+        most: results of a batch.
+    """
+
+    def __init__(self, window: WindowSpec = COUNTED, most: int = 1000) -> None:
+        self.stage = task(window)
+        self.link: Link = self.stage.ingress[0]
+        self.topic = Topic()
+        self.most = most
+        self.positions: dict[Partition, Position] = {}
+        self.results: list[dict] = []
+        self.late = 0
+        self.offset = 0
+        self.incarnation = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """A peer that knows nothing holds all partitions from now on."""
+        self.shards = Shards(self.stage, self.topic, self.most)
+        self.incarnation += 1
+
+    def batch(self, rows: list[dict], clock: int = NEVER, *, split: int = NEVER) -> Batch:
+        """These rows, as the task before writes them, and after them a statement of the clock in each partition."""
+        batch = Batch()
+        table = pa.Table.from_pylist(rows) if rows else pa.table({})
+        for number, part in WindowSplit(self.link, PARTITIONS).split(table, split):
+            place = Partition(self.link.topic, number)
+            for item in block.encode(part):
+                self.offset += 1
+                batch.messages.setdefault(self.link.name, []).append(Message(item.value, place, self.offset))
+                batch.spans.setdefault(self.link.name, []).append((place, 1))
+                before = self.positions.get(place, Position(0)).clock.value
+                batch.in_force.setdefault(self.link.name, []).append(before)
+                batch.rows[place] = batch.rows.get(place, 0) + item.rows
+        for number in range(PARTITIONS):
+            place = Partition(self.link.topic, number)
+            before = self.positions.get(place)
+            at = before or Position(0)
+            batch.positions[place] = at._replace(offset=self.offset, clock=at.clock.stated(clock))
+            batch.clocks[place] = at.clock
+            batch.started[place] = None if before is None else before.offset
+            batch.incarnations[place] = self.incarnation
+        return batch
+
+    def commit(self, batch: Batch, planned: Planned) -> None:
+        for place, position in batch.positions.items():
+            self.positions[place] = position
+        for shard in planned.shards:
+            position = self.positions[shard.partition]
+            self.positions[shard.partition] = position._replace(
+                state=tuple(shard.mark) if shard.mark.seq else None,
+                clock=position.clock._replace(seen=shard.closed),
+            )
+        self.topic.write(planned)
+        self.shards.committed()
+        self.results += planned.results.to_pylist()
+        self.late += planned.late_rows
+
+    def give(self, rows: list[dict], clock: int = NEVER, *, split: int = NEVER) -> Planned:
+        batch = self.batch(rows, clock, split=split)
+        planned = self.shards.plan(batch)
+        self.commit(batch, planned)
+        while self.shards.due({place: self.incarnation for place in self.positions}):
+            batch = self.batch([], NEVER)
+            self.commit(batch, self.shards.plan(batch))
+        return planned
+
+
+def rows(*given: tuple[str, int, float]) -> list[dict]:
+    return [{"user": user, "at": at, "ms": ms} for user, at, ms in given]
+
+
+def test_a_window_closes_when_the_clock_passes_its_end() -> None:
+    """Not before, and it counts what was written in several batches, by several peers."""
+    peer = Peer()
+    peer.give(rows(("a", 10, 5.0), ("b", 20, 1.0)), clock=30)
+    peer.take_over()
+    peer.give(rows(("a", 40, 7.0)), clock=MINUTE - 1)
+    assert peer.results == []
+    peer.take_over()
+    peer.give([], clock=MINUTE)
+    found = {row["user"]: (row["hits"], row["most"], row["final"]) for row in peer.results}
+    assert found == {"a": (2, 7.0, True), "b": (1, 1.0, True)}
+
+
+def test_a_late_row_is_a_dead_letter_and_changes_no_window() -> None:
+    """It is kept as it was given, with its window."""
+    peer = Peer()
+    peer.give(rows(("a", 10, 5.0)), clock=MINUTE)
+    planned = peer.give(rows(("a", 11, 9.0), ("a", MINUTE + 1, 2.0)), split=MINUTE)
+    assert planned.late is not None
+    (letter,) = planned.late.to_pylist()
+    assert (letter["user"], letter["ms"], letter["window_end"].timestamp()) == ("a", 9.0, 60)
+    assert planned.late_from.message(0)[0].offset() > 0
+    peer.give([], clock=END)
+    assert [(row["hits"], row["most"]) for row in peer.results] == [(1, 5.0), (1, 2.0)]
+    assert peer.late == 1
+
+
+def test_a_plan_that_is_not_committed_leaves_nothing() -> None:
+    """The batch is read again, by the same peer or by another one, and counts once."""
+    peer = Peer()
+    lost = peer.batch(rows(("a", 10, 5.0)))
+    peer.shards.plan(lost)
+    peer.shards.dropped()
+    again = peer.batch(rows(("a", 10, 5.0)))
+    peer.commit(again, peer.shards.plan(again))
+    peer.give([], clock=END)
+    assert [row["hits"] for row in peer.results] == [1]
+
+
+def test_many_windows_close_over_several_batches() -> None:
+    """At most so many results at once. Until all are out the shard is not done, also for a peer that takes over in between."""
+    peer = Peer(most=2)
+    peer.give(rows(*((f"u{n}", 10, 1.0) for n in range(20))))
+    batch = peer.batch([], clock=END)
+    planned = peer.shards.plan(batch)
+    assert any(not shard.done for shard in planned.shards)
+    peer.commit(batch, planned)
+    peer.take_over()
+    peer.give([])
+    assert sorted(row["user"] for row in peer.results) == sorted(f"u{n}" for n in range(20))
+
+
+def test_a_peer_that_still_has_a_shard_reads_nothing() -> None:
+    """After a rebalance that gave it back, the mark in the position is that of the shard."""
+    peer = Peer()
+    peer.give(rows(("a", 10, 5.0), ("b", 20, 1.0), ("c", 1, 1.0)))
+    reads = peer.topic.reads
+    peer.incarnation += 1
+    peer.give([], clock=END)
+    assert peer.topic.reads == reads
+    assert len(peer.results) == 3
+
+
+@pytest.mark.parametrize("history", range(60))
+def test_random_histories_count_each_row_once(seed: int, history: int) -> None:
+    """Whatever is cut where, dropped, or taken over: each window counts the rows that were on time."""
+    rng = random.Random(f"{seed}/shards/{history}")
+    peer, clock, expected = Peer(most=rng.choice([1, 3, 1000])), NEVER, Counter[tuple[str, int]]()
+    time = 0
+    for _ in range(rng.randint(3, 15)):
+        given = []
+        for _ in range(rng.randint(0, 12)):
+            time += rng.randint(0, MINUTE // 4)
+            at = max(time - rng.randint(0, MINUTE), 0 if clock == NEVER else clock)
+            given.append((rng.choice("abcde"), at, float(rng.randint(0, 9))))
+            expected[given[-1][0], at // MINUTE] += 1
+        step = max(clock, time - MINUTE) if rng.random() < 0.6 else NEVER
+        if rng.random() < 0.3:
+            peer.shards.plan(peer.batch(rows(*given), step))
+            peer.shards.dropped() if rng.random() < 0.5 else peer.take_over()
+        peer.give(rows(*given), step)
+        clock = max(clock, step)
+        if rng.random() < 0.3:
+            peer.take_over()
+    peer.give([], clock=END)
+    found = Counter({(r["user"], int(r["window_start"].timestamp()) // 60): r["hits"] for r in peer.results})
+    assert len(peer.results) == len(found), "a window gave two results"
+    assert found == expected, f"seed {seed}, history {history}"
