@@ -10,8 +10,8 @@ import pyarrow as pa
 from queues.batch import Recovered
 from queues.messages import Outgoing, Records
 from sardonyx.connectors.base import PositionedOutput
-from sardonyx.core.errors import OutputError
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
 
 

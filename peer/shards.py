@@ -26,14 +26,14 @@ from sardonyx.core.clocks import SourceClock
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, Store
+from sardonyx.state.combine import ROWS, SLICE
+from sardonyx.state.kinds import ordinal
 from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
-from sardonyx.state.restore import Restore
-from sardonyx.state.combine import ROWS, SLICE
-from sardonyx.state.kinds import ordinal
 from sardonyx.state.planned import INSTANT
 from sardonyx.state.planned import Planned as WindowsPlanned
+from sardonyx.state.restore import Restore
 from sardonyx.state.times import Times
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 

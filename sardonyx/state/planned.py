@@ -12,9 +12,8 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.combine import FIRST, LAST, ROWS
+from sardonyx.state.combine import FIRST, LAST, ROWS, SLICE
 from sardonyx.state.combine import KEY as SX_KEY
-from sardonyx.state.combine import SLICE
 from sardonyx.state.groups import Column, Numbers, one
 from sardonyx.state.kinds import ordinal
 

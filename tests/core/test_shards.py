@@ -14,12 +14,12 @@ from peer.shards import Planned, Shards
 from peer.window_split import WindowSplit
 from queues import block
 from queues.batch import Batch
+from queues.messages import Logged
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.graph import Link, Stage, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
-from queues.messages import Logged
 
 MINUTE = 60_000_000
 PARTITIONS = 3
@@ -162,7 +162,7 @@ class Peer:
         batch = self.batch(rows, clock, split=split)
         planned = self.shards.plan(batch)
         self.commit(batch, planned)
-        while self.shards.due({place: self.incarnation for place in self.positions}):
+        while self.shards.due(dict.fromkeys(self.positions, self.incarnation)):
             batch = self.batch([], NEVER)
             self.commit(batch, self.shards.plan(batch))
         return planned
