@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sardonyx.connectors.schema import arrow_schema
@@ -19,7 +19,7 @@ from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec
 from sardonyx.core.text import listed, near
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 from sardonyx.job.parse import UNREAD
-from sardonyx.job.validate_windows import LENGTHS, Wrong, duration, problems_from
+from sardonyx.job.validate_windows import LENGTHS, Wrong, duration, emit_every, problems_from
 
 
 def problems_of_times(spec: JobSpec) -> Iterator[SardonyxError]:
@@ -85,15 +85,16 @@ def _not_for(time: TimeSpec) -> Iterator[Wrong]:
 
 def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
     """The rows that come to a window have one kind of time, and it has lengths of that kind."""
-    if window.by_time:
-        for untimed in sorted(each for each in times if isinstance(each, Untimed)):
-            yield _untimed(untimed)
+    often = emit_every(window)
+    if not window.by_time and often is None:  # it needs no time
+        return
+    why = "its windows are by time" if window.by_time else f"emit is {window.emit!r}, which is by their time"
+    for untimed in sorted(each for each in times if isinstance(each, Untimed)):
+        yield Wrong("SX-TIME-MISSING", f"{why}, and {_UNTIMED[untimed.why].format(untimed.task)}", _TIMED[untimed.why])
     known = [each for each in times if isinstance(each, RowTime)]
     if len({each.ordinal for each in known}) > 1:
-        fix = "give all inputs before it times of one kind"
-        yield Wrong(
-            "SX-TIME-MIXED", "some rows that come to it have a moment as their time, others a number (ordinal)", fix
-        )
+        message = "some rows that come to it have a moment as their time, others a number (ordinal)"
+        yield Wrong("SX-TIME-MIXED", message, "give all inputs before it times of one kind")
         return
     if window.time is None and len(known) > 1:
         columns = sorted({f"{each.column} in {each.unit}" if each.unit else each.column for each in known})
@@ -102,56 +103,44 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
             f"the rows that come to it have their times in different columns: {listed(columns)}",
             "bring them into one column in the tasks before it, and name it with time=",
         )
-    if window.time == "window_start" and any(each.column == "window_end" for each in known):
+    if window.time in ("window_start", "window_end") and any(each.column == "window_time" for each in known):
         yield Wrong(
             "SX-TIME-MIXED",
-            "the results of windows would be late by their window_start",
-            "leave out time: results of a window are from right before its window_end",
-            "they come when the clock has passed the end of their window, so all starts are before it",
+            f"the results of windows would come into the wrong windows by their {window.time}",
+            "leave out time: results of windows have window_time, which is right before their window_end",
+            "window_start is before the clock when they come, so all would be late; window_end belongs to the next window",
         )
-    if known and window.by_time:
-        yield from _fitting(window, ordinal=known[0].ordinal)
+    if known:
+        lengths = {name: getattr(window, name) for name in (*LENGTHS, "grace", "allowed_lateness")}
+        yield from _fitting(window.kind, {**lengths, "emit: every": often}, ordinal=known[0].ordinal)
 
 
-def _untimed(untimed: Untimed) -> Wrong:
-    name = untimed.task
-    match untimed.why:
-        case "input":
-            message = f"its windows are by time, and the rows of input {name!r} have none"
-            return Wrong(
-                "SX-TIME-MISSING",
-                message,
-                f'give {name!r} time="column", or kafka_time, wall or ordinal; see docs/time.md',
-            )
-        case "window":
-            message = f"its windows are by time, and the results of {name!r} have none"
-            return Wrong("SX-TIME-MISSING", message, "use windows by time there, or let this task come before it")
-        case "failed":
-            message = f"its windows are by time, and the failed records of {name!r} have none"
-            return Wrong(
-                "SX-TIME-MISSING", message, "let it come after the results of a task; write failed records to an output"
-            )
+_UNTIMED = {
+    "input": "the rows of input {!r} have none",
+    "window": "the results of {!r} have none",
+    "failed": "the failed records of {!r} have none",
+}
+_TIMED = {
+    "input": 'give the input time="column", or kafka_time, wall or ordinal; see docs/time.md',
+    "window": "use windows by time there, or let this task come before it",
+    "failed": "let it come after the results of a task, and write failed records to an output",
+}
 
 
-def _fitting(window: WindowSpec, *, ordinal: bool) -> Iterator[Wrong]:
-    if ordinal and window.kind == "calendar":
-        yield Wrong(
-            "SX-TIME-ORDINAL",
-            "its rows have numbers as their times, which have no days",
-            "use tumbling(n), or another time",
-        )
-    for name in (*LENGTHS, "grace", "allowed_lateness"):
-        value = getattr(window, name)
+def _fitting(kind: str, lengths: Mapping[str, str | int | None], *, ordinal: bool) -> Iterator[Wrong]:
+    cause = "an ordinal time counts rows; all others are moments"
+    if ordinal and kind == "calendar":
+        message = "its rows have numbers as their times, which have no days"
+        yield Wrong("SX-TIME-ORDINAL", message, "use tumbling(n), or another time", cause)
+    for name, value in lengths.items():
         if value in (None, "0 s") or isinstance(value, int) is ordinal or (isinstance(value, int) and value < 1):
             continue
         if ordinal:
-            message, fix = (
-                f"{name} is {value!r}, but its rows have numbers as their times",
-                f"give {name} as a number of rows",
-            )
+            message = f"{name} is {value!r}, but its rows have numbers as their times"
+            fix = f"give {name} as a number of rows"
         else:
             message, fix = f"{name} is {value}, a number without a unit", f'write a duration, such as "{value} s"'
-        yield Wrong("SX-TIME-ORDINAL", message, fix, "an ordinal time counts rows; all others are moments")
+        yield Wrong("SX-TIME-ORDINAL", message, fix, cause)
 
 
 # --- What schemas and functions show ----------------------------------------------------------------------------------

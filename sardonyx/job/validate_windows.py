@@ -26,8 +26,7 @@ MOST_WINDOWS = 1_000
 
 STORES = ("memory", "rocksdb")
 
-EMIT = re.compile(r"(?P<word>final|changes)|every (?P<every>.+)|count (?P<count>\d+)")
-"""What ``emit`` may be."""
+_EMIT = re.compile(r"final|changes|every (?P<every>.+)|count (?P<count>\d+)")
 
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tumbling": (("size",), ()),
@@ -252,13 +251,14 @@ def _key(task: TaskSpec) -> Iterator[Wrong]:
 
 
 def _emit(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
-    match = EMIT.fullmatch(window.emit)
+    match = _EMIT.fullmatch(window.emit)
     if match is None:
         fix = 'give "final", "changes", every("10 s") or on_count(100); in YAML "every 10 s" or "count 100"'
         yield Wrong("SX-WINDOW-EMIT", f"emit cannot be {window.emit!r}{near(window.emit, ('final', 'changes'))}", fix)
         return
-    if match["every"] is not None:
-        yield from duration("emit: every", match["every"], least=1)
+    often = emit_every(window)
+    if often is not None:
+        yield from _length("emit: every", often, 1)
     if match["count"] is not None and int(match["count"]) < 1:
         yield Wrong("SX-WINDOW-EMIT", "emit: a result after each 0 rows", "give on_count(1) or more")
     if window.emit != "final" and not window.aggregate and task.fn is not None:
@@ -268,6 +268,13 @@ def _emit(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
             "remove emit, or give it aggregate; fn is then called with the results",
             "a function without aggregate is given all rows of whole windows",
         )
+
+
+def emit_every(window: WindowSpec) -> str | int | None:
+    """How far the clock goes from one result to the next: a duration or a number of rows; None: results come otherwise."""
+    match = _EMIT.fullmatch(window.emit)
+    often = None if match is None else match["every"]
+    return int(often) if often is not None and often.isdecimal() else often
 
 
 def _late(window: WindowSpec) -> Iterator[Wrong]:

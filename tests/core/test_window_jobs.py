@@ -574,6 +574,10 @@ upsert = sql("sqlite:////tmp/x.db", table="t", mode="upsert", key="user")
         # when results come
         (lambda: a_job(emit="chnages"), "SX-WINDOW-EMIT", "did you mean 'changes'"),
         (lambda: a_job(emit=every("0 s")), "SX-WINDOW-SIZE", "emit: every cannot be '0 s'"),
+        (lambda: a_job(emit=every("")), "SX-WINDOW-EMIT", "emit cannot be 'every '"),
+        (lambda: a_job(emit=every(10)), "SX-TIME-ORDINAL", "emit: every is 10, a number without a unit"),
+        (lambda: a_job(tumbling(9), time=ordinal("nr"), emit=every(0)), "SX-WINDOW-SIZE", "emit: every cannot be 0"),
+        (lambda: a_job(everything(), time=None, emit=every("1 s")), "SX-TIME-MISSING", "which is by their time"),
         (lambda: a_job(emit=every("often")), "SX-JOB-UNITS", "emit: every cannot be 'often'"),
         (lambda: a_job(emit=on_count(0)), "SX-WINDOW-EMIT", "each 0 rows"),
         (lambda: a_job(everything(), source=endless), "SX-WINDOW-EMIT", "it would never give a result"),
@@ -681,7 +685,7 @@ def test_the_failed_records_of_an_input_with_time_have_an_edge():
                 time="window_start",
             ),
             "SX-TIME-MIXED",
-            "late by their window_start",
+            "wrong windows by their window_start",
         ),
     ],
 )
@@ -769,7 +773,7 @@ def test_links_into_a_window_know_what_their_writers_combine_by():
     assert links["hits.per-user"].window == whole().spec().task("per-user").window
     assert links["hits.per-user"].group_by == ["user"]
     assert links["hits.per-user"].row_time == links["clicks.per-user"].row_time == RowTime(column="at")
-    assert links["per-user.best"].row_time == RowTime(column="window_end", back=1)
+    assert links["per-user.best"].row_time == RowTime(column="window_time")
     assert links["per-user.best"].by_key
     assert links["per-user.fix"].window is None
     assert (links["hits.topic"].time, links["clicks.topic"].time) == (
@@ -816,7 +820,7 @@ def test_the_results_of_windows_over_numbers_have_numbers():
     large = job.window("large", tumbling(100), after=small, aggregate={"n": Sum("n")})
     job.output("out", blackhole(), after=large)
     assert found(job) == []
-    assert graph(job).stage("large").ingress[0].row_time == RowTime(column="window_end", ordinal=True, back=1)
+    assert graph(job).stage("large").ingress[0].row_time == RowTime(column="window_time", ordinal=True)
 
 
 def test_a_window_names_another_column_for_its_time():
