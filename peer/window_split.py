@@ -88,7 +88,7 @@ def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
             fix="let the function give each row a time, or leave the row out",
             where={"task": task},
         )
-    return times - where.back if where.back else times
+    return times
 
 
 def _checksums(keys: pa.ChunkedArray | pa.Array | Sequence[bytes]) -> Checksums:

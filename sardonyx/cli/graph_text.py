@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sardonyx.core.graph import Graph, has_end
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import counted
+from sardonyx.core.timing import TimeSpec, WindowSpec
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:
@@ -59,7 +60,7 @@ def _ways_in(spec: JobSpec, name: str) -> list[str]:
     for source, target in spec.workflow:
         route = spec.route(source, target)
         if target == name and route != Route():
-            what = f"failed records of {source}" if route.of == "failed" else f"of {source}"
+            what = {"failed": "failed records of ", "late": "late rows of "}.get(route.of, "of ") + source
             found.append(f"{what} where {route.where}" if route.where else what)
     return found
 
@@ -72,7 +73,11 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
     if task.fn:
         words.append(task.fn)
+    if task.window is not None:
+        words += window_text(task.window)
     extra = list(ways_in)
+    if task.time is not None:
+        extra.append(_time_text(task.time))
     if task.group_by:
         extra.append(f"grouped by {task.group_by if isinstance(task.group_by, str) else ', '.join(task.group_by)}")
     if task.lifecycle:
@@ -91,3 +96,35 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     elif task.name in graph.bound:
         extra.append("the topic itself is the link")
     return " ".join(words) + (f" ({', '.join(extra)})" if extra else "")
+
+
+def window_text(window: WindowSpec) -> list[str]:
+    """Windows in a few words: ``tumbling 1 min: hits count, slowest max(ms); late: edge``."""
+    lengths = [window.size, window.every, window.gap, window.most, window.unit]
+    words = [window.kind, *(str(length) for length in lengths if length is not None)]
+    if window.kind == "calendar":
+        words.append(window.zone)
+    found = [" ".join(words)]
+    results = [
+        f"{name} {each.of}" + (f"({each.column})" if each.column else "") for name, each in window.aggregate.items()
+    ]
+    if results:
+        found[-1] += ":"
+        found.append(", ".join(results))
+    more = [f"emit {window.emit}"] if window.emit != "final" else []
+    more += [] if window.accumulate else ["only what is new"]
+    more += [f"grace {window.grace}"] if window.grace not in (0, "0 s") else []
+    more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness not in (0, "0 s") else []
+    more += [f"late: {window.late.replace('_', ' ')}"] if window.late != "drop" else []
+    more += [f"in {window.store}"] if window.store != "memory" else []
+    for text in more:
+        found[-1] += ";"
+        found.append(text)
+    return found
+
+
+def _time_text(time: TimeSpec) -> str:
+    source = {"column": "", "kafka": "of Kafka ", "wall": "of the wall ", "ordinal": "of the number "}[time.kind]
+    words = f"time {source}in {time.column}"
+    words += f", delay {time.delay}" if time.delay != "0 s" else ""
+    return words + (f", idle after {time.idle}" if time.idle else "")

@@ -1,7 +1,8 @@
 """Where the time of a row stands, at each place of a job's graph. Pure.
 
-A column of the inputs holds it, and functions keep that column. The results of a window by time have a time of their own: they
-are from right before its end. So a second window puts the results for 12:00 to 12:05 into its own window that ends at 12:05.
+A column of the inputs holds it, and functions keep that column. The results of a window by time have a time of their own in the
+column ``window_time``, which is right before its end. So a second window puts the results for 12:00 to 12:05 into its own window
+that ends at 12:05. Flink's tables have the same column.
 """
 
 from __future__ import annotations
@@ -68,9 +69,8 @@ def _over(spec: JobSpec, source: TaskSpec, reads: Times, target: str) -> Times:
         return reads
     if not source.window.by_time:
         return frozenset({Untimed(source.name, "window")})
-    return frozenset(
-        {RowTime(column="window_end", ordinal=any(isinstance(t, RowTime) and t.ordinal for t in reads), back=1)}
-    )
+    ordinal = any(isinstance(each, RowTime) and each.ordinal for each in reads)
+    return frozenset({RowTime(column="window_time", ordinal=ordinal)})
 
 
 __all__ = ["Times", "Untimed", "row_times", "time_of"]

@@ -11,8 +11,9 @@ WindowKind = Literal["tumbling", "hopping", "session", "counted", "calendar", "e
 AggregateKind = Literal["count", "sum", "min", "max", "mean", "var", "first", "last", "distinct", "quantile", "collect"]
 
 
-RESULT_COLUMNS = ("window_start", "window_end", "pane", "final")
-"""The columns that each result of a window has, besides those of the key and those that it aggregates."""
+RESULT_COLUMNS = ("window_start", "window_end", "pane", "final", "window_time")
+"""The columns that each result of a window has, besides those of the key and those that it aggregates. ``window_time`` is its own
+time: of windows by time, right before their end."""
 
 
 class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -77,7 +78,8 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """By the name of the column in the results, in the order of these names."""
     emit: str = "final"
     """When results come. ``final``: once, when the window closes. ``changes``: after each batch, for the windows that it changed.
-    ``every 10 s``: at most so often. ``count 100``: each time a window has so many more rows."""
+    ``every 10 s``: each time that the clock has gone on by so much (over an ordinal time ``every 1000``), for the windows with rows
+    since then. ``count 100``: each time a window has so many more rows."""
     accumulate: bool = True
     """Whether each result of a window counts all its rows, or only those since the result before it."""
     grace: str | int = 0
@@ -105,7 +107,4 @@ class RowTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """Of a column of integers."""
     ordinal: bool = False
-    """Whether it is a number of rows and no moment."""
-    back: int = 0
-    """Microseconds (rows, of an ordinal) that the time is before what the column holds: results of a window have its end, and are
-    from right before it."""
+    """Whether it is a number of rows, not a moment."""

@@ -282,7 +282,7 @@ class Job:
           or ``everything()``.
         - ``group_by``: the columns of the key; None: all rows have one key, and one peer works on them.
         - ``aggregate``: columns of the results, such as ``{"hits": Count(), "slowest": Max("ms")}``. Each result also has the
-          columns of the key, ``window_start``, ``window_end``, ``pane`` and ``final``.
+          columns of the key, and ``window_start``, ``window_end``, ``pane``, ``final`` and ``window_time``.
         - ``fn``: a function of a ``DataFrame``, an Arrow or a pandas table over all rows of the windows that close; with
           ``aggregate``, over its results.
         - ``emit``: ``"final"``, ``"changes"``, ``every("10 s")`` or ``on_count(100)``.

@@ -79,8 +79,8 @@ _ALSO_CALLED = {
 _OF_WINDOWS = frozenset(WindowSpec.__struct_fields__)
 _AGGREGATES = typing.get_args(AggregateKind)
 _AS_COLUMN = "write what it aggregates, such as count, {max: ms} or {quantile: ms, q: 0.99}"
-_UNREAD = "(unreadable)"
-"""Stands for the column of a time that cannot be read."""
+UNREAD = "(unreadable)"
+"""Stands for a column that cannot be read."""
 _WORKFLOW = (
     "write a list of edges such as [[read, clean], [clean, write]], or a nested map such as {read: {clean: write}}"
 )
@@ -211,8 +211,8 @@ def _time(written: object, task: str, problems: list[SardonyxError]) -> TimeSpec
     if not isinstance(written, Mapping):
         fix = "write the name of a column, or a mapping with column, kind, delay and what else docs/time.md lists"
         problems.append(_problem(task, f"time cannot be {_shown(written)}", fix))
-        return TimeSpec(column=_UNREAD)
-    return TimeSpec(**{"column": _UNREAD, **_fields(TimeSpec, written, task, problems)})
+        return TimeSpec(column=UNREAD)
+    return TimeSpec(**{"column": UNREAD, **_fields(TimeSpec, written, task, problems)})
 
 
 def _window(written: object, aggregate: object, task: str, problems: list[SardonyxError]) -> WindowSpec:
@@ -239,7 +239,11 @@ def _window(written: object, aggregate: object, task: str, problems: list[Sardon
             for column, entry in sorted(given["aggregate"].items(), key=lambda item: str(item[0]))
         }
     fields = _fields(WindowSpec, given, task, problems)
-    return WindowSpec(**({"kind": "everything", "emit": "changes", **fields} if "kind" not in fields else fields))
+    if given.get("aggregate") and "aggregate" not in fields:
+        fields["aggregate"] = {UNREAD: AggregateSpec(of="count")}
+    if "kind" not in fields:  # nor can its lengths be checked
+        return WindowSpec(kind="everything", emit="changes", aggregate=fields.get("aggregate", {}))
+    return WindowSpec(**fields)
 
 
 def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:
@@ -255,13 +259,16 @@ def _aggregate(column: str, written: object, task: str, problems: list[SardonyxE
     if not isinstance(written, Mapping) or "of" not in written:
         problems.append(_problem(task, f"{what} cannot be {_shown(written)}", _AS_COLUMN))
         return AggregateSpec(of="count")
-    fields = dict(written)
-    if isinstance(fields.get("options"), Mapping):
-        fields["options"], wrong = _plain(fields["options"], what)
-        if wrong:
-            problems.append(_problem(task, f"{wrong} cannot be sent with the job", "write a number"))
-            fields.pop("options")
-    return AggregateSpec(**{"of": "count", **_fields(AggregateSpec, fields, task, problems, what=what)})
+    given, wrong = dict(written), ""
+    if isinstance(given.get("options"), Mapping):
+        given["options"], wrong = _plain(given["options"], what)
+    if wrong:
+        problems.append(_problem(task, f"{wrong} cannot be sent with the job", "write a number"))
+        return AggregateSpec(of="count")
+    fields = _fields(AggregateSpec, given, task, problems, what=what)
+    if given.get("column") is not None and "column" not in fields:
+        return AggregateSpec(of="count")
+    return AggregateSpec(**{"of": "count", **fields})
 
 
 def _with_late_edge(task: TaskSpec, routes: Mapping[str, Route], problems: list[SardonyxError]) -> TaskSpec:
@@ -316,7 +323,7 @@ def _fields(
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name not in written:
-            if field.required:
+            if field.required and not any(nearest(str(key), named) == name for key in written if key not in known):
                 problems.append(_problem(task, f"{what} needs {name}", f"add {name}"))
             continue
         try:
@@ -326,7 +333,7 @@ def _fields(
         except msgspec.ValidationError as error:
             wanted = _WANTED.get(name) or _choice(field.type)
             cause = "" if wanted else str(error).replace(" - at `$`", "").replace("`", "")
-            meant = nearest(written[name], typing.get_args(field.type)) if isinstance(written[name], str) else None
+            meant = nearest(written[name], _words(field.type)) if isinstance(written[name], str) else None
             hint = f"; did you mean {meant!r}?" if meant else ""
             fix = f"write {wanted}" if wanted else f"correct {name}"
             problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}{hint}", fix, cause=cause))
@@ -337,8 +344,14 @@ def _fields(
 
 def _choice(kind: Any) -> str:
     """The words that a field may hold; empty if it is no choice of words."""
-    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-    return listed(words, last="or")
+    return listed(_words(kind), last="or")
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """The words of a choice, which a field may also leave out."""
+    if typing.get_origin(kind) is Literal:
+        return typing.get_args(kind)
+    return tuple(word for inner in typing.get_args(kind) for word in _words(inner))
 
 
 def _plain(value: Any, at: str) -> tuple[Any, str]:

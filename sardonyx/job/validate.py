@@ -24,7 +24,7 @@ from sardonyx.core.graph import graph_of, has_end
 from sardonyx.core.names import TAG_RULE, is_name, is_tag
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
-from sardonyx.job import validate_edges
+from sardonyx.job import validate_edges, validate_times, validate_windows
 from sardonyx.job.validate_edges import located, problem
 from sardonyx.runtime import functions as fns
 
@@ -73,10 +73,14 @@ def problems_of(
             *_tags(task),
             *_function_named(task),
             *validate_edges.problems_of_task(task),
+            *validate_windows.problems_of_task(task),
         ]
     problems += [
         *validate_edges.problems_of_routes(spec),
         *validate_edges.problems_of_fusing(spec),
+        *validate_windows.problems_of_windows(spec),
+        *validate_times.problems_of_times(spec),
+        *validate_times.problems_of_columns(spec),
         *_shared_places(spec),
         *_end_markers(spec),
     ]
@@ -85,6 +89,7 @@ def problems_of(
         for task in spec.catalog:
             problems += _function(task, find)
         problems += validate_edges.problems_of_imports(spec, find)
+        problems += validate_windows.problems_of_imports(spec, find)
     return problems or [*_topics(spec), *_size(spec)]
 
 
@@ -284,7 +289,7 @@ def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
-    if task.fn is None and task.type == "function":
+    if task.fn is None and task.type == "function" and task.window is None:
         fix = "give it one: fn=..., or fn: module:function"
         yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:

@@ -27,7 +27,7 @@ HOOKS = ("start", "before_batch", "after_batch", "stop")
 
 
 def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
-    """Conditions and edges of failed records: the link exists, and its source can give such records."""
+    """Conditions and edges of failed and late records: the link exists, and its source can give such records."""
     links = [f"{source}.{target}" for source, target in spec.workflow]
     tasks = {task.name: task for task in spec.catalog}
     for link, route in spec.routes.items():
@@ -40,12 +40,19 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
             )
             continue
         source = tasks.get(link.partition(".")[0])
-        if route.of == "failed" and source is not None and source.fn is None and not _reads_messages(source):
+        if route.of == "failed" and source is not None and not _can_fail(source):
             yield problem(
                 "SX-JOB-ROUTE",
                 source.name,
                 f"its failed records go to {link.partition('.')[2]!r}, but it has no function that can fail",
-                fix="take the failed records of a task with a function, or of a kafka input",
+                fix="take the failed records of a task with a function, of a kafka input, or of an input with time",
+            )
+        if route.of == "late" and source is not None and source.window is None:
+            yield problem(
+                "SX-JOB-ROUTE",
+                source.name,
+                f"its late rows go to {link.partition('.')[2]!r}, but it has no windows, so no row is late",
+                fix="take the late rows of a task with windows",
             )
         wrong = None if route.where is None else fns.check_reference(route.where)
         if wrong is not None:
@@ -73,6 +80,12 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
         if task.type == "input" or len(before) > 1:
             how = f"it comes after {', '.join(before)}" if before else "it is an input"
             found = [(how, "remove fuse: a task with fuse comes after exactly one task")]
+        elif task.window is not None:
+            found = [("a queue brings the rows of each key of its windows together", "remove fuse")]
+        elif any(other.window is not None for other in spec.catalog if other.name in before):
+            found = [
+                (f"{before[0]!r} gives results when its windows close, and not for the rows of a batch", "remove fuse")
+            ]
         elif before:
             stage = next((stage for stage in stages if task in stage.fused), None)
             fused = _Fused(spec, task, before[0], stage)
@@ -215,9 +228,9 @@ def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:
             yield wrong(f"group_by names {column!r} {count} times", "name each column once")
 
 
-def _reads_messages(task: TaskSpec) -> bool:
-    """Whether a task without a function may still read a record that it cannot decode."""
-    return task.type == "input" and task.connector == "kafka"
+def _can_fail(task: TaskSpec) -> bool:
+    """Whether a record may fail in a task: in its function, as it cannot be decoded, or as its time is none."""
+    return task.fn is not None or task.time is not None or (task.type == "input" and task.connector == "kafka")
 
 
 # --- What is imported -------------------------------------------------------------------------------------------------

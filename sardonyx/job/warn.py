@@ -15,6 +15,7 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.text import listed
 from sardonyx.job import bundle
+from sardonyx.job.warn_windows import warnings_of_windows
 from sardonyx.runtime.environment_reads import environment_reads
 
 MOST_ROWS = 10_000_000
@@ -33,7 +34,8 @@ def warnings_of(spec: JobSpec, root: Path) -> list[Failure]:
         spec: a valid job.
         root: the folder from which the job's own modules are imported.
     """
-    return [*_batch_sizes(spec), *_orders(spec), *(_environment(spec, root) if spec.code is not None else ())]
+    environment = _environment(spec, root) if spec.code is not None else ()
+    return [*_batch_sizes(spec), *_orders(spec), *warnings_of_windows(spec), *environment]
 
 
 def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:

@@ -252,19 +252,22 @@ def Mean(column: str) -> Aggregate:  # noqa: N802
 
 @_declares
 def Var(column: str) -> Aggregate:  # noqa: N802
-    """The variance of a column of numbers over all rows (not of a sample), null values apart, as ``double``."""
+    """The variance of a column of numbers as of a sample (divided by n - 1), null values apart, as ``double``.
+
+    It is null of fewer than two values.
+    """
     return Aggregate(_aggregate("var", column))
 
 
 @_declares
 def First(column: str) -> Aggregate:  # noqa: N802
-    """The value of the row with the least time; of several the one that comes first."""
+    """The value of the row with the least time, which may be null; of several the one that comes first."""
     return Aggregate(_aggregate("first", column))
 
 
 @_declares
 def Last(column: str) -> Aggregate:  # noqa: N802
-    """The value of the row with the greatest time; of several the one that comes last."""
+    """The value of the row with the greatest time, which may be null; of several the one that comes last."""
     return Aggregate(_aggregate("last", column))
 
 
@@ -274,14 +277,16 @@ def Distinct(column: str, *, most: int | None = None) -> Aggregate:  # noqa: N80
 
     Args:
         column: of any type that can be a key.
-        most: at most this many values are kept, and the result is at most this.
+        most: it counts no further than this, and keeps no more values. None: no limit.
     """
     return Aggregate(_aggregate("distinct", column, most=most))
 
 
 @_declares
 def Quantile(column: str, q: float) -> Aggregate:  # noqa: N802
-    """The value below which a share ``q`` of a column's numbers lies, null values apart, as ``double``; estimated by a t-digest.
+    """The value below which a share ``q`` of a column's numbers lies, null values apart, as ``double``, to within 1 %.
+
+    It is estimated by a DDSketch (Masson, Rim and Lee, 2019), whose size does not grow with the number of rows.
 
     Args:
         column: of numbers.
@@ -292,7 +297,7 @@ def Quantile(column: str, q: float) -> Aggregate:  # noqa: N802
 
 @_declares
 def Collect(column: str, *, most: int | None = None) -> Aggregate:  # noqa: N802
-    """A column's values as a list, in the order of their times.
+    """A column's values as a list, null values apart, in the order of their rows' times.
 
     Args:
         column: of any type.
@@ -305,11 +310,13 @@ def Collect(column: str, *, most: int | None = None) -> Aggregate:  # noqa: N802
 
 
 @_declares
-def every(duration: str) -> Emit:
-    """Results of the windows that have changed, at most so often. Beam and Flink: a trigger by processing time.
+def every(duration: Length) -> Emit:
+    """Results each time that the clock of the rows has gone on by so much, for the windows that have had rows since then.
+
+    So they come at the same rows in each run. Flink: ``ContinuousEventTimeTrigger``.
 
     Args:
-        duration: such as ``"10 s"``.
+        duration: such as ``"10 s"``; over an ``ordinal`` time a number of rows.
     """
     return Emit(f"every {duration}")
 

@@ -1,0 +1,97 @@
+"""What is probably not meant about time and windows in a job that can run: a part of :mod:`sardonyx.job.warn`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+from sardonyx.core.errors import Failure
+from sardonyx.core.graph import has_end
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.text import listed
+from sardonyx.core.timing import WindowSpec
+from sardonyx.job.validate_windows import inputs_of, once
+
+
+def warnings_of_windows(spec: JobSpec) -> Iterator[Failure]:
+    """Everything to warn about, in the order of the catalog."""
+    for task in spec.catalog:
+        yield from _idle(task)
+        if task.window is not None:
+            yield from _state(spec, task, task.window)
+            yield from _one_key(task)
+            yield from _store(task, task.window)
+            yield from _several_results(spec, task, task.window)
+
+
+def _idle(task: TaskSpec) -> Iterator[Failure]:
+    if task.type == "input" and task.time is not None and task.time.idle is None and not has_end(task):
+        yield _warning(
+            "SX-WARN-IDLE",
+            task,
+            "it never ends, and its time has no idle",
+            "the clock is the least over all partitions: as long as one has no rows, it stands still and no window closes",
+            'give idle, such as "1 min", unless every partition always has rows',
+        )
+
+
+def _state(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Failure]:
+    if window.kind != "everything" or window.state_limit is not None:
+        return
+    endless = [each.name for each in inputs_of(spec, task.name) if not has_end(each)]
+    grows = [f"a row for each {' and '.join(task.group_by)}"] if isinstance(task.group_by, list) else []
+    for name, aggregate in window.aggregate.items():
+        if aggregate.of in ("collect", "distinct") and "most" not in aggregate.options:
+            grows.append(f"the values of {name}")
+    if endless and grows:
+        yield _warning(
+            "SX-WARN-STATE",
+            task,
+            "its state grows as long as the job runs",
+            f"everything() keeps {listed(grows)}, and input {endless[0]!r} has no end",
+            "give state_limit, so that the job fails before memory does, or windows by time; to collect and distinct give most",
+        )
+
+
+def _one_key(task: TaskSpec) -> Iterator[Failure]:
+    if not task.group_by:
+        yield _warning(
+            "SX-WARN-ONE-KEY",
+            task,
+            "its windows have no group_by",
+            "all rows have one key, so one peer puts the results together; others have no work in this task",
+            "give group_by if the results are wanted by key",
+        )
+
+
+def _store(task: TaskSpec, window: WindowSpec) -> Iterator[Failure]:
+    if window.store == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+        yield _warning(
+            "SX-WARN-STORE",
+            task,
+            'its store is "rocksdb", which is not installed here',
+            "there is no module rocksdict",
+            "run `pip install 'sardonyx[rocksdb]'` where peers run",
+        )
+
+
+def _several_results(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Failure]:
+    """Results that correct or continue each other, in an output that keeps all of them side by side."""
+    if once(window) or not window.accumulate or task.fn is not None:
+        return
+    for name in [target for source, target in spec.workflow if source == task.name]:
+        after = spec.task(name)
+        appends = after.connector == "files" or (after.connector == "sql" and after.options.get("mode") != "upsert")
+        if appends and after.fn is None and spec.route(task.name, name).of == "results":
+            yield _warning(
+                "SX-WARN-RESULTS",
+                task,
+                f"a window may give several results, and output {name!r} keeps all of them",
+                "each counts all rows of the window so far, so adding them up counts rows twice",
+                "read the one with the greatest pane of each key and window, or give accumulate=False and add them up; "
+                'sql(mode="upsert") with window_start in its key keeps only the last',
+            )
+
+
+def _warning(code: str, task: TaskSpec, message: str, cause: str, fix: str) -> Failure:
+    return Failure(code, f"task {task.name!r}: {message}", cause=cause, fix=fix, where={"task": task.name})
