@@ -1,0 +1,282 @@
+"""Windows against a twin that loops over all rows: the same results and the same late rows, however the log is cut."""
+
+import datetime as dt
+import os
+import random
+from collections import Counter
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.timing import AggregateSpec, WindowSpec
+from sardonyx.state import timed
+from sardonyx.state.combine import combine, combines
+from sardonyx.state.windows import Piece, WindowShard, entry_schema
+from tests.core.dict_store import DictStore
+from tests.core.window_twin import Twin
+
+SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "60"))
+"""For each kind of window. ``SARDONYX_HISTORIES=2000`` for a long run."""
+HOUR = 3_600_000_000
+CHANGES_OF_CLOCKS = {
+    "Europe/Berlin": dt.datetime(2026, 10, 25, tzinfo=dt.UTC),
+    "America/Sao_Paulo": dt.datetime(2017, 10, 15, tzinfo=dt.UTC),
+    "Asia/Kolkata": dt.datetime(2026, 12, 31, tzinfo=dt.UTC),
+    "Pacific/Apia": dt.datetime(2011, 12, 30, tzinfo=dt.UTC),
+}
+AGGREGATES = {
+    "rows": AggregateSpec(of="count"),
+    "hits": AggregateSpec(of="count", column="n"),
+    "n_sum": AggregateSpec(of="sum", column="n"),
+    "x_sum": AggregateSpec(of="sum", column="x"),
+    "d_sum": AggregateSpec(of="sum", column="d"),
+    "n_min": AggregateSpec(of="min", column="n"),
+    "x_max": AggregateSpec(of="max", column="x"),
+    "s_min": AggregateSpec(of="min", column="s"),
+    "s_max": AggregateSpec(of="max", column="s"),
+    "x_mean": AggregateSpec(of="mean", column="x"),
+    "n_var": AggregateSpec(of="var", column="n"),
+    "s_first": AggregateSpec(of="first", column="s"),
+    "n_last": AggregateSpec(of="last", column="n"),
+    "s_distinct": AggregateSpec(of="distinct", column="s"),
+    "n_distinct": AggregateSpec(of="distinct", column="n", options={"most": 3}),
+    "x_half": AggregateSpec(of="quantile", column="x", options={"q": 0.5}),
+    "n_most": AggregateSpec(of="quantile", column="n", options={"q": 0.9}),
+    "s_list": AggregateSpec(of="collect", column="s"),
+    "n_list": AggregateSpec(of="collect", column="n", options={"most": 4}),
+}
+QUANTILES = {"x_half", "n_most"}
+
+
+# --- Histories --------------------------------------------------------------------------------------------------------
+
+
+class History:
+    """A random window and a random log: blocks, each with the clock in force before it, and the clock after it."""
+
+    def __init__(self, seed, kind):
+        self.chance = random.Random(seed)
+        self.unit = 1
+        self.base = self.chance.choice([0, -50, 1000])
+        self.window = self._window(kind)
+        self.blocks = self._log()
+
+    def _window(self, kind):
+        chance = self.chance
+        sizes = {"tumbling": {"size": chance.choice([1, 7, 10, 60])}, "everything": {}}
+        sizes["hopping"] = {"size": chance.choice([6, 10, 20]), "every": chance.choice([2, 3, 4, 5, 8, 25])}
+        sizes["session"] = {"gap": chance.choice([1, 4, 10]), "most": chance.choice([None, None, 12, 30])}
+        sizes["counted"] = {"size": chance.choice([1, 3, 5]), "every": chance.choice([None, 1, 2, 5, 7])}
+        if kind == "calendar":
+            zone = chance.choice(list(CHANGES_OF_CLOCKS))
+            unit = chance.choice(["hour", "day", "week", "month", "year"])
+            unit = "day" if unit == "hour" and zone == "Pacific/Apia" else unit
+            sizes["calendar"] = {"unit": unit, "zone": zone}
+            self.base = int(CHANGES_OF_CLOCKS[zone].timestamp()) * 1_000_000
+            self.unit = {"hour": HOUR // 8, "day": HOUR, "week": 6 * HOUR, "month": 24 * HOUR, "year": 300 * HOUR}[unit]
+        names = chance.sample(list(AGGREGATES), chance.randint(1, 6))
+        every = max(1, 7 * self.unit)
+        keep = kind not in {"session", "counted", "everything"} and chance.random() < 0.4
+        return WindowSpec(
+            kind=kind,
+            aggregate={name: AGGREGATES[name] for name in names},
+            emit=chance.choice(["final", "final", "changes", "count 3", f"every {every}"]),
+            accumulate=chance.random() < 0.6,
+            grace=chance.choice([0, 0, 5]) * self.unit,
+            allowed_lateness=chance.choice([4, 20]) * self.unit if keep else 0,
+            **sizes[kind],
+        )
+
+    def _log(self):
+        chance, blocks, clock, now = self.chance, [], NEVER, self.base
+        disorder = chance.choice([1, 10, 40])
+        for _ in range(chance.randint(1, 12)):
+            rows = []
+            for _ in range(chance.choice([0, 1, 3, 8])):
+                now += chance.choice([0, 0, 1, 3])
+                rows.append(self._row(self._time(now - chance.randint(0, disorder))))
+            before = clock
+            if chance.random() < 0.6:
+                clock = max(clock, self._time(now - chance.choice([0, 3, 15])))
+            blocks.append((rows, before, clock))
+            if chance.random() < 0.1:
+                now += 50
+        rows, before, _ = blocks[-1]
+        blocks[-1] = (rows, before, END)
+        return blocks
+
+    def _time(self, number):
+        return (number - self.base) * self.unit + self.base
+
+    def _row(self, time):
+        chance = self.chance
+        return {
+            "key": chance.choice(["a", "b", None, "ü"]),
+            "at": time,
+            "n": chance.choice([None, 1, 2, -3, 10**9]),
+            "x": chance.choice([None, 0.5, -2.25, 1e6, 0.0]),
+            "d": chance.choice([None, Decimal("1.25"), Decimal("-0.50")]),
+            "s": chance.choice([None, "x", "y", "", "zz"]),
+        }
+
+
+SCHEMA = pa.schema(
+    [("key", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(9, 2)), ("s", pa.string())]
+)
+
+
+def cut(history, chance):
+    """The blocks of a history in batches: the rows and clocks in force of each, and the clock after it."""
+    batch = []
+    for rows, before, after in history.blocks:
+        batch.append((rows, before))
+        if after == END or chance.random() < 0.5:
+            yield batch, after
+            batch = []
+            if chance.random() < 0.1:
+                yield [], after
+
+
+class Run:
+    """The shard under test, with crashes: plans that are not applied, and stores that are made again from all changes."""
+
+    def __init__(self, window, chance, combined):
+        self.window, self.chance, self.combined = window, chance, combined
+        self.schema = entry_schema(window, ["key"], SCHEMA)
+        self.changes = []
+        self.blocks = 0
+        self._restart()
+
+    def _restart(self):
+        self.store = DictStore(self.schema)
+        for changes in self.changes:
+            self.store.apply(changes)
+        self.shard = WindowShard(self.window, ["key"], self.store, "at")
+
+    def plan(self, batch, clock):
+        pieces = [Piece(self._rows(rows), before) for rows, before in batch]
+        results, late = [], []
+        while True:
+            limit = self.chance.choice([None, 1, 3])
+            planned = self.shard.plan(pieces, clock, limit)
+            if self.chance.random() < 0.2:
+                self._restart()
+                again = self.shard.plan(pieces, clock, limit)
+                assert all(old.equals(new) for old, new in zip(planned[:3], again[:3], strict=True))
+            results += planned.results.to_pylist()
+            for row in planned.late.to_pylist():
+                weight = pieces[row["piece"]].rows["sx_rows"][row["row"]].as_py() if self.combined else 1
+                late += [(self.blocks + row["piece"], *list(row.values())[1:])] * weight
+            self.store.apply(planned.changes)
+            self.changes.append(planned.changes)
+            if not planned.more:
+                break
+            pieces = []
+        self.blocks += len(batch)
+        return list(map(plain, results)), late
+
+    def _rows(self, rows):
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        return combine(table, table["at"].to_numpy(), self.window, ["key"]) if self.combined else table
+
+
+def plain(row):
+    """A row of results with its times as integers."""
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return {
+        name: (value - epoch) // dt.timedelta(microseconds=1) if isinstance(value, dt.datetime) else value for name, value in row.items()
+    }
+
+
+def same(found, wanted):
+    """Whether two rows of results are the same, but for rounding and the error of quantiles."""
+    return found.keys() == wanted.keys() and all(_same(name, found[name], wanted[name]) for name in wanted)
+
+
+def _same(name, found, wanted):
+    if name in QUANTILES and wanted is not None:
+        return found == pytest.approx(wanted, rel=0.0101)
+    if isinstance(wanted, float):
+        return found == pytest.approx(wanted, rel=1e-9)
+    return found == wanted
+
+
+def order(row):
+    return (repr(row["key"]), row["window_start"] or 0, row["window_end"] or 0, row["pane"], row["window_time"] or 0, repr(row))
+
+
+def check(history, seed, combined):
+    """One cut of a history through the shard and the twin. Returns the final results and the late rows."""
+    chance = random.Random(seed)
+    run, twin = Run(history.window, chance, combined), Twin(history.window)
+    finals, lates = [], []
+    for batch, clock in cut(history, chance):
+        found, late = run.plan(batch, clock)
+        wanted, wanted_late = twin.plan(batch, clock)
+        compare(found, wanted)
+        if combined:
+            assert Counter((row[0], *row[2:]) for row in late) == Counter((row[0], *row[2:]) for row in wanted_late)
+        else:
+            assert sorted(late, key=repr) == sorted(wanted_late, key=repr)
+        finals += [row for row in found if row["final"] or history.window.emit == "final"]
+        lates += late
+    assert all(key >= b"\xff" * 8 for key in run.store.entries), "entries of windows that have closed"
+    return finals, lates
+
+
+def compare(found, wanted):
+    found, wanted = sorted(found, key=order), sorted(wanted, key=order)
+    assert len(found) == len(wanted), (found, wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert same(one, other), (one, other)
+
+
+def histories(kind, count=HISTORIES):
+    for number in range(count):
+        seed = f"{SEED}-{kind}-{number}"
+        yield seed, History(seed, kind)
+
+
+def examined(kind, count=HISTORIES):
+    for seed, history in histories(kind, count):
+        try:
+            finals, lates = check(history, seed, combined=False)
+            for cutting in (f"{seed}-2", f"{seed}-3"):
+                combined = combines(history.window) and cutting.endswith("3")
+                others, other_lates = check(history, cutting, combined)
+                if history.window.emit == "final":
+                    compare(others, finals)
+                assert len(other_lates) == len(lates)
+        except BaseException:
+            print(f"seed {seed}: {history.window}")  # noqa: T201 - what a failure needs to be repeated
+            raise
+
+
+# --- Tests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "hopping", "calendar", "everything"])
+def test_every_cut_of_a_log_gives_what_the_twin_gives(kind):
+    """Results and late rows depend on the log alone: batches, crashes, limits and combining change nothing."""
+    examined(kind)
+
+
+def test_a_planted_defect_is_found(monkeypatch):
+    """Were a row late by the clock after its batch, and not by its place in the log, the histories would show it."""
+    sort = timed.TimeWindows._sort
+    monkeypatch.setattr(
+        timed.TimeWindows, "_sort", lambda self, number, piece, found: sort(self, number, piece._replace(in_force=self.clock), found)
+    )
+    plan = timed.TimeWindows.plan
+
+    def planned(self, pieces, clock, limit):
+        self.clock = clock
+        return plan(self, pieces, clock, limit)
+
+    monkeypatch.setattr(timed.TimeWindows, "plan", planned)
+    with pytest.raises(AssertionError):
+        examined("tumbling")

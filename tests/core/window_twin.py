@@ -1,0 +1,169 @@
+"""Windows once more, by loops over all rows that ever came: written from the docstrings of ``sardonyx.state``, not from its code."""
+
+import datetime as dt
+import math
+import statistics
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+END = 2**63 - 1
+QUARTER = 15 * 60 * 1_000_000
+
+
+class Twin:
+    """What a shard must give. It keeps every row, and what it has given for which window.
+
+    A row is a dictionary; ``at`` is its time, ``key`` its key. A block is a list of rows and the clock in force before it.
+    """
+
+    def __init__(self, window):
+        self.window = window
+        self.grace = window.grace
+        self.kept = window.allowed_lateness
+        self.given = {}  # window and key: results so far
+        self.told = {}  # window and key: how many of its rows the last result counted
+        self.on_time = {}  # window and key: rows
+        self.closed = set()
+        self.blocks = 0
+        self.order = 0
+        self.mark = None
+
+    def plan(self, blocks, clock):
+        """The results and the late rows of some blocks, and the clock after them."""
+        results, late, corrections, touched = [], [], [], []
+        for rows, in_force in blocks:
+            for number, row in enumerate(rows):
+                self.order += 1
+                row = row | {"order": self.order, "block": self.blocks}
+                windows = self.windows(row["at"])
+                open_ = [w for w in windows if w[1] + self.grace > in_force or w[1] == END > in_force]
+                held = [w for w in windows if w not in open_ and w[1] != END and w[1] + self.grace + self.kept > in_force]
+                for w in open_:
+                    self.on_time.setdefault((w, row["key"]), []).append(row)
+                    touched.append((w, row["key"]))
+                for w in held:
+                    corrections.append((self.blocks, w, row))
+                if windows and not open_ and not held:
+                    start, end = max(windows)
+                    late.append((self.blocks, number, start, end, None if in_force == END else in_force - end - self.grace))
+            self.blocks += 1
+        closing = [w for w in self.on_time if w not in self.closed and self.over(w[0], clock)]
+        results += self.early(touched, closing, clock)
+        for w in closing:
+            self.closed.add(w)
+            results.append(self.result(w, final=True))
+        for block in sorted({block for block, _, _ in corrections}):
+            hit = {}
+            for at, w, row in corrections:
+                if at == block:
+                    hit.setdefault((w, row["key"]), []).append(row)
+            for w, rows in hit.items():
+                self.closed.add(w)
+                self.on_time.setdefault(w, []).extend(rows)
+                results.append(self.result(w, final=False))
+        return results, late
+
+    def over(self, window, clock):
+        return clock == END if window[1] == END else window[1] + self.grace <= clock
+
+    def early(self, touched, closing, clock):
+        emit, _, rest = self.window.emit.partition(" ")
+        due = []
+        if emit == "changes":
+            due = touched
+        elif emit == "count":
+            due = [w for w in touched if self.fresh(w) >= int(rest)]
+        elif emit == "every":
+            now = max(clock, -(2**62)) // int(rest)
+            if self.mark is not None and now > self.mark:
+                due = [w for w in self.on_time if w not in self.closed and self.fresh(w)]
+            self.mark = now if self.mark is None else max(now, self.mark)
+        return [self.result(w, final=False) for w in dict.fromkeys(due) if w not in closing]
+
+    def fresh(self, w):
+        return len(self.on_time[w]) - self.told.get(w, 0)
+
+    def result(self, w, *, final):
+        (start, end), key = w
+        rows = self.on_time[w]
+        if not self.window.accumulate:
+            rows = rows[self.told.get(w, 0) :]
+        self.told[w] = len(self.on_time[w])
+        pane = self.given[w] = self.given.get(w, -1) + 1
+        return self.row(start, end, key, rows, pane, final)
+
+    def row(self, start, end, key, rows, pane, final):
+        out = {"key": key, "window_start": start, "window_end": end, "pane": pane, "final": final, "window_time": end - 1}
+        if self.window.kind in {"everything", "counted"}:
+            out |= {"window_start": None, "window_end": None, "window_time": max((row["at"] for row in rows), default=None)}
+        return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
+
+    # --- Which windows a time is in ---
+
+    def windows(self, time):
+        spec = self.window
+        if spec.kind == "everything":
+            return [(0, END)]
+        if spec.kind == "calendar":
+            return [unit_around(time // QUARTER, spec.unit, spec.zone)]
+        every = spec.every or spec.size
+        found = []
+        start = time // every * every
+        while start > time - spec.size:
+            found.append((start, start + spec.size))
+            start -= every
+        return found
+
+
+@lru_cache(maxsize=None)
+def unit_around(quarter, unit, zone):
+    first = last = quarter
+    here = label(quarter, unit, zone)
+    while label(first - 1, unit, zone) == here:
+        first -= 1
+    while label(last, unit, zone) == here:
+        last += 1
+    return first * QUARTER, last * QUARTER
+
+
+@lru_cache(maxsize=None)
+def label(quarter, unit, zone):
+    """Instants that are a quarter of an hour from each other and have the same label are in one window."""
+    at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(ZoneInfo(zone))
+    return {
+        "hour": (at.date(), at.hour, at.utcoffset()),
+        "day": at.date(),
+        "week": at.isocalendar()[:2],
+        "month": (at.year, at.month),
+        "year": at.year,
+    }[unit]
+
+
+def aggregated(spec, rows):
+    """One aggregate of some rows."""
+    rows = sorted(rows, key=lambda row: (row["at"], row["order"]))
+    all_values = [row[spec.column] for row in rows] if spec.column else rows
+    values = [value for value in all_values if value is not None]
+    numbers = [value for value in values if not (isinstance(value, float) and math.isnan(value))] if spec.column else []
+    match spec.of:
+        case "count":
+            return len(values)
+        case "sum":
+            return sum(values) if values else None
+        case "min" | "max":
+            return (min if spec.of == "min" else max)(numbers, default=None)
+        case "mean":
+            return sum(map(float, values)) / len(values) if values else None
+        case "var":
+            return statistics.variance(map(float, values)) if len(values) > 1 else None
+        case "first":
+            return all_values[0] if all_values else None
+        case "last":
+            return all_values[-1] if all_values else None
+        case "distinct":
+            return min(len(set(values)), spec.options.get("most", len(values)))
+        case "collect":
+            return values[: spec.options.get("most")]
+        case "quantile":
+            ranked = sorted(numbers)
+            return ranked[math.floor(spec.options["q"] * (len(ranked) - 1))] if ranked else None
