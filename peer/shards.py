@@ -1,8 +1,8 @@
 """The windows of one assignment: a shard for each partition number that this peer holds, planned in a batch, applied after it.
 
 A shard belongs to the holder of its partitions. It is made again from the state log when this peer gets them, unless the peer
-still has it as the position says. A plan changes nothing. Its changes go into the state log, in the transaction of the batch. After
-the commit they are applied. So a shard is never ahead of what is committed.
+still has it as the position says. A plan changes nothing. Its changes go into the state log, in the transaction of the batch.
+After the commit they are applied. So a shard is never ahead of what is committed.
 """
 
 from __future__ import annotations
@@ -161,14 +161,13 @@ class Shards:
         first = {p.number: (p, n) for p, n in incarnations.items() if p.topic == self._links[0].topic}
         for number in self._shards.keys() - first.keys():
             self._shards[number].incarnation = None
-        due = {
+        return {
             partition
             for number, (partition, incarnation) in first.items()
             if number not in self._shards
             or self._shards[number].more
             or self._shards[number].incarnation != incarnation
         }
-        return due
 
     def together(self, partitions: Iterable[Partition]) -> set[Partition]:
         """All partitions of the shards that these partitions belong to: what a batch that touches them must commit."""

@@ -105,7 +105,7 @@ def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float
         known: by task, what its group has committed for all that it reads. Tasks that are missing are complete.
         now: seconds since 1970; None: the job's clock counts rows.
     """
-    tasks = [_task_clock(graph, stage, known.get(stage.name)) for stage in graph.stages]
+    tasks = [_task_clock(stage, known.get(stage.name)) for stage in graph.stages]
     ended = all(task.ended for task in tasks)
     values = [task.clock for task in tasks if not task.ended]
     least = None if ended or None in values else min(value for value in values if value is not None)
@@ -113,7 +113,7 @@ def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float
     return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks)
 
 
-def _task_clock(graph: Graph, stage: Stage, positions: Positions | None) -> TaskClock:
+def _task_clock(stage: Stage, positions: Positions | None) -> TaskClock:
     if positions is None:
         return TaskClock(task=stage.name, clock=None, ended=True)
     names = {link.topic: link.name if link.kind == "internal" else link.topic for link in stage.ingress}
@@ -132,12 +132,12 @@ def _task_clock(graph: Graph, stage: Stage, positions: Positions | None) -> Task
         task=stage.name,
         clock=_shown(least),
         held_by=[f"{names[p.topic]}[{p.number}]" for p in slowest],
-        why=_why(graph, stage, slowest[0], positions[slowest[0]], least),
+        why=_why(stage, slowest[0], positions[slowest[0]], least),
         idle=idle,
     )
 
 
-def _why(graph: Graph, stage: Stage, partition: Partition, position: Position | None, least: int) -> str:
+def _why(stage: Stage, partition: Partition, position: Position | None, least: int) -> str:
     link = next(link for link in stage.ingress if link.topic == partition.topic)
     if link.kind == "splits":
         return "its splits are read side by side, so it has no clock before all are read"

@@ -1,10 +1,10 @@
 """Event time: how far the partitions of a source have come, and a task with them. Pure.
 
 Times are whole microseconds since 1970 (UTC). A *clock* is a promise: no row that comes later is older, late ones apart. The
-clock of a source partition is the greatest time in it so far less a delay. It is committed with the position, so no crash sets it
-back. The clock of a task is the least of its partitions' clocks. A peer knows the clocks of the partitions that it holds, and asks
-the consumer group what is committed for the others. What it then *states* in a link, after the rows that it made, holds for all
-peers that write there:
+clock of a source partition is the greatest time in it so far less a delay. It is committed with the position, so no crash
+sets it back. The clock of a task is the least of its partitions' clocks. A peer knows the clocks of the partitions that it
+holds, and asks the consumer group what is committed for the others. What it then *states* in a link, after the rows that it
+made, holds for all peers that write there:
 
     Let T stand in a link, and let another peer write a row after it that it made from partition u. T is not above the clock
     that was committed for u when the first peer asked. Had the row been committed by then, it would stand before T. So the row
@@ -31,8 +31,9 @@ P = TypeVar("P")
 class SourceClock(NamedTuple):
     """The clock of one partition, as it is committed with its position.
 
-    ``seen``: the greatest time so far, in a source. ``value``: the clock; it never falls, not even if a longer ``delay`` is asked
-    for later. In a link it is what was stated last. ``idle``: nothing has come for so long that the partition holds no other back.
+    ``seen``: the greatest time so far, in a source; for windows, the clock up to which all are closed. ``value``: the clock; it
+    never falls, not even if a longer ``delay`` is asked for later. In a link it is what was stated last. ``idle``: nothing has
+    come for so long that the partition holds no other back.
     """
 
     seen: int = NEVER

@@ -61,8 +61,9 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rows that a task has read, written and skipped, as committed with its positions. ``dead``: skipped, but kept. ``late``: rows
-    that came after their windows had closed, and that nothing else took.
+    """Rows that a task has read, written and skipped, as committed with its positions.
+
+    ``dead``: skipped, but kept. ``late``: rows that came after their windows had closed, and that nothing else took.
     """
 
     rows_in: int = 0

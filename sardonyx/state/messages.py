@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from queues import block
-from queues.messages import Logged as Logged
+from queues.messages import Logged
 from sardonyx.core.errors import InputError, OutputError, SetupError
 from sardonyx.state.base import KEY
 

@@ -37,7 +37,9 @@ class Twin:
                 row = row | {"order": self.order, "block": self.blocks}
                 windows = self.windows(row["at"])
                 open_ = [w for w in windows if w[1] + self.grace > in_force or w[1] == END > in_force]
-                held = [w for w in windows if w not in open_ and w[1] != END and w[1] + self.grace + self.kept > in_force]
+                held = [
+                    w for w in windows if w not in open_ and w[1] != END and w[1] + self.grace + self.kept > in_force
+                ]
                 for w in open_:
                     self.on_time.setdefault((w, row["key"]), []).append(row)
                     touched.append((w, row["key"]))
@@ -45,7 +47,9 @@ class Twin:
                     corrections.append((self.blocks, w, row))
                 if windows and not open_ and not held:
                     start, end = max(windows)
-                    late.append((self.blocks, number, start, end, None if in_force == END else in_force - end - self.grace))
+                    late.append(
+                        (self.blocks, number, start, end, None if in_force == END else in_force - end - self.grace)
+                    )
             self.blocks += 1
         closing = [w for w in self.on_time if w not in self.closed and self.over(w[0], clock)]
         results += self.early(touched, closing, clock)
@@ -93,9 +97,20 @@ class Twin:
         return self.row(start, end, key, rows, pane, final)
 
     def row(self, start, end, key, rows, pane, final):
-        out = {"key": key, "window_start": start, "window_end": end, "pane": pane, "final": final, "window_time": end - 1}
+        out = {
+            "key": key,
+            "window_start": start,
+            "window_end": end,
+            "pane": pane,
+            "final": final,
+            "window_time": end - 1,
+        }
         if self.window.kind in {"everything", "counted"}:
-            out |= {"window_start": None, "window_end": None, "window_time": max((row["at"] for row in rows), default=None)}
+            out |= {
+                "window_start": None,
+                "window_end": None,
+                "window_time": max((row["at"] for row in rows), default=None),
+            }
         return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
 
     # --- Which windows a time is in ---
@@ -129,7 +144,9 @@ def unit_around(quarter, unit, zone):
 @lru_cache(maxsize=None)
 def label(quarter, unit, zone):
     """Instants that are a quarter of an hour from each other and have the same label are in one window."""
-    at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(ZoneInfo(zone))
+    at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(
+        ZoneInfo(zone)
+    )
     return {
         "hour": (at.date(), at.hour, at.utcoffset()),
         "day": at.date(),
