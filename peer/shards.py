@@ -8,7 +8,7 @@ After the commit they are applied. So a shard is never ahead of what is committe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -50,7 +50,7 @@ class StateTopic(Protocol):
         """The offset after the last record, open transactions included."""
         ...
 
-    def read(self, partition: int, start: int, end: int) -> Sequence[Logged]:
+    def read(self, partition: int, start: int, end: int) -> Iterable[Logged]:
         """All committed messages from one offset to another."""
         ...
 

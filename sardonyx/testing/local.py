@@ -18,10 +18,11 @@ import msgspec
 
 from peer.prepared_task import PreparedTask, Result, StepTimer, assemble
 from queues.batch import Batch
-from queues.messages import ROWS_HEADER, Outgoing, Records
+from queues.messages import ROWS_HEADER, Logged, Outgoing, Records
 from queues.read_buffer import Message
+from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
-from sardonyx.core.events import LinkFacts
+from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
@@ -118,17 +119,20 @@ class _Run:
 
     def _run_stage(self, stage: Stage) -> None:
         assignment = Assignment(id=1, job=self._spec.name, task=stage.name, slot=0)
-        work = assemble(self._settings, self._spark, "test-0", assignment, self._graph, self._facts, self._code)
+        work = assemble(
+            self._settings, self._spark, "test-0", assignment, self._graph, self._facts, self._code, _NoStateLog
+        )
         clock = StepTimer()
         result = TaskResult()
         self._results |= {task.name: result for task in (stage.task, *stage.fused)}
         for link in stage.ingress:
             self._topics.setdefault(link.topic, self._fill(link, work))
         with _lifecycle(work):
-            for batch in self._batches(stage):
+            for batch in (*self._batches(stage), *_last_batches(stage, work)):
                 clock.start()
                 done = work.apply(batch, clock)
                 self._write(work, done)
+                work.windows_committed()
                 result.add(done)
                 if work.hooks is not None:
                     work.hooks.after_batch(done.table.num_rows)
@@ -159,12 +163,16 @@ class _Run:
                 count = size if written.rows is None else written.rows
                 rows += count
                 _put(batches[-1], link, offset, written, count)
+        if stage.task.window is not None:
+            for batch in batches:
+                _touch(batch, stage, NEVER)
         return batches
 
     def _write(self, work: PreparedTask, result: Result) -> None:
         """Write the results to the links, as the transaction of a batch does."""
         for sink in work.sinks:
-            for message in sink.messages(result.table, result.failed):
+            late = None if result.windows is None else result.windows.late
+            for message in sink.messages(result.table, result.failed, late, result.in_force):
                 topic = self._topics.setdefault(message.topic, [])
                 if isinstance(message, Records):
                     topic += [_Written(key, value, [], 1) for key, value in message.records]
@@ -198,8 +206,47 @@ def _put(batch: Batch, link: Link, offset: int, written: _Written, rows: int) ->
     )
     partition = Partition(link.topic, 0)
     batch.messages.setdefault(link.name, []).append(message)
+    batch.spans.setdefault(link.name, []).append((partition, 1))
+    batch.in_force.setdefault(link.name, []).append(NEVER)
     batch.rows[partition] = batch.rows.get(partition, 0) + rows
-    batch.positions[partition] = Position(offset + 1)
+    counts = batch.positions[partition].counts if partition in batch.positions else Counts(rows_in=offset)
+    batch.positions[partition] = Position(offset + 1, counts)
+
+
+def _touch(batch: Batch, stage: Stage, clock: int) -> None:
+    """Let a batch of a task with windows have all its partitions, with this clock after it."""
+    for link in stage.ingress:
+        partition = Partition(link.topic, 0)
+        batch.positions[partition] = batch.positions.get(partition, Position(0))._replace(
+            clock=SourceClock(value=clock)
+        )
+        batch.clocks[partition] = SourceClock()
+        batch.incarnations[partition] = 1
+        batch.started[partition] = None
+
+
+def _last_batches(stage: Stage, work: PreparedTask) -> Iterator[Batch]:
+    """The batches in which the windows close: the inputs have ended."""
+    incarnations = {Partition(link.topic, 0): 1 for link in stage.ingress}
+    first = True
+    while work.windows is not None and (first or work.windows.due(incarnations)):
+        first = False
+        batch = Batch()
+        _touch(batch, stage, END)
+        yield batch
+
+
+class _NoStateLog:
+    """Nothing is restored in a run that does not outlive its process."""
+
+    def __init__(self, link: Link) -> None:
+        pass
+
+    def end(self, partition: int) -> int:  # noqa: ARG002
+        return 0
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[Logged]:  # noqa: ARG002
+        return iter(())
 
 
 def _written(message: Outgoing) -> _Written:
