@@ -78,7 +78,7 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """By the name of the column in the results, in the order of these names."""
     emit: str = "final"
     """When results come. ``final``: once, when the window closes. ``changes``: after each batch, for the windows that it changed.
-    ``every 10 s``: each time that the clock has gone on by so much (over an ordinal time ``every 1000``), for the windows with rows
+    ``every 10 s``: each time that the clock has gone on by so much (over an ordinal ``every 1000``), for the windows with rows
     since then. ``count 100``: each time a window has so many more rows."""
     accumulate: bool = True
     """Whether each result of a window counts all its rows, or only those since the result before it."""

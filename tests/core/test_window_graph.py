@@ -1,0 +1,157 @@
+"""Time and windows in the graph: what links know, the log of the state, and the drawing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+from window_jobs import (
+    HERE,
+    WHOLE_YAML,
+    a_job,
+    each,
+    found,
+    whole,
+)
+
+from sardonyx import (
+    Count,
+    Job,
+    Sum,
+    blackhole,
+    counted,
+    event_time,
+    generator,
+    kafka,
+    kafka_time,
+    ordinal,
+    tumbling,
+    wall,
+)
+from sardonyx.cli.app import app
+from sardonyx.cli.graph_text import draw
+from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.timing import RowTime, TimeSpec
+
+
+def graph(job: Job) -> Graph:
+    return graph_of(job.spec(), "d", "j")
+
+
+def test_links_into_a_window_know_what_their_writers_combine_by():
+    """The window, its key, and the column with a row's time; the input with times runs, as it must look at its rows."""
+    made = graph(whole())
+    links = {link.name: link for link in made.links}
+    assert links["hits.per-user"].window == whole().spec().task("per-user").window
+    assert links["hits.per-user"].group_by == ["user"]
+    assert links["hits.per-user"].row_time == links["clicks.per-user"].row_time == RowTime(column="at")
+    assert links["per-user.best"].row_time == RowTime(column="window_time")
+    assert links["per-user.best"].by_key
+    assert links["per-user.fix"].window is None
+    assert (links["hits.topic"].time, links["clicks.topic"].time) == (
+        TimeSpec(column="at"),
+        TimeSpec(kind="kafka", column="at", delay="5 s", idle="1 min"),
+    )
+    assert made.bound == {}
+    assert [stage.name for stage in made.stages if any(link.by_key for link in stage.ingress)] == ["per-user", "best"]
+
+
+def test_the_reader_of_an_input_that_is_bound_in_place_knows_its_times():
+    """A function reads the user's topic itself, so its link says where the times come from."""
+    job = Job("bound")
+    rows = job.input("in", kafka("in", start="earliest"), time=kafka_time("at"))
+    more = job.task("more", each, after=rows)
+    job.output("out", blackhole(), after=job.window("w", counted(5), after=more, aggregate={"n": Count()}))
+    made = graph(job)
+    assert made.bound == {"in": ["more"]}
+    (link,) = made.stage("more").ingress
+    assert (link.kind, link.time) == ("input", TimeSpec(kind="kafka", column="at"))
+    assert made.stage("w").ingress[0].row_time == RowTime(column="at")
+
+
+@pytest.mark.parametrize(
+    ("time", "row_time"),
+    [
+        (event_time("n", unit="ms"), RowTime(column="n", unit="ms")),
+        (wall("w"), RowTime(column="w")),
+        (ordinal("nr"), RowTime(column="nr", ordinal=True)),
+        (None, None),
+    ],
+)
+def test_where_the_time_of_a_row_stands(time, row_time):
+    """By the input; a window that needs no time takes rows without one."""
+    made = graph(a_job(counted(5), time=time))
+    assert made.stage("per-user").ingress[0].row_time == row_time
+
+
+def test_the_results_of_windows_over_numbers_have_numbers():
+    """Results of windows by number are from right before their end, too."""
+    job = Job("nested")
+    rows = job.input("in", generator(9), time=ordinal("nr"))
+    small = job.window("small", tumbling(10), after=rows, aggregate={"n": Count()})
+    large = job.window("large", tumbling(100), after=small, aggregate={"n": Sum("n")})
+    job.output("out", blackhole(), after=large)
+    assert found(job) == []
+    assert graph(job).stage("large").ingress[0].row_time == RowTime(column="window_time", ordinal=True)
+
+
+def test_a_window_names_another_column_for_its_time():
+    """The clock is that of the inputs; the column is the window's own."""
+    job = Job("other")
+    rows = job.input("in", kafka("in", start="earliest"), time=event_time("n", unit="ms"))
+    other = job.window("w", tumbling("1 s"), after=rows, aggregate={"n": Count()}, time="seen")
+    job.output("out", blackhole(), after=other)
+    assert graph(job).stage("w").ingress[0].row_time == RowTime(column="seen")
+
+
+def test_a_window_has_a_log_of_its_state():
+    """A link of its own that the job makes and no sentinel ends; late rows that become dead letters have one, too."""
+    made = graph(a_job(late="dead_letter"))
+    links = {link.name: link for link in made.stage("per-user").egress}
+    assert list(links) == ["per-user.out", "per-user.dead", "per-user.state"]
+    state = links["per-user.state"]
+    assert (state.kind, state.topic, state.owned, state.has_sentinels) == ("state", "d.j.per-user.state", True, False)
+    assert "hits.state" not in {link.name for link in made.links}
+    assert made.timed
+
+
+def test_state_has_as_many_partitions_as_what_the_window_reads():
+    """Partition n of the log is the state of partition n; no queue is trimmed or deleted by mistake for it."""
+    from queues.admin import _wanted_partitions
+    from queues.membership import requires_copartitioning
+
+    job = whole()
+    links = {link.name: link for link in graph(job).links}
+    spec = msgspec.structs.replace(job.spec(), partitions=3)
+    assert _wanted_partitions(links["per-user.state"], spec) == _wanted_partitions(links["hits.per-user"], spec) == 3
+    assert requires_copartitioning([links["hits.per-user"], links["clicks.per-user"]])
+    no_key = {"group_by": None, "window": links["hits.per-user"].window}
+    assert requires_copartitioning(
+        [msgspec.structs.replace(links[name], **no_key) for name in ("hits.per-user", "clicks.per-user")]
+    )
+
+
+def test_the_drawing_shows_times_and_windows():
+    """What a window does stands on its line."""
+    text = "\n".join(draw(whole().spec(), graph(whole())))
+    assert "time in at" in text
+    assert "time of Kafka in at, delay 5 s, idle after 1 min" in text
+    assert (
+        "tumbling 1 min: all collect(ms), hits count, p99 quantile(ms), slowest max(ms); emit every 10 s; grace 10 s; late: edge"
+        in text
+    )
+    assert "late rows of per-user" in text
+    assert "calendar day Europe/Berlin" in text
+
+
+def test_check_shows_a_job_with_windows(tmp_path, monkeypatch):
+    """The command accepts the job, draws it and warns."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(WHOLE_YAML.replace(f"{HERE}:top", "fns:top").replace(f"{HERE}:each", "fns:each"))
+    Path("fns.py").write_text("import pyarrow as pa\n\ndef top(rows: pa.Table): ...\n\ndef each(row: dict): ...\n")
+    result = CliRunner().invoke(app, ["check", "job.yaml"])
+    assert result.exit_code == 0, result.output
+    assert "tumbling 1 min" in result.stdout
+    assert result.stderr.count("warning: SX-WARN-") == 2

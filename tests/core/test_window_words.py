@@ -1,0 +1,374 @@
+"""Time and windows as users write them: words, builder, YAML and TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from window_jobs import (
+    HERE,
+    WHOLE_YAML,
+    a_job,
+    found,
+    only,
+    spec_of,
+    whole,
+)
+
+import sardonyx
+from sardonyx import (
+    Collect,
+    Count,
+    Distinct,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Sum,
+    Var,
+    calendar,
+    counted,
+    event_time,
+    every,
+    everything,
+    hopping,
+    kafka_time,
+    on_count,
+    session,
+    tumbling,
+    wall,
+)
+from sardonyx.core.spec import Route, decode_spec, encode_spec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
+from sardonyx.job import windowing
+from sardonyx.job.parse import read
+
+
+@pytest.mark.parametrize(
+    ("time", "spec"),
+    [
+        ("at", TimeSpec(column="at")),
+        ({"column": "at", "delay": "5 s"}, TimeSpec(column="at", delay="5 s")),
+        (event_time("at", delay="5 s", idle="1 min"), TimeSpec(column="at", delay="5 s", idle="1 min")),
+        (
+            event_time("n", unit="ms", ahead="1 day", idle="1 s", at_rest="wall"),
+            TimeSpec(column="n", unit="ms", ahead="1 day", idle="1 s", at_rest="wall"),
+        ),
+        (kafka_time("stamp", delay="1 s"), TimeSpec(kind="kafka", column="stamp", delay="1 s")),
+        (wall("read_at"), TimeSpec(kind="wall", column="read_at")),
+    ],
+)
+def test_where_the_time_of_an_input_comes_from(time, spec):
+    """A column alone, a mapping or a word, as the spec has it; it survives its encoding."""
+    job = a_job(time=time)
+    made = spec_of(job)
+    assert made.task("hits").time == spec
+    assert decode_spec(encode_spec(made)) == made
+    assert found(job) == []
+
+
+def test_only_the_time_of_kafka_records_has_a_limit_of_its_own():
+    """Any producer may set a record's timestamp, so one far in the future is refused unless the job says otherwise."""
+    assert TimeSpec(column="at").most_ahead is None
+    assert TimeSpec(column="at", kind="kafka").most_ahead == "1 day"
+    assert TimeSpec(column="at", kind="kafka", ahead="5 min").most_ahead == "5 min"
+
+
+@pytest.mark.parametrize(
+    ("windows", "spec"),
+    [
+        (tumbling("1 min"), WindowSpec(kind="tumbling", size="1 min")),
+        (hopping("10 min", "1 min"), WindowSpec(kind="hopping", size="10 min", every="1 min")),
+        (hopping("10 min", every="3 min"), WindowSpec(kind="hopping", size="10 min", every="3 min")),
+        (session("30 min"), WindowSpec(kind="session", gap="30 min")),
+        (session("30 min", most="12 h"), WindowSpec(kind="session", gap="30 min", most="12 h")),
+        (counted(100), WindowSpec(kind="counted", size=100)),
+        (counted(100, every=10), WindowSpec(kind="counted", size=100, every=10)),
+        (calendar("day", zone="Europe/Berlin"), WindowSpec(kind="calendar", unit="day", zone="Europe/Berlin")),
+        (calendar("month"), WindowSpec(kind="calendar", unit="month")),
+        (everything(), WindowSpec(kind="everything")),
+        ({"kind": "tumbling", "size": "1 min"}, WindowSpec(kind="tumbling", size="1 min")),
+    ],
+)
+def test_kinds_of_windows(windows, spec):
+    """Each kind as the spec has it; all of them can run, also a hopping window whose every does not divide its size."""
+    job = a_job(windows)
+    made = spec_of(job)
+    window = made.task("per-user").window
+    assert window is not None
+    assert msgspec.structs.replace(window, aggregate={}) == spec
+    assert found(job) == []
+
+
+def test_what_windows_aggregate():
+    """Every aggregate with its column and options, in the order of the names; it survives its encoding."""
+    given = {
+        "rows": Count(),
+        "known": Count("ms"),
+        "sum": Sum("ms"),
+        "min": Min("ms"),
+        "max": Max("ms"),
+        "mean": Mean("ms"),
+        "var": Var("ms"),
+        "first": First("ms"),
+        "last": Last("ms"),
+        "users": Distinct("n", most=1000),
+        "p99": Quantile("ms", 0.99),
+        "all": Collect("ms", most=10),
+    }
+    job = a_job(aggregate=given)
+    spec = spec_of(job)
+    window = spec.task("per-user").window
+    assert window is not None
+    assert list(window.aggregate) == sorted(given)
+    assert window.aggregate["rows"] == AggregateSpec(of="count")
+    assert window.aggregate["known"] == AggregateSpec(of="count", column="ms")
+    assert window.aggregate["users"] == AggregateSpec(of="distinct", column="n", options={"most": 1000})
+    assert window.aggregate["p99"] == AggregateSpec(of="quantile", column="ms", options={"q": 0.99})
+    assert {name: spec.of for name, spec in window.aggregate.items() if name in given} | {
+        "rows": "count",
+        "known": "count",
+        "users": "distinct",
+        "p99": "quantile",
+        "all": "collect",
+    } == {name: spec.of for name, spec in window.aggregate.items()}
+    assert decode_spec(encode_spec(spec)) == spec
+    assert list(decode_spec(encode_spec(spec)).task("per-user").window.aggregate) == list(window.aggregate)
+    assert found(job) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        ({"emit": "changes"}, {"emit": "changes"}),
+        ({"emit": every("10 s")}, {"emit": "every 10 s"}),
+        ({"emit": on_count(100)}, {"emit": "count 100"}),
+        ({"emit": "changes", "accumulate": False}, {"emit": "changes", "accumulate": False}),
+        ({"grace": "10 s", "allowed_lateness": "1 h"}, {"grace": "10 s", "allowed_lateness": "1 h"}),
+        ({"late": "dead_letter"}, {"late": "dead_letter"}),
+        ({"state_limit": 1000, "store": "rocksdb"}, {"state_limit": 1000, "store": "rocksdb"}),
+    ],
+)
+def test_what_a_window_may_say_besides(given, fields):
+    """When results come, what is late, and where the state is."""
+    job = a_job(**given)
+    window = spec_of(job).task("per-user").window
+    assert window == WindowSpec(kind="tumbling", size="1 min", aggregate={"hits": AggregateSpec(of="count")}, **fields)
+    assert found(job) == []
+
+
+def test_every_word_is_exported():
+    """What the builder's words are, users import from sardonyx."""
+    words = {name for name in vars(windowing) if getattr(getattr(windowing, name), "__wrapped__", None) is not None}
+    assert words <= set(sardonyx.__all__)
+    assert len(words) == 23
+    for name in words:
+        assert getattr(sardonyx, name) is getattr(windowing, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: a_job(time=event_time("at", dealy="5 s")),
+            "event_time() has no argument 'dealy'; did you mean 'delay'?",
+        ),
+        (lambda: a_job(time=wall("read_at", dilay="1 s")), "wall() has no argument 'dilay'"),
+        (lambda: a_job(tumbling(sise="1 min")), "tumbling() has no argument 'sise'; did you mean 'size'?"),
+        (lambda: a_job(session("1 min", mots="1 h")), "did you mean 'most'?"),
+        (lambda: a_job(aggregate={"p": Quantile("ms", 0.5, p=1)}), "Quantile() has no argument 'p'"),
+        (lambda: a_job(aggregate={"p": Count("ms", "n")}), "Count() was given 2 arguments without a name"),
+        (lambda: a_job(emit=every(duratoin="1 s")), "did you mean 'duration'?"),
+        (lambda: a_job(agregate={"hits": Count()}), "did you mean 'aggregate'?"),
+        (lambda: a_job(allowed_latness="1 h"), "did you mean 'allowed_lateness'?"),
+    ],
+)
+def test_mistyped_keywords_are_problems_of_the_job(make, said):
+    """With the nearest known one and the user's line, as for all other words; nothing raises."""
+    problem = only(make())
+    assert problem.code == "SX-JOB-FIELD"
+    assert said in problem.message
+    assert "window_jobs.py:" in problem.cause or Path(__file__).name in problem.cause
+    assert problem.where["task"] in ("hits", "per-user")
+
+
+def test_windows_of_another_kind_raise_at_once():
+    """As a connector that is none does."""
+    with pytest.raises(TypeError, match="windows are made by"):
+        a_job("tumbling")
+
+
+WHOLE_TOML = f"""
+name = "traffic"
+workflow = {{hits = "per-user", clicks = {{per-user = [{{best = "out"}}, {{fix = "out"}}]}}}}
+[routes]
+"per-user.fix" = {{of = "late"}}
+[[catalog]]
+name = "hits"
+type = "input"
+connector = "kafka"
+options = {{topic = "hits", schema = "user string, at timestamp, ms double", start = "earliest"}}
+time = {{column = "at", kind = "column"}}
+[[catalog]]
+name = "clicks"
+type = "input"
+connector = "kafka"
+options = {{topic = "clicks", schema = "user string, ms double", start = "earliest"}}
+time = {{kind = "kafka", column = "at", delay = "5 s", idle = "1 min"}}
+[[catalog]]
+name = "per-user"
+type = "function"
+group_by = ["user"]
+[catalog.window]
+kind = "tumbling"
+size = "1 min"
+grace = "10 s"
+emit = "every 10 s"
+late = "drop"
+[catalog.window.aggregate]
+slowest = {{of = "max", column = "ms"}}
+hits = {{count = ""}}
+p99 = {{of = "quantile", column = "ms", options = {{q = 0.99}}}}
+all = {{collect = "ms"}}
+[[catalog]]
+name = "best"
+type = "function"
+fn = "{HERE}:top"
+window = {{kind = "calendar", unit = "day", zone = "Europe/Berlin"}}
+[[catalog]]
+name = "fix"
+type = "function"
+fn = "{HERE}:each"
+[[catalog]]
+name = "out"
+type = "output"
+connector = "blackhole"
+"""
+
+
+def test_all_ways_of_writing_give_the_same_spec():
+    """Python, YAML and TOML in short and long forms, and a spec as JSON that is read again as a job."""
+    built = whole()
+    again = json.loads(encode_spec(built.spec()))
+    data = (
+        built.data(),
+        yaml.safe_load(WHOLE_YAML),
+        tomllib.loads(WHOLE_TOML.replace('count = ""', 'of = "count"')),
+        again,
+    )
+    specs = [read(each) for each in data]
+    assert [[str(problem) for problem in problems] for _, problems in specs] == [[], [], [], []]
+    (spec, _), *others = specs
+    for other, _ in others:
+        assert other == spec
+    assert encode_spec(decode_spec(encode_spec(spec))) == encode_spec(spec)
+    window = spec.task("per-user").window
+    assert window is not None
+    assert (window.late, spec.routes) == ("edge", {"per-user.fix": Route(of="late")})
+    assert found(built) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "field", "value", "code", "said"),
+    [
+        ("hits", "time", 5, "SX-JOB-FIELD", "time cannot be 5"),
+        ("hits", "time", {"colum": "at"}, "SX-JOB-FIELD", "time has no 'colum'; did you mean 'column'"),
+        ("hits", "time", {"kind": "kafka"}, "SX-JOB-FIELD", "time needs column"),
+        ("hits", "time", {"column": 3}, "SX-JOB-FIELD", "column cannot be 3"),
+        ("hits", "time", {"column": "stamp", "kind": "kafak"}, "SX-JOB-FIELD", "did you mean 'kafka'"),
+        ("hits", "time", {"column": "at", "delay": 5}, "SX-JOB-FIELD", "delay cannot be 5"),
+        ("hits", "time", {"column": "at", "unit": "min"}, "SX-JOB-FIELD", "unit cannot be 'min'"),
+        ("hits", "time", {"column": "at", "at_rest": "holt"}, "SX-JOB-FIELD", "did you mean 'hold'"),
+        ("per-user", "window", ["tumbling"], "SX-JOB-FIELD", "window cannot be ['tumbling']"),
+        ("per-user", "window", {"size": "1 min"}, "SX-JOB-FIELD", "window needs kind"),
+        ("per-user", "window", {"kind": "tumblin", "size": "1 min"}, "SX-JOB-FIELD", "did you mean 'tumbling'"),
+        (
+            "per-user",
+            "window",
+            {"kind": "fixed", "size": "1 min"},
+            "SX-JOB-FIELD",
+            "here such windows are called tumbling",
+        ),
+        (
+            "per-user",
+            "window",
+            {"kind": "tumbling", "sise": "1 min", "size": "1 h"},
+            "SX-JOB-FIELD",
+            "did you mean 'size'",
+        ),
+        (
+            "per-user",
+            "window",
+            {"kind": "tumbling", "size": "1 min", "grace": 1.5},
+            "SX-JOB-FIELD",
+            "grace cannot be 1.5",
+        ),
+        (
+            "per-user",
+            "window",
+            {"kind": "tumbling", "size": "1 min", "late": "dead"},
+            "SX-JOB-FIELD",
+            "late cannot be 'dead'",
+        ),
+        ("per-user", "window", {"kind": "tumbling", "size": "1 min", "emit": 10}, "SX-JOB-FIELD", "emit cannot be 10"),
+        ("per-user", "window", {"kind": "calendar", "unit": "dya"}, "SX-JOB-FIELD", "did you mean 'day'"),
+        ("per-user", "aggregate", {"hits": "coutn"}, "SX-JOB-FIELD", "did you mean 'count'"),
+        ("per-user", "aggregate", {"hits": {"mx": "ms"}}, "SX-JOB-FIELD", "did you mean 'max'"),
+        ("per-user", "aggregate", {"hits": 5}, "SX-JOB-FIELD", "aggregate hits cannot be 5"),
+        ("per-user", "aggregate", {"hits": {"max": "ms", "min": "ms"}}, "SX-JOB-FIELD", "aggregate hits cannot be"),
+        (
+            "per-user",
+            "aggregate",
+            {"hits": {"of": "max", "colum": "ms", "column": "ms"}},
+            "SX-JOB-FIELD",
+            "hits has no 'colum'",
+        ),
+        ("per-user", "aggregate", {"hits": {"max": 5}}, "SX-JOB-FIELD", "column cannot be 5"),
+        ("per-user", "aggregate", {"p": {"quantile": "ms", "q": float("nan")}}, "SX-JOB-FIELD", "cannot be sent"),
+        ("per-user", "aggregate", ["count"], "SX-JOB-FIELD", "aggregate cannot be ['count']"),
+        ("per-user", "aggregate", {"hits": Count}, "SX-JOB-FIELD", "aggregate hits cannot be <function Count"),
+        ("per-user", "grace", "1 s", "SX-JOB-FIELD", "a task has no 'grace'"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_the_words_of_the_file(task, field, value, code, said):
+    """One mistake, one problem, with the nearest known word and what to write."""
+    data = a_job().data()
+    data["catalog"] = [dict(entry) for entry in data["catalog"]]
+    entry = next(entry for entry in data["catalog"] if entry["name"] == task)
+    aggregate = entry["window"].pop("aggregate") if field in ("window", "aggregate") else None
+    entry[field] = value
+    if field == "window":
+        entry["aggregate"] = aggregate
+    problem = only(data)
+    assert problem.code == code
+    assert said in problem.message
+    assert problem.fix
+
+
+def test_all_mistakes_are_told_at_once():
+    """Of times, windows and aggregates together, in one call."""
+    problems = found(
+        a_job(
+            tumbling("1 mni"),
+            time=event_time("att", dealy="1 s"),
+            aggregate={"user": Count(), "p": Quantile("ms", 5), "s": Sum("user")},
+            emit="chnages",
+            store="rocks",
+        )
+    )
+    assert sorted(problem.code for problem in problems) == [
+        "SX-JOB-FIELD",
+        "SX-JOB-UNITS",
+        "SX-TIME-INPUT",
+        "SX-WINDOW-AGGREGATE",
+        "SX-WINDOW-EMIT",
+        "SX-WINDOW-RESULT",
+        "SX-WINDOW-STORE",
+    ]
+    assert all(problem.fix and problem.where["task"] for problem in problems)
