@@ -26,7 +26,7 @@ from sardonyx.core.clocks import SourceClock
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, Store
-from sardonyx.state.combine import ROWS, SLICE
+from sardonyx.state.columns import ROWS, SLICE
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore

@@ -13,7 +13,8 @@ from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import RowTime
-from sardonyx.state.combine import KEY, Combiner, combines, keys_of
+from sardonyx.state.columns import SX_KEY
+from sardonyx.state.combine import Combiner, combines, keys_of
 from sardonyx.state.times import Times, column_of, times_of
 
 
@@ -55,7 +56,7 @@ class WindowSplit:
                     raw, rows, times = rows.filter(pa.array(apart)), rows.filter(pa.array(~apart)), times[~apart]
             if rows.num_rows:
                 combined = self._combiner(rows, times)
-                yield from self._by_partition(combined, _checksums(combined.column(KEY)))
+                yield from self._by_partition(combined, _checksums(combined.column(SX_KEY)))
         if raw is not None:
             codes, keys = keys_of(raw, self._columns)
             yield from self._by_partition(raw, _checksums(keys)[codes])

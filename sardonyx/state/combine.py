@@ -11,11 +11,9 @@ from queues.keys import coded
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
+from sardonyx.state.columns import SLICE, SX_KEY
 from sardonyx.state.groups import Column, Groups, Numbers, grouped
 from sardonyx.state.kinds import windows_of
-
-KEY, SLICE, FIRST, LAST, ROWS = "sx_key", "sx_slice", "sx_first", "sx_last", "sx_rows"
-"""Columns of a table of partial rows."""
 
 
 def combines(window: WindowSpec) -> bool:
@@ -59,11 +57,16 @@ class Combiner:
         if covered is not None and not covered.all():
             keep = np.flatnonzero(covered)
             return self(rows.take(pa.array(keep)), None if times is None else times[keep])
-        codes, canonical = keys_of(rows, self._keys)
+        return self.partials(rows, times, *keys_of(rows, self._keys), slices)
+
+    def partials(
+        self, rows: pa.Table, times: Numbers | None, codes: Numbers, canonical: pa.Array, slices: Numbers
+    ) -> pa.Table:
+        """The same, of rows whose keys (see :func:`keys_of`) and slices are known."""
         groups = _pairs(codes, len(canonical), slices)
         heads = groups.heads()
         chosen = pa.array(heads)
-        columns: dict[str, Column] = {KEY: canonical.take(pa.array(codes[heads]))}
+        columns: dict[str, Column] = {SX_KEY: canonical.take(pa.array(codes[heads]))}
         columns |= {name: rows[name].take(chosen) for name in self._keys}
         columns[SLICE] = pa.array(slices[heads])
         return pa.table(columns | self._aggregates.lift(rows, groups, times))

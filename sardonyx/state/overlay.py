@@ -18,6 +18,7 @@ class Overlay:
         self.schema: pa.Schema = store.schema
         self._schema = self.schema.append(pa.field(GONE, pa.bool_(), nullable=False))
         self._changes: pa.Table = self._schema.empty_table()
+        self._was_put: list[pa.Array] = []
 
     def read(self, keys: pa.Array) -> tuple[Numbers, pa.Table]:
         """The entries of these keys, as :meth:`Store.read` gives them."""
@@ -49,6 +50,8 @@ class Overlay:
 
     def put(self, entries: pa.Table) -> None:
         """Put entries: the columns of the schema, each key once."""
+        if entries.num_rows:
+            self._was_put.append(one(entries[KEY]))
         self._change(entries, gone=False)
 
     def remove(self, keys: pa.Array) -> None:
@@ -57,8 +60,18 @@ class Overlay:
         self._change(pa.table(columns, schema=self.schema), gone=True)
 
     def changes(self) -> pa.Table:
-        """All changes, for :meth:`Store.apply`."""
-        return self._changes
+        """All changes, for :meth:`Store.apply`. Entries that came and went since are left out."""
+        if not self._was_put or not self._changes.num_rows:
+            return self._changes
+        keys = one(self._changes[KEY])
+        doubtful = pc.and_(one(self._changes[GONE]), pc.is_in(keys, pa.concat_arrays(self._was_put)))
+        rows = np.flatnonzero(numpy(doubtful))
+        if not len(rows):
+            return self._changes
+        keep = np.ones(len(keys), np.bool_)
+        keep[rows] = False
+        keep[rows[numpy(self._store.read(keys.take(pa.array(rows)))[0])]] = True
+        return self._changes.filter(pa.array(keep))
 
     def _change(self, entries: pa.Table, *, gone: bool) -> None:
         if not entries.num_rows:

@@ -12,13 +12,10 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.combine import FIRST, LAST, ROWS, SLICE
-from sardonyx.state.combine import KEY as SX_KEY
+from sardonyx.state.columns import LAST, NEW, PANE, ROWS, START
 from sardonyx.state.groups import Column, Numbers, one
 from sardonyx.state.kinds import ordinal
 
-PANE, NEW = "sx_pane", "sx_new"
-"""Columns of entries: how many results the window has given, and how many rows it has had since the last one."""
 INSTANT = pa.timestamp("us", "UTC")
 LATE = pa.schema(
     [
@@ -89,7 +86,7 @@ class Layout:
 
     def blank(self, entries: pa.Table) -> pa.Table:
         """Entries that have had no row: what ``accumulate=False`` leaves after each result."""
-        kept = {name: entries[name] for name in [KEY, *self.keys, PANE]}
+        kept = {name: entries[name] for name in [KEY, *self.keys, PANE, START] if name in self.schema.names}
         zeros = pa.array(np.zeros(entries.num_rows, np.int64))
         return self.entries(kept | {ROWS: zeros, NEW: zeros})
 
@@ -127,6 +124,23 @@ def panes(window: WindowSpec) -> bool:
     return window.emit != "final" or bool(window.allowed_lateness)
 
 
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of rows in one. Of numbers of different types the wider one is taken.
+
+    Raises:
+        FunctionError: ``SX-WINDOW-SHAPE``, they have columns of types that do not go together.
+    """
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise FunctionError(
+            "SX-WINDOW-SHAPE",
+            "rows for the same window have a column with different types",
+            cause=str(error).splitlines()[0],
+            fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
+        ) from error
+
+
 def fit(column: Column, field: pa.Field) -> pa.Array:
     """A column with the type that the state has."""
     array = one(column)
@@ -146,21 +160,3 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of late rows in one."""
     return pa.concat_tables([LATE.empty_table(), *tables])
-
-
-__all__ = [
-    "FIRST",
-    "LAST",
-    "LATE",
-    "NEW",
-    "PANE",
-    "ROWS",
-    "SLICE",
-    "SX_KEY",
-    "Layout",
-    "Piece",
-    "Planned",
-    "fit",
-    "late_rows",
-    "panes",
-]

@@ -14,12 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from queues import block
+from queues.messages import Logged
 from sardonyx.core.errors import InputError
 from sardonyx.core.text import counted
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.log import LogState, Round, Saved, ShardLog
 from sardonyx.state.memory import key_list
-from sardonyx.state.messages import About, Logged, Mark, about, last_key
+from sardonyx.state.messages import About, Mark, about, last_key
 from sardonyx.state.shape import refuse_other_shape, shape_of
 
 _TOGETHER = 30_000

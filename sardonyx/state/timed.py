@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +12,14 @@ import pyarrow.compute as pc
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
+from sardonyx.state.columns import SLICE, SX_KEY
 from sardonyx.state.combine import Combiner
-from sardonyx.state.emits import Emit
-from sardonyx.state.entry_keys import KEPT, MARK, OPEN_END, keys, ordered, starts_of
-from sardonyx.state.groups import Groups, Mask, Numbers, grouped, numpy, one
+from sardonyx.state.engine import Engine, Times
+from sardonyx.state.entry_keys import KEPT, keys, ordered, starts_of
+from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import length, less, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import LATE, NEW, PANE, ROWS, SLICE, SX_KEY, Layout, Piece, Planned, late_rows
-
-Times = Callable[[pa.Table], Numbers | None]
+from sardonyx.state.planned import LATE, Piece, Planned, late_rows
 
 
 class Sorted(NamedTuple):
@@ -35,19 +34,15 @@ class Sorted(NamedTuple):
     late: list[pa.Table]
 
 
-class TimeWindows:
+class TimeWindows(Engine):
     """Plans for a shard of such windows. There is an entry for each open window and key; :class:`~sardonyx.state.windows.WindowShard`
     has the rules.
     """
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
-        self._store, self._times = store, times
+        super().__init__(window, key_columns, store, times)
         self._windows = windows_of(window)
         self._combine = Combiner(window, key_columns)
-        self._layout = Layout(window, key_columns, store.schema)
-        self._emit = Emit(window.emit)
-        self._accumulate = window.accumulate
-        self._grace = length(window.grace)
         self._kept = length(window.allowed_lateness)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
@@ -56,7 +51,7 @@ class TimeWindows:
         rows = self._sorted(pieces)
         results = self._add(state, rows.open, clock)
         if self._emit.every:
-            results += self._regular(state, clock)
+            results += self._regular(state, clock, ordered(self._windows.ended(less(clock, self._grace))))
         for table in rows.closed:
             results += self._correct(state, table)
         closing, more = self._close(state, clock, limit)
@@ -119,72 +114,21 @@ class TimeWindows:
         if kept.any():
             found.closed.append(rows.filter(pa.array(kept)))
 
-    # --- Entries ---
-
     def _add(self, state: Overlay, tables: Sequence[pa.Table], clock: int) -> list[pa.Table]:
         """Add rows to open windows; the results of those that do not close."""
         if not tables:
             return []
-        entries = self._merged(state, tables, b"")
+        entries, _ = self._merged(state, tables, b"")
         if not self._emit.by_rows:
             state.put(entries)
             return []
         due = starts_of(entries[KEY]) >= self._windows.ended(less(clock, self._grace))
-        due &= numpy(one(entries[NEW])) >= self._emit.by_rows
+        due &= self._fresh(entries) >= self._emit.by_rows
         return self._give(state, entries, due)
 
-    def _give(self, state: Overlay, entries: pa.Table, due: Mask, prefix: int = 0) -> list[pa.Table]:
-        """Put entries, and give results, that are not final, of those that are due."""
-        if not due.any():
-            state.put(entries)
-            return []
-        chosen = entries.filter(pa.array(due))
-        result = self._results(chosen, prefix, final=False)
-        state.put(pa.concat_tables([entries.filter(pa.array(~due)), self._given(chosen)]))
-        return [result]
-
-    def _given(self, entries: pa.Table) -> pa.Table:
-        """Entries after a result."""
-        columns = dict(zip(entries.column_names, entries.columns, strict=True))
-        columns[PANE] = pc.add(entries[PANE], 1)
-        columns[NEW] = pa.array(np.zeros(entries.num_rows, np.int64))
-        given = pa.table(columns, schema=entries.schema)
-        return given if self._accumulate else self._layout.blank(given)
-
-    def _results(self, entries: pa.Table, prefix: int = 0, *, final: bool) -> pa.Table:
+    def _bounds(self, entries: pa.Table, prefix: int) -> tuple[Numbers, Numbers]:
         starts = starts_of(entries[KEY], prefix)
-        pane = entries[PANE] if self._layout.panes else None
-        return self._layout.results(entries, starts, self._windows.ends(starts), pane, final=final)
-
-    def _merged(self, state: Overlay, tables: Sequence[pa.Table], prefix: bytes) -> pa.Table:
-        """The entries of the windows of these rows, with the rows added."""
-        further = pa.concat_tables([self._keyed(table, prefix) for table in tables])
-        groups = grouped(further[KEY])
-        heads = pa.array(groups.heads())
-        distinct = one(further[KEY]).take(heads)
-        at, found = state.read(distinct)
-        old_rows = numpy(one(found[ROWS]))
-        old, positions = found, at
-        if not old_rows.all():  # those that have had no row since their last result
-            old, positions = found.filter(pa.array(old_rows > 0)), at[old_rows > 0]
-        both = pa.concat_tables([old.select(further.column_names), further])
-        every = Groups(np.concatenate([positions, groups.ids]), groups.count)
-        columns = self._layout.aggregates.merge(both, every)
-        first = pa.array(every.heads())
-        columns |= {name: both[name].take(first) for name in self._layout.keys}
-        columns[KEY] = distinct
-        if self._layout.panes:
-            added = np.bincount(groups.ids, numpy(one(further[ROWS])), minlength=groups.count).astype(np.int64)
-            pane = np.zeros(groups.count, np.int64)
-            pane[at] = numpy(one(found[PANE]))
-            added[at] += numpy(one(found[NEW]))
-            columns |= {PANE: pa.array(pane), NEW: pa.array(added)}
-        return self._layout.entries(columns)
-
-    def _keyed(self, rows: pa.Table, prefix: bytes) -> pa.Table:
-        names = [name for name in self._layout.schema.names if name not in {KEY, PANE, NEW}]
-        columns = {KEY: keys(numpy(one(rows[SLICE])), rows[SX_KEY], prefix)} | {name: rows[name] for name in names}
-        return self._layout.entries(columns).select([KEY, *names])
+        return starts, self._windows.ends(starts)
 
     # --- Closing ---
 
@@ -216,19 +160,5 @@ class TimeWindows:
         """Add rows to windows that have closed. Those that are open still, because no plan has come since, close first."""
         open_keys = keys(numpy(one(rows[SLICE])), rows[SX_KEY]).unique()
         results = self._closed(state, state.read(open_keys)[1])
-        entries = self._merged(state, [rows], KEPT)
+        entries, _ = self._merged(state, [rows], KEPT)
         return results + self._give(state, entries, np.ones(entries.num_rows, np.bool_), len(KEPT))
-
-    # --- Results every so often ---
-
-    def _regular(self, state: Overlay, clock: int) -> list[pa.Table]:
-        mark = state.scan(MARK, None, 1)
-        now = max(clock, -(2**62)) // self._emit.every
-        if mark.num_rows and numpy(one(mark[ROWS]))[0] >= now:
-            return []
-        state.put(self._layout.entries({KEY: pa.array([MARK]), ROWS: pa.array([now])}))
-        if not mark.num_rows:
-            return []
-        entries = state.scan(ordered(self._windows.ended(less(clock, self._grace))), OPEN_END)
-        changed = entries.filter(pc.greater(entries[NEW], 0))
-        return self._give(state, changed, np.ones(changed.num_rows, np.bool_))

@@ -8,9 +8,13 @@ import pyarrow as pa
 
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
+from sardonyx.state.columns import ENDS, NEW, PANE, SLICE, START, SX_KEY
 from sardonyx.state.combine import Combiner, combines
-from sardonyx.state.planned import NEW, PANE, SLICE, SX_KEY, Piece, Planned, panes
-from sardonyx.state.timed import Times, TimeWindows
+from sardonyx.state.counted import CountedWindows
+from sardonyx.state.engine import Engine, Times
+from sardonyx.state.planned import Piece, Planned, panes
+from sardonyx.state.sessions import SessionWindows
+from sardonyx.state.timed import TimeWindows
 
 
 class WindowShard:
@@ -49,7 +53,8 @@ class WindowShard:
         store: Store,
         times: Times = lambda _: None,
     ) -> None:
-        self._engine = TimeWindows(window, key_columns, store, times)
+        engine = {"session": SessionWindows, "counted": CountedWindows}.get(window.kind, TimeWindows)
+        self._engine: Engine = engine(window, key_columns, store, times)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
@@ -75,12 +80,18 @@ def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema
         rows: the schema of what comes in the link: of partial rows, or of the user's rows.
     """
     if SLICE not in rows.names:
-        rows = Combiner(window, key_columns)(rows.empty_table(), None).schema
+        rows = Combiner(_timeless(window), key_columns)(rows.empty_table(), None).schema
     fields = [pa.field(KEY, pa.binary(), nullable=False)]
     fields += [pa.field(f.name, f.type) for f in rows if f.name not in {SX_KEY, SLICE}]
     if panes(window):
         fields += [pa.field(PANE, pa.int64()), pa.field(NEW, pa.int64())]
+    if window.kind == "session":
+        fields += [pa.field(START, pa.int64()), pa.field(ENDS, pa.list_(pa.int64()))]
     return pa.schema(fields)
+
+
+def _timeless(window: WindowSpec) -> WindowSpec:
+    return WindowSpec(kind="everything", aggregate=window.aggregate)
 
 
 __all__ = ["Piece", "Planned", "WindowShard", "combines", "entry_schema"]

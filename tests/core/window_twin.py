@@ -3,7 +3,7 @@
 import datetime as dt
 import math
 import statistics
-from functools import lru_cache
+from functools import cache
 from zoneinfo import ZoneInfo
 
 END = 2**63 - 1
@@ -27,9 +27,15 @@ class Twin:
         self.blocks = 0
         self.order = 0
         self.mark = None
+        self.numbers = {}  # of counted windows, by key: the last row's
+        self.open = []  # sessions
 
     def plan(self, blocks, clock):
         """The results and the late rows of some blocks, and the clock after them."""
+        if self.window.kind == "session":
+            return self.sessions(blocks, clock)
+        if self.window.kind == "counted":
+            return self.counted(blocks, clock)
         results, late, corrections, touched = [], [], [], []
         for rows, in_force in blocks:
             for number, row in enumerate(rows):
@@ -113,6 +119,96 @@ class Twin:
             }
         return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
 
+    # --- Sessions and counted windows ---
+
+    def counted(self, blocks, clock):
+        size, every = self.window.size, self.window.every or self.window.size
+        touched = []
+        for rows, _ in blocks:
+            for row in rows:
+                self.order += 1
+                number = self.numbers[row["key"]] = self.numbers.get(row["key"], -1) + 1
+                for start in range(number // every * every, -1, -every):
+                    if start + size > number:
+                        w = ((start, start + size), row["key"])
+                        self.on_time.setdefault(w, []).append(row | {"order": self.order})
+                        touched.append(w)
+        closing = [w for w, rows in self.on_time.items() if w not in self.closed and (len(rows) == size or clock == END)]
+        results = self.early(touched, closing, clock)
+        self.closed.update(closing)
+        return results + [self.result(w, final=True) for w in closing], []
+
+    def sessions(self, blocks, clock):
+        late, touched = [], []
+        for rows, in_force in blocks:
+            for key in dict.fromkeys(row["key"] for row in rows):
+                mine = []
+                for number, row in enumerate(rows):
+                    if row["key"] == key:
+                        self.order += 1
+                        row = row | {"order": self.order, "number": number}
+                        mine.append({"key": key, "first": row["at"], "last": row["at"], "rows": [row], "pane": 0, "told": 0, "old": False})
+                for session in self.chain(key, mine, in_force):
+                    end = session["last"] + self.window.gap
+                    joined, session["old"] = session["old"], True
+                    if not joined and end + self.grace <= in_force:
+                        by = None if in_force == END else in_force - end - self.grace
+                        late += [(self.blocks, row["number"], session["first"], end, by) for row in session["rows"]]
+                    else:
+                        self.open.append(session)
+                        touched.append(session)
+            self.blocks += 1
+        closing = [s for s in self.open if clock == END or s["last"] + self.window.gap + self.grace <= clock]
+        emit, _, rest = self.window.emit.partition(" ")
+        due = []
+        if emit in {"changes", "count"}:
+            due = [s for s in self.open if any(s is t for t in touched) and len(s["rows"]) - s["told"] >= int(rest or 1)]
+        elif emit == "every":
+            now = max(clock, -(2**62)) // int(rest)
+            if self.mark is not None and now > self.mark:
+                due = [s for s in self.open if len(s["rows"]) > s["told"]]
+            self.mark = now if self.mark is None else max(now, self.mark)
+        results = [self.of_session(s, False) for s in due if not any(s is c for c in closing)]
+        results += [self.of_session(s, True) for s in closing]
+        self.open = [s for s in self.open if not any(s is c for c in closing)]
+        return results, late
+
+    def chain(self, key, mine, in_force):
+        """The sessions that rows of a piece are in afterwards. Those that they join are no longer open ones."""
+        gap = self.window.gap
+        most = None if self.window.most is None else max(self.window.most, gap)
+        may = [s for s in self.open if s["key"] == key and s["last"] + gap + self.grace > in_force]
+        found = []
+        for item in sorted(may + mine, key=lambda item: (item["first"], not item["old"])):
+            before = found[-1] if found else None
+            if before and item["first"] < before["last"] + gap:
+                last = max(before["last"], item["last"])
+                if most is None or last + gap - before["first"] <= most:
+                    before["last"] = last
+                    before["parts"].append(item)
+                    continue
+            found.append({"key": key, "first": item["first"], "last": item["last"], "parts": [item]})
+        out = []
+        for session in found:
+            parts = session.pop("parts")
+            if all(part["old"] for part in parts):
+                continue
+            self.open = [s for s in self.open if not any(s is part for part in parts)]
+            old = [part for part in parts if part["old"]]
+            # those that a result has counted come first, so that `told` says which
+            told = [row for part in old for row in part["rows"][: part["told"]]]
+            fresh = [row for part in old for row in part["rows"][part["told"] :]]
+            fresh += [row for part in parts if not part["old"] for row in part["rows"]]
+            session |= {"rows": told + fresh, "told": len(told), "pane": sum(part["pane"] for part in old), "old": bool(old)}
+            out.append(session)
+        return out
+
+    def of_session(self, session, final):
+        rows = session["rows"] if self.window.accumulate else session["rows"][session["told"] :]
+        session["told"] = len(session["rows"])
+        session["pane"] += 1
+        return self.row(session["first"], session["last"] + self.window.gap, session["key"], rows, session["pane"] - 1, final)
+
     # --- Which windows a time is in ---
 
     def windows(self, time):
@@ -130,7 +226,7 @@ class Twin:
         return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def unit_around(quarter, unit, zone):
     first = last = quarter
     here = label(quarter, unit, zone)
@@ -141,7 +237,7 @@ def unit_around(quarter, unit, zone):
     return first * QUARTER, last * QUARTER
 
 
-@lru_cache(maxsize=None)
+@cache
 def label(quarter, unit, zone):
     """Instants that are a quarter of an hour from each other and have the same label are in one window."""
     at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(

@@ -1,0 +1,14 @@
+"""The names of the columns that windows add to tables of rows and of entries."""
+
+from __future__ import annotations
+
+SX_KEY = "sx_key"
+"""Of partial rows: the canonical bytes of the key."""
+SLICE = "sx_slice"
+"""Of partial rows: the start of the slice."""
+FIRST, LAST, ROWS = "sx_first", "sx_last", "sx_rows"
+"""Of partial rows and entries: the least and the greatest time, and the number of rows."""
+PANE, NEW = "sx_pane", "sx_new"
+"""Of entries: how many results the window has given, and how many rows it has had since the last one."""
+START, ENDS = "sx_start", "sx_ends"
+"""Of entries of sessions: when a session begins; the ends of a key's sessions."""

@@ -1,0 +1,118 @@
+"""Windows on real services: each row counts once, whatever dies, and each window gives one final result."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+import pytest
+
+from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling
+from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
+from tests.waiting import until
+
+START = 1_764_000_000
+"""Seconds since 1970 of the first row."""
+SIZE = 10
+DELAY = 5
+
+
+def rows(seed: int, count: int) -> list[dict]:
+    """Rows that are out of order by no more than the delay, so none is late."""
+    rng = random.Random(f"{seed}/windows")
+    found = []
+    for number in range(count):
+        at = START + number / 100 - rng.uniform(0, DELAY / 2)
+        found.append({"user": f"u{rng.randrange(50)}", "at": _iso(at), "n": number})
+    return found
+
+
+def _iso(second: float) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()
+
+
+def expected(given: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
+    """By user and start of the window: rows, the sum of the numbers, the greatest number."""
+    found: dict[tuple[str, float], list[int]] = {}
+    for row in given:
+        at = datetime.fromisoformat(row["at"]).timestamp()
+        found.setdefault((row["user"], at - at % SIZE), []).append(row["n"])
+    return {key: (len(values), sum(values), max(values)) for key, values in found.items()}
+
+
+def found(results: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
+    return {
+        (row["user"], datetime.fromisoformat(row["window_start"]).timestamp()): (row["hits"], row["total"], row["most"])
+        for row in results
+    }
+
+
+def counting(topic: str, out: str, end: str | None = "latest") -> Job:
+    job = Job("counting", partitions=3)
+    read = job.input(
+        "read",
+        kafka(topic, schema="user string, at timestamp, n long", start="earliest", end=end),
+        time=event_time("at", delay=f"{DELAY} s"),
+        batch_size=500,
+    )
+    windows = job.window(
+        "count",
+        tumbling(f"{SIZE} s"),
+        after=read,
+        group_by="user",
+        aggregate={"hits": Count(), "total": Sum("n"), "most": Max("n")},
+        batch_size=200,
+    )
+    job.output("out", kafka(out, key="user"), after=windows, batch_size=200)
+    return job
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([], id="quiet"),
+        pytest.param(
+            [kill_at("committed", 5), kill_at("apply-state", 7), kill_at("written", 9), kill_at("positions", 4)], id="kills"
+        ),
+        pytest.param([pause_at("begin", 6, 8)], id="a pause"),
+    ],
+)
+def test_each_window_counts_each_row_once(
+    seed: int, faults: list[Fault], sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """A bounded input: all windows close, with what plain Python counts, whatever dies or sleeps."""
+    quick = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
+    given = rows(seed, 10_000)
+    with sardonyx_clusters(**quick) as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(3, faults=faults)
+        cluster.peers(3)
+        cluster.run(counting(topic, out))
+        results = cluster.records(out)
+    doubled = Counter((row["user"], row["window_start"]) for row in results)
+    assert not [key for key, times in doubled.items() if times > 1], "a window gave two final results"
+    assert found(results) == expected(given)
+
+
+def test_windows_of_an_unbounded_job_close_with_the_clock(
+    seed: int, sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """Results come while the job runs: those of all windows that the clock of the slowest partition has passed."""
+    given = rows(seed, 6_000)
+    with sardonyx_clusters() as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(6)
+        handle = cluster.submit(counting(topic, out, end=None))
+        last = max(datetime.fromisoformat(row["at"]).timestamp() for row in given) - DELAY - 1
+        closed = {key: value for key, value in expected(given).items() if key[1] + SIZE <= last}
+        until(lambda: closed.items() <= found(cluster.records(out)).items(), what="the windows to close", timeout=90)
+        handle.kill()
+
+
+def test_a_job_in_this_process_has_windows() -> None:
+    """``run_job`` gives what a cluster gives."""
+    given = rows(7, 3_000)
+    result = run_job(counting("in", "out"), {"read": given}, batch_size=100)
+    assert found(result.rows("out")) == expected(given)
