@@ -111,7 +111,7 @@ class ShardLog:
             stores: all stores of the shard, as they are after the last commit.
 
         Raises:
-            OutputError: ``SX-STATE-LARGE``.
+            OutputError: ``SX-STATE-ENTRY-LARGE``.
             SetupError: what ``end`` raises. Nothing is planned then.
         """
         if self._planned is not None:
@@ -125,14 +125,13 @@ class ShardLog:
         seq = self.mark.seq + 1
         begun = self.state.round or self._new_round(sum(len(store) for store in stores.values()))
         made: list[tuple[About, bytes]] = []
-        restated = 0
-        under_way = begun
+        restated, under_way, count = 0, begun, self._to_restate(rows)
         if begun is not None:
-            for name, entries in self._next_entries(begun, stores, max(self._piece, 2 * rows)):
+            for name, entries in self._next_entries(begun, stores, count):
                 made += self._encoded("again", seq, name, entries, begun.place)
                 restated += entries.num_rows
                 under_way = begun._replace(store=name, after=last_key(entries))
-            if restated < max(self._piece, 2 * rows):
+            if restated < count:
                 under_way = None
         for name, table in changed.items():
             made += self._encoded("delta", seq, name, table, None)
@@ -163,6 +162,10 @@ class ShardLog:
         if self.state.rows <= 2 * entries + self._spare:
             return None
         return Round(Place(self._end(), self.mark.seq))
+
+    def _to_restate(self, changed: int) -> int:
+        """How many entries a commit restates that changes so many rows: a round is through before the log has doubled."""
+        return max(self._piece, 2 * changed)
 
     def _next_entries(self, begun: Round, stores: Mapping[str, Store], count: int) -> Iterator[tuple[str, pa.Table]]:
         """The next entries to restate, by store; fewer than ``count`` in all if these are the last ones."""

@@ -74,13 +74,13 @@ def blocks(store: str, entries: pa.Table, max_bytes: int) -> list[block.Block]:
     """Encode entries.
 
     Raises:
-        OutputError: ``SX-STATE-LARGE``, one entry does not fit into a message.
+        OutputError: ``SX-STATE-ENTRY-LARGE``, one entry does not fit into a message.
     """
     try:
         return block.encode(entries, max_bytes)
     except OutputError as error:
         raise OutputError(
-            "SX-STATE-LARGE",
+            "SX-STATE-ENTRY-LARGE",
             f"an entry of the state {store!r} is larger than a message of the state log, {max_bytes:,} bytes",
             cause=error.cause,
             fix="limit what one key keeps: `most=` of `Collect` and `Distinct`, or a `ListState` in place of a list",

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sardonyx.state.base import GONE, KEY, Store
@@ -194,6 +195,7 @@ def _of_all_types() -> dict[str, pa.Array]:
         (pa.uint64(), [2**64 - 1, 0]),
         *((kind, [float("nan"), -0.0]) for kind in (pa.float32(), pa.float64())),
         (pa.float64(), [float("-inf"), 0.1]),
+        (pa.float16(), [np.float16(1.5), np.float16(-0.1)]),
         (pa.string(), ["", "ö\0x"]),
         (pa.large_string(), ["a", "b"]),
         (pa.binary(), [b"", b"\xff\0"]),
@@ -209,6 +211,10 @@ def _of_all_types() -> dict[str, pa.Array]:
         (pa.list_(pa.timestamp("us", "UTC")), [[moment], [None]]),
         (pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]), [{"a": 1, "b": ["x"]}, {"a": None, "b": None}]),
         (pa.map_(pa.string(), pa.float64()), [[], [("x", 1.5), ("y", None)]]),
+        (
+            pa.list_(pa.struct([("m", pa.map_(pa.int32(), pa.date32()))])),
+            [[{"m": [(1, moment.date())]}, None], [{"m": None}]],
+        ),
         (pa.null(), [None, None]),
     ]
     return {f"c{number} {kind}": pa.array([*two, None], kind) for number, (kind, two) in enumerate(values)}
