@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues.dead_letters import row_of
-from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
+from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, WINDOW, Shape
 from tests.waiting import until
 
 _QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
@@ -59,7 +59,7 @@ class Feed:
             offsets[number] = message.offset()
 
         key = f"{source}-{number % KEYS}"
-        value = b'{"id":%d,"key":"%s"}' % (source * SOURCE + number, key.encode())
+        value = b'{"id":%d,"key":"%s","at":%d}' % (source * SOURCE + number, key.encode(), number)
         while True:
             try:
                 self._producer.produce(place.topic, value, key.encode(), place.partition, on_delivery=stands)
@@ -143,6 +143,44 @@ class Sight:
         self.count += 1
 
 
+class WindowSight(Sight):
+    """The same for results of windows: one for each key and window, with the records that it counts."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.values: dict[int, tuple[int, int]] = {}
+        """By window: how many records, and the sum of their ids."""
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        window = _window(row["most"])
+        if window in self.seen:
+            self.doubled += 1
+            self.wrong.append(f"{row} came twice, the second time at {place}")
+        self.seen.add(window)
+        self.values[window] = (row["hits"], row["total"])
+        self.places.setdefault(place, array("q")).append(window)
+        source, position = divmod(row["most"], SOURCE)
+        self.through[source] = max(position, self.through.get(source, -1))
+        self.count += 1
+
+    def wrong_values(self, ids: set[int]) -> int:
+        """How many windows do not count the records that they should."""
+        wanted: dict[int, tuple[int, int]] = {}
+        for number in ids:
+            hits, total = wanted.get(_window(number), (0, 0))
+            wanted[_window(number)] = hits + 1, total + number
+        bad = [window for window, value in self.values.items() if wanted.get(window) != value]
+        self.wrong += [f"window {each} gives {self.values[each]} and should {wanted.get(each)}" for each in bad[:10]]
+        return len(bad)
+
+
+def _window(number: int) -> int:
+    """The window of a record, as a number: source, window, key."""
+    source, position = divmod(number, SOURCE)
+    return source * SOURCE + position // WINDOW * KEYS + position % KEYS
+
+
 class Flow:
     """A job, its feed, and a reader that looks on all the time.
 
@@ -179,10 +217,13 @@ class Flow:
         self.feed = Feed(kafka, topics, end)
         self.spec = self.folder / "job.py"
         self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds))
-        self.sight = Sight(shape)
+        self.sight = self._new_sight()
         self._stop = threading.Event()
         self._reader = threading.Thread(target=self._watch_files if shape.files else self._watch_topic, daemon=True)
         self._reader.start()
+
+    def _new_sight(self) -> Sight:
+        return WindowSight(self.shape) if self.shape.windows else Sight(self.shape)
 
     def _make(self, topics: list[str]) -> None:
         admin = AdminClient(self.config)
@@ -220,7 +261,9 @@ class Flow:
         expected = set(range(self._made)) if self._made else set(self.feed.expected())
         copies = len(self.shape.vias)
         wanted = {number * copies + copy for number in expected for copy in range(copies)}
-        final = Sight(self.shape)
+        if self.shape.windows:
+            wanted = set(map(_window, expected))
+        final = self._new_sight()
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
@@ -239,6 +282,7 @@ class Flow:
             final.record("letters", value)
         strange |= {copy for copy in final.places.get("letters", ()) if copy % bad}
         lost = wanted - final.seen if whole else set[int]()
+        wrong_windows = final.wrong_values(expected) if isinstance(final, WindowSight) else 0
         strange |= final.seen - wanted
         self.wrong = [*self.sight.wrong, *final.wrong]
         self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]
@@ -251,6 +295,7 @@ class Flow:
                 "doubled": max(final.doubled, self.sight.doubled) + len(strange),
                 "out_of_order": max(final.out_of_order, self.sight.out_of_order),
                 "unseen": unseen,
+                "wrong_windows": wrong_windows,
             }
         )
 

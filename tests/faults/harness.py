@@ -336,6 +336,7 @@ class Run:
             "lost": verdict["lost"],
             "doubled": verdict["doubled"],
             "out_of_order": verdict["out_of_order"],
+            "wrong_windows": verdict["wrong_windows"],
             "faults": dict(sorted(Counter(fault.kind for fault in self.faults).items())),
             "recover_s": spread(recovered),
             "seed": self._options.seed,
@@ -425,7 +426,7 @@ def _at(line: dict[str, Any]) -> float:
 
 def good(result: dict[str, Any]) -> bool:
     """Whether everything is exactly as promised."""
-    wrong = ("lost", "doubled", "out_of_order", "zombie_commits")
+    wrong = ("lost", "doubled", "out_of_order", "wrong_windows", "zombie_commits")
     return not any(result[key] for key in wrong) and not result["trouble"]
 
 

@@ -14,11 +14,13 @@ AT_A_TIME = 2
 """Peers on a task, at most: so that several jobs find room, and there is a peer to take over."""
 BAD = 101
 """Of so many records one is bad, where there are any."""
-SCHEMA = "id bigint, key string"
+SCHEMA = "id bigint, key string, at bigint"
+WINDOW = 50
+"""Milliseconds of a window. The time of a record is its number in its source, in milliseconds."""
 
 _FUNCTIONS = """
 import pyarrow as pa
-from sardonyx import Job, files, generator, kafka
+from sardonyx import Count, Job, Max, Sum, event_time, files, generator, kafka, tumbling
 
 def same(rows: pa.Table) -> pa.Table:
     return rows
@@ -58,6 +60,7 @@ class Shape:
         ordered: whether order per key is promised.
         files: whether it puts files out.
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
+        windows: whether the results of windows come out, and no records.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Shape:
     ordered: bool = False
     files: bool = False
     bad: int = 0
+    windows: bool = False
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
         """The text of ``job.py``."""
@@ -145,6 +149,16 @@ SHAPES = {
             'met = job.task("meet", picky, after=work, max_peers=MOST, on_error="dead_letter")\n'
             'job.output("write", out, after=met)\n',
             bad=BAD,
+        ),
+        Shape(
+            "window",
+            3,
+            'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
+            'work = job.task("work", same, after=timed, max_peers=MOST)\n'
+            'counts = {"hits": Count(), "total": Sum("id"), "most": Max("id")}\n'
+            f'met = job.window("meet", tumbling("{WINDOW} ms"), after=work, group_by="key", aggregate=counts, max_peers=MOST)\n'
+            'job.output("write", out, after=met)\n',
+            windows=True,
         ),
     )
 }
