@@ -107,7 +107,7 @@ lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml a
 	@$(PIP) uv
 	@COMPILE="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate"; \
 	$$COMPILE $(UPGRADE) --extra dev --group registry-client pyproject.toml -o requirements.lock; \
-	$$COMPILE $(UPGRADE) --extra sql --group registry-client -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
+	$$COMPILE $(UPGRADE) --extra rocksdb --extra sql --group registry-client -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 	$$COMPILE $(UPGRADE) --group build -o requirements-build.lock; \
 	$$COMPILE $(UPGRADE) --group docs -o requirements-docs.lock
 	@! grep -n '://' requirements*.lock

@@ -30,6 +30,7 @@ _PASSING = frozenset(
     {
         "SX-OUTPUT-FULL",
         "SX-OUTPUT-AWAY",
+        "SX-STATE-FULL",
         "SX-KAFKA-LOST",
         "SX-KAFKA-REFUSED",
         "SX-KAFKA-UNREACHABLE",

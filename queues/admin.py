@@ -337,13 +337,13 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
     return [message.value() for message in read_messages(settings, topic, OFFSET_BEGINNING, ends(settings, topic)[1])]
 
 
-def read_messages(settings: Settings, topic: str, start: int, end: int) -> Iterator[Any]:
-    """Yield the committed messages of a topic's first partition in [start, end). It waits for open transactions.
+def read_messages(settings: Settings, topic: str, start: int, end: int, partition: int = 0) -> Iterator[Any]:
+    """Yield the committed messages of one partition in [start, end), or of what is left of it. It waits for open transactions.
 
     A start of ``OFFSET_BEGINNING`` is the first record that is left.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open.
     """
     consumer = Consumer(
         {
@@ -352,23 +352,24 @@ def read_messages(settings: Settings, topic: str, start: int, end: int) -> Itera
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
         },
         logger=CLIENT_LOG,
     )
     reached = start
-    began = time.monotonic()
-    deadline = began + CALL + settings.peer.transaction_timeout
+    began = last = time.monotonic()
     try:
-        consumer.assign([TopicPartition(topic, 0, start)])
+        consumer.assign([TopicPartition(topic, partition, start)])
         while reached < end:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 reached = message.offset() + 1
                 if reached <= end:
                     yield message
+                last = time.monotonic()
             elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 reached = message.offset()
-            if time.monotonic() > deadline:
+            if time.monotonic() > last + CALL + settings.peer.transaction_timeout:
                 raise kafka_unreachable(settings, began, f"topic {topic} stopped at offset {reached} of {end}")
     except KafkaException as error:
         raise kafka_unreachable(settings, began, str(error)) from error

@@ -57,7 +57,7 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
             else:
                 read[partition] = min(read.get(partition, position.offset), position.offset)
     wanted = {partition: offset for partition, offset in read.items() if partition not in unread and offset > 0}
-    return _delete_before(settings, _kept(settings, wanted, spec.keep))
+    return delete_before(settings, _kept(settings, wanted, spec.keep))
 
 
 def _kept(settings: Settings, wanted: Mapping[Partition, int], keep: str | None) -> dict[Partition, int]:
@@ -69,7 +69,15 @@ def _kept(settings: Settings, wanted: Mapping[Partition, int], keep: str | None)
     return {p: offset if young[p] < 0 else min(offset, young[p]) for p, offset in wanted.items()}
 
 
-def _delete_before(settings: Settings, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+def delete_before(settings: Settings, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Delete the records of each partition before an offset.
+
+    Returns:
+        As :func:`trim_links`.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
     if not wanted:
         return {}
     first = _offsets(settings, wanted, OffsetSpec.earliest(), "tell where topics begin")

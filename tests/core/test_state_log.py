@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from queues.messages import Logged
 from sardonyx.core.errors import InputError, InternalError, OutputError, SetupError
 from sardonyx.state import messages
 from sardonyx.state.base import GONE, KEY
 from sardonyx.state.log import LogState, Round, Saved, ShardLog
 from sardonyx.state.memory import MemoryStore
-from sardonyx.state.messages import Logged, Mark, Message, Place
+from sardonyx.state.messages import Mark, Message, Place
 from sardonyx.state.restore import Restore
 from sardonyx.state.shape import refuse_other_shape
 
