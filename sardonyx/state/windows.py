@@ -13,6 +13,7 @@ from sardonyx.state.combine import Combiner, combines
 from sardonyx.state.counted import CountedWindows
 from sardonyx.state.engine import Engine
 from sardonyx.state.groups import Numbers
+from sardonyx.state.hopping import HoppingSlices, by_slices
 from sardonyx.state.planned import Piece, Planned, panes
 from sardonyx.state.sessions import SessionWindows
 from sardonyx.state.timed import TimeWindows
@@ -58,8 +59,7 @@ class WindowShard:
         unit: str | None = None,
     ) -> None:
         self._time, self._unit = time, unit
-        engine = {"session": SessionWindows, "counted": CountedWindows}.get(window.kind, TimeWindows)
-        self._engine: Engine = engine(window, key_columns, store, self._times)
+        self._engine: Engine = _engine(window)(window, key_columns, store, self._times)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
@@ -77,6 +77,14 @@ class WindowShard:
 
     def _times(self, rows: pa.Table) -> Numbers | None:
         return None if self._time is None else times_of(rows[self._time], self._unit)[0]
+
+
+def _engine(window: WindowSpec) -> type[Engine]:
+    if window.kind == "session":
+        return SessionWindows
+    if window.kind == "counted":
+        return CountedWindows
+    return HoppingSlices if by_slices(window) else TimeWindows
 
 
 def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema) -> pa.Schema:

@@ -43,7 +43,9 @@ class Twin:
                 row = row | {"order": self.order, "block": self.blocks}
                 windows = self.windows(row["at"])
                 open_ = [w for w in windows if w[1] + self.grace > in_force or w[1] == END > in_force]
-                held = [w for w in windows if w not in open_ and w[1] != END and w[1] + self.grace + self.kept > in_force]
+                held = [
+                    w for w in windows if w not in open_ and w[1] != END and w[1] + self.grace + self.kept > in_force
+                ]
                 for w in open_:
                     self.on_time.setdefault((w, row["key"]), []).append(row)
                     touched.append((w, row["key"]))
@@ -51,7 +53,9 @@ class Twin:
                     corrections.append((self.blocks, w, row))
                 if windows and not open_ and not held:
                     start, end = max(windows)
-                    late.append((self.blocks, number, start, end, None if in_force == END else in_force - end - self.grace))
+                    late.append(
+                        (self.blocks, number, start, end, None if in_force == END else in_force - end - self.grace)
+                    )
             self.blocks += 1
         closing = [w for w in self.on_time if w not in self.closed and self.over(w[0], clock)]
         results += self.early(touched, closing, clock)
@@ -99,9 +103,20 @@ class Twin:
         return self.row(start, end, key, rows, pane, final)
 
     def row(self, start, end, key, rows, pane, final):
-        out = {"key": key, "window_start": start, "window_end": end, "pane": pane, "final": final, "window_time": end - 1}
+        out = {
+            "key": key,
+            "window_start": start,
+            "window_end": end,
+            "pane": pane,
+            "final": final,
+            "window_time": end - 1,
+        }
         if self.window.kind in {"everything", "counted"}:
-            out |= {"window_start": None, "window_end": None, "window_time": max((row["at"] for row in rows), default=None)}
+            out |= {
+                "window_start": None,
+                "window_end": None,
+                "window_time": max((row["at"] for row in rows), default=None),
+            }
         return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
 
     # --- Sessions and counted windows ---
@@ -118,7 +133,9 @@ class Twin:
                         w = ((start, start + size), row["key"])
                         self.on_time.setdefault(w, []).append(row | {"order": self.order})
                         touched.append(w)
-        closing = [w for w, rows in self.on_time.items() if w not in self.closed and (len(rows) == size or clock == END)]
+        closing = [
+            w for w, rows in self.on_time.items() if w not in self.closed and (len(rows) == size or clock == END)
+        ]
         results = self.early(touched, closing, clock)
         self.closed.update(closing)
         return results + [self.result(w, final=True) for w in closing], []
@@ -132,7 +149,17 @@ class Twin:
                     if row["key"] == key:
                         self.order += 1
                         row = row | {"order": self.order, "number": number}
-                        mine.append({"key": key, "first": row["at"], "last": row["at"], "rows": [row], "pane": 0, "told": 0, "old": False})
+                        mine.append(
+                            {
+                                "key": key,
+                                "first": row["at"],
+                                "last": row["at"],
+                                "rows": [row],
+                                "pane": 0,
+                                "told": 0,
+                                "old": False,
+                            }
+                        )
                 for session in self.chain(key, mine, in_force):
                     end = session["last"] + self.window.gap
                     joined, session["old"] = session["old"], True
@@ -147,7 +174,9 @@ class Twin:
         emit, _, rest = self.window.emit.partition(" ")
         due = []
         if emit in {"changes", "count"}:
-            due = [s for s in self.open if any(s is t for t in touched) and len(s["rows"]) - s["told"] >= int(rest or 1)]
+            due = [
+                s for s in self.open if any(s is t for t in touched) and len(s["rows"]) - s["told"] >= int(rest or 1)
+            ]
         elif emit == "every":
             now = max(clock, -(2**62)) // int(rest)
             if self.mark is not None and now > self.mark:
@@ -184,7 +213,12 @@ class Twin:
             told = [row for part in old for row in part["rows"][: part["told"]]]
             fresh = [row for part in old for row in part["rows"][part["told"] :]]
             fresh += [row for part in parts if not part["old"] for row in part["rows"]]
-            session |= {"rows": told + fresh, "told": len(told), "pane": sum(part["pane"] for part in old), "old": bool(old)}
+            session |= {
+                "rows": told + fresh,
+                "told": len(told),
+                "pane": sum(part["pane"] for part in old),
+                "old": bool(old),
+            }
             out.append(session)
         return out
 
@@ -192,7 +226,9 @@ class Twin:
         rows = session["rows"] if self.window.accumulate else session["rows"][session["told"] :]
         session["told"] = len(session["rows"])
         session["pane"] += 1
-        return self.row(session["first"], session["last"] + self.window.gap, session["key"], rows, session["pane"] - 1, final)
+        return self.row(
+            session["first"], session["last"] + self.window.gap, session["key"], rows, session["pane"] - 1, final
+        )
 
     # --- Which windows a time is in ---
 
@@ -225,7 +261,9 @@ def unit_around(quarter, unit, zone):
 @lru_cache(maxsize=None)
 def label(quarter, unit, zone):
     """Instants that are a quarter of an hour from each other and have the same label are in one window."""
-    at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(ZoneInfo(zone))
+    at = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=quarter * QUARTER)).astimezone(
+        ZoneInfo(zone)
+    )
     return {
         "hour": (at.date(), at.hour, at.utcoffset()),
         "day": at.date(),
