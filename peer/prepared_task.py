@@ -23,10 +23,9 @@ from peer.rolling_sink import RollingSink
 from peer.row_times import timed
 from peer.shards import Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
-from queues import admin, block, dead_letters, marked_topics
+from queues import admin, block, dead_letters, marked_topics, state_topics
 from queues.batch import Batch
 from queues.messages import Outgoing
-from queues.state_logs import StateLogs
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
@@ -470,7 +469,7 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        windows=_windows(stage, state_topic or partial(StateLogs, settings)),
+        windows=_windows(stage, state_topic or partial(state_topics.StateTopic, settings)),
     )
 
 

@@ -15,6 +15,7 @@ from queues import admin
 from queues.admin_client import admin_client, failed
 from queues.messages import Logged
 from queues.trim import delete_before
+from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
 
@@ -51,4 +52,25 @@ def read_state(settings: Settings, partition: Partition, start: int, end: int) -
         yield Logged(message.offset(), message.headers() or (), message.value() or b"")
 
 
-__all__ = ["delete_before", "end_offset", "read_state"]
+class StateTopic:
+    """The state topic of one task.
+
+    Args:
+        settings: connection to Kafka.
+        link: of kind ``state``.
+    """
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self._settings = settings
+        self._topic = link.topic
+
+    def end(self, partition: int) -> int:
+        """See :func:`end_offset`."""
+        return end_offset(self._settings, Partition(self._topic, partition))
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[Logged]:
+        """See :func:`read_state`."""
+        return read_state(self._settings, Partition(self._topic, partition), start, end)
+
+
+__all__ = ["StateTopic", "delete_before", "end_offset", "read_state"]

@@ -65,6 +65,12 @@ class Hopping:
         self.size, self.every = size, every
         self.slice = math.gcd(size, every)
 
+    @classmethod
+    def of(cls, window: WindowSpec) -> Hopping:
+        """The windows of a specification of kind ``tumbling`` or ``hopping``."""
+        size = length(window.size)
+        return cls(size, length(window.every) or size)
+
     def slices(self, times: Numbers) -> Numbers:
         return times - times % self.slice
 
@@ -145,8 +151,7 @@ def windows_of(window: WindowSpec) -> Windows:
         return Everything()
     if window.kind == "calendar":
         return Calendrical(window.unit or "day", window.zone)
-    size = length(window.size)
-    return Hopping(size, length(window.every) or size)
+    return Hopping.of(window)
 
 
 def less(clock: int, span: int) -> int:

@@ -12,20 +12,11 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.columns import LAST, NEW, PANE, ROWS, START
+from sardonyx.state.columns import LAST, LATE, NEW, PANE, ROWS, START
 from sardonyx.state.groups import Column, Numbers, one
 from sardonyx.state.kinds import ordinal
 
 INSTANT = pa.timestamp("us", "UTC")
-LATE = pa.schema(
-    [
-        ("piece", pa.int64()),
-        ("row", pa.int64()),
-        ("window_start", pa.int64()),
-        ("window_end", pa.int64()),
-        ("late_by", pa.int64()),
-    ]
-)
 
 
 class Piece(NamedTuple):
@@ -95,13 +86,10 @@ class Layout:
     ) -> pa.Table:
         """The results of windows with these entries."""
         count = entries.num_rows
-        columns: dict[str, Column] = {name: entries[name] for name in self.keys}
-        if self.boundless:
-            columns |= {"window_start": pa.nulls(count, INSTANT), "window_end": pa.nulls(count, INSTANT)}
-            time: Column = entries[LAST]
-        else:
-            columns |= {"window_start": self._instants(starts), "window_end": self._instants(ends)}
-            time = pa.array(ends - 1)
+        keys = entries.select(self.keys) if self.keys else pa.table({})
+        bounded = bounds_columns(keys, starts, ends, ordinal=self.ordinal, boundless=self.boundless)
+        columns: dict[str, Column] = dict(zip(bounded.column_names, bounded.columns, strict=True))
+        time: Column = entries[LAST] if self.boundless else pa.array(ends - 1)
         columns |= self.aggregates.finish(entries)
         columns["pane"] = pa.array(np.zeros(count, np.int64)) if pane is None else pane
         columns["final"] = pa.array(np.full(count, final))
@@ -114,9 +102,6 @@ class Layout:
             return pa.concat_tables(tables)
         nothing = np.zeros(0, np.int64)
         return self.results(self.schema.empty_table(), nothing, nothing, None, final=True)
-
-    def _instants(self, times: Numbers) -> pa.Array:
-        return pa.array(times) if self.ordinal else pa.array(times).cast(INSTANT)
 
 
 def panes(window: WindowSpec) -> bool:
@@ -155,6 +140,20 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
             cause=str(error).splitlines()[0],
             fix="let the column have one type in all rows: declare it in `schema=`, or convert it in the function before the window",
         ) from error
+
+
+def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:
+    """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no bounds in time."""
+    for name, times in (("window_start", starts), ("window_end", ends)):
+        column = (
+            pa.nulls(len(times), INSTANT)
+            if boundless
+            else pa.array(times)
+            if ordinal
+            else pa.array(times).cast(INSTANT)
+        )
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:

@@ -12,25 +12,27 @@ import pyarrow.compute as pc
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.columns import SLICE, SX_KEY
+from sardonyx.state.columns import LATE, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import KEPT, keys, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import length, less, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import LATE, Piece, Planned, late_rows
+from sardonyx.state.planned import Piece, Planned, late_rows
 
 
 class Sorted(NamedTuple):
     """The rows of some pieces by what becomes of them.
 
     ``open``: partial rows for windows that have not closed. ``closed``: for each piece with such rows, those for windows that are
-    kept. Both have the starts of their windows in ``sx_slice``. ``late``: tables of late rows.
+    kept, and ``clocks`` the clocks in force before these pieces. Both have the starts of their windows in ``sx_slice``. ``late``: tables
+    of late rows.
     """
 
     open: list[pa.Table]
     closed: list[pa.Table]
+    clocks: list[int]
     late: list[pa.Table]
 
 
@@ -61,7 +63,7 @@ class TimeWindows(Engine):
     # --- Rows ---
 
     def _sorted(self, pieces: Sequence[Piece]) -> Sorted:
-        found = Sorted([], [], [])
+        found = Sorted([], [], [], [])
         for number, piece in enumerate(pieces):
             if piece.rows.num_rows:
                 self._sort(number, piece, found)
@@ -113,6 +115,7 @@ class TimeWindows(Engine):
         kept = closed & (starts >= self._windows.ended(less(in_force, self._grace + self._kept)))
         if kept.any():
             found.closed.append(rows.filter(pa.array(kept)))
+            found.clocks.append(in_force)
 
     def _add(self, state: Overlay, tables: Sequence[pa.Table], clock: int) -> list[pa.Table]:
         """Add rows to open windows; the results of those that do not close."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -11,10 +12,16 @@ from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ENDS, NEW, PANE, SLICE, START, SX_KEY
 from sardonyx.state.combine import Combiner, combines
 from sardonyx.state.counted import CountedWindows
-from sardonyx.state.engine import Engine, Times
+from sardonyx.state.engine import Times
+from sardonyx.state.hopping import HoppingSlices, by_slices
 from sardonyx.state.planned import Piece, Planned, panes
 from sardonyx.state.sessions import SessionWindows
 from sardonyx.state.timed import TimeWindows
+from sardonyx.state.window_rows import SCHEMA, WindowRows
+
+
+class _Plans(Protocol):
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned: ...
 
 
 class WindowShard:
@@ -53,8 +60,7 @@ class WindowShard:
         store: Store,
         times: Times = lambda _: None,
     ) -> None:
-        engine = {"session": SessionWindows, "counted": CountedWindows}.get(window.kind, TimeWindows)
-        self._engine: Engine = engine(window, key_columns, store, times)
+        self._engine: _Plans = _engine(window)(window, key_columns, store, times)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
@@ -71,6 +77,16 @@ class WindowShard:
         return self._engine.plan(pieces, clock, limit)
 
 
+def _engine(window: WindowSpec) -> Callable[[WindowSpec, Sequence[str], Store, Times], _Plans]:
+    if window.kind == "session":
+        return SessionWindows
+    if window.kind == "counted":
+        return CountedWindows
+    if not window.aggregate:
+        return WindowRows
+    return HoppingSlices if by_slices(window) else TimeWindows
+
+
 def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema) -> pa.Schema:
     """The schema of the entries of a window's shards.
 
@@ -79,6 +95,8 @@ def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema
         key_columns: the columns of the key.
         rows: the schema of what comes in the link: of partial rows, or of the user's rows.
     """
+    if not window.aggregate and window.kind not in {"session", "counted"}:
+        return SCHEMA
     if SLICE not in rows.names:
         rows = Combiner(_timeless(window), key_columns)(rows.empty_table(), None).schema
     fields = [pa.field(KEY, pa.binary(), nullable=False)]

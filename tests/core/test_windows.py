@@ -125,7 +125,14 @@ class History:
 
 
 SCHEMA = pa.schema(
-    [("key", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(9, 2)), ("s", pa.string())]
+    [
+        ("key", pa.string()),
+        ("at", pa.int64()),
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("d", pa.decimal128(9, 2)),
+        ("s", pa.string()),
+    ]
 )
 
 
@@ -188,7 +195,8 @@ def plain(row):
     """A row of results with its times as integers."""
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return {
-        name: (value - epoch) // dt.timedelta(microseconds=1) if isinstance(value, dt.datetime) else value for name, value in row.items()
+        name: (value - epoch) // dt.timedelta(microseconds=1) if isinstance(value, dt.datetime) else value
+        for name, value in row.items()
     }
 
 
@@ -207,9 +215,18 @@ def _same(name, found, wanted):
 
 def order(row):
     values = (
-        (name, repr(round(value, 6) if isinstance(value, float) else value)) for name, value in row.items() if name not in QUANTILES
+        (name, repr(round(value, 6) if isinstance(value, float) else value))
+        for name, value in row.items()
+        if name not in QUANTILES
     )
-    return (repr(row["key"]), row["window_start"] or 0, row["window_end"] or 0, row["pane"], row["window_time"] or 0, sorted(values))
+    return (
+        repr(row["key"]),
+        row["window_start"] or 0,
+        row["window_end"] or 0,
+        row["pane"],
+        row["window_time"] or 0,
+        sorted(values),
+    )
 
 
 def check(history, seed, combined):
@@ -272,7 +289,9 @@ def test_a_planted_defect_is_found(monkeypatch):
     """Were a row late by the clock after its batch, and not by its place in the log, the histories would show it."""
     sort = timed.TimeWindows._sort
     monkeypatch.setattr(
-        timed.TimeWindows, "_sort", lambda self, number, piece, found: sort(self, number, piece._replace(in_force=self.clock), found)
+        timed.TimeWindows,
+        "_sort",
+        lambda self, number, piece, found: sort(self, number, piece._replace(in_force=self.clock), found),
     )
     plan = timed.TimeWindows.plan
 

@@ -133,7 +133,9 @@ class Twin:
                         w = ((start, start + size), row["key"])
                         self.on_time.setdefault(w, []).append(row | {"order": self.order})
                         touched.append(w)
-        closing = [w for w, rows in self.on_time.items() if w not in self.closed and (len(rows) == size or clock == END)]
+        closing = [
+            w for w, rows in self.on_time.items() if w not in self.closed and (len(rows) == size or clock == END)
+        ]
         results = self.early(touched, closing, clock)
         self.closed.update(closing)
         return results + [self.result(w, final=True) for w in closing], []
@@ -147,7 +149,17 @@ class Twin:
                     if row["key"] == key:
                         self.order += 1
                         row = row | {"order": self.order, "number": number}
-                        mine.append({"key": key, "first": row["at"], "last": row["at"], "rows": [row], "pane": 0, "told": 0, "old": False})
+                        mine.append(
+                            {
+                                "key": key,
+                                "first": row["at"],
+                                "last": row["at"],
+                                "rows": [row],
+                                "pane": 0,
+                                "told": 0,
+                                "old": False,
+                            }
+                        )
                 for session in self.chain(key, mine, in_force):
                     end = session["last"] + self.window.gap
                     joined, session["old"] = session["old"], True
@@ -162,7 +174,9 @@ class Twin:
         emit, _, rest = self.window.emit.partition(" ")
         due = []
         if emit in {"changes", "count"}:
-            due = [s for s in self.open if any(s is t for t in touched) and len(s["rows"]) - s["told"] >= int(rest or 1)]
+            due = [
+                s for s in self.open if any(s is t for t in touched) and len(s["rows"]) - s["told"] >= int(rest or 1)
+            ]
         elif emit == "every":
             now = max(clock, -(2**62)) // int(rest)
             if self.mark is not None and now > self.mark:
@@ -199,7 +213,12 @@ class Twin:
             told = [row for part in old for row in part["rows"][: part["told"]]]
             fresh = [row for part in old for row in part["rows"][part["told"] :]]
             fresh += [row for part in parts if not part["old"] for row in part["rows"]]
-            session |= {"rows": told + fresh, "told": len(told), "pane": sum(part["pane"] for part in old), "old": bool(old)}
+            session |= {
+                "rows": told + fresh,
+                "told": len(told),
+                "pane": sum(part["pane"] for part in old),
+                "old": bool(old),
+            }
             out.append(session)
         return out
 
@@ -207,7 +226,9 @@ class Twin:
         rows = session["rows"] if self.window.accumulate else session["rows"][session["told"] :]
         session["told"] = len(session["rows"])
         session["pane"] += 1
-        return self.row(session["first"], session["last"] + self.window.gap, session["key"], rows, session["pane"] - 1, final)
+        return self.row(
+            session["first"], session["last"] + self.window.gap, session["key"], rows, session["pane"] - 1, final
+        )
 
     # --- Which windows a time is in ---
 

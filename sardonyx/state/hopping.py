@@ -1,0 +1,121 @@
+"""Hopping windows by slices: a row changes one entry, however many windows it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sardonyx.core.timing import WindowSpec
+from sardonyx.state.base import KEY, Store
+from sardonyx.state.columns import ROWS, SLICE
+from sardonyx.state.engine import Times
+from sardonyx.state.entry_keys import MARK, OPEN_END, canonical_of, keys, ordered, starts_of
+from sardonyx.state.groups import grouped, numpy, one
+from sardonyx.state.kinds import Hopping, less
+from sardonyx.state.overlay import Overlay
+from sardonyx.state.planned import Piece, Planned, late_rows
+from sardonyx.state.timed import Sorted, TimeWindows
+
+
+def by_slices(window: WindowSpec) -> bool:
+    """Whether these windows are kept by slices: they overlap, and give one result each."""
+    if window.kind != "hopping" or window.emit != "final" or window.allowed_lateness or not window.aggregate:
+        return False
+    windows = Hopping.of(window)
+    return windows.every < windows.size
+
+
+class HoppingSlices(TimeWindows):
+    """There is an entry for each slice and key, until the last window with it has closed. Windows close one after the other, for all
+    keys at once. One entry of the shard, the mark, says which windows have closed.
+
+    Rows may come for a slice when some of its windows have closed and others have not. They are added after the former have closed in
+    this plan, and before the latter do.
+    """
+
+    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
+        super().__init__(window, key_columns, store, times)
+        self._hops = Hopping.of(window)
+
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+        """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
+        state = Overlay(self._store)
+        rows = self._sorted(pieces)
+        if rows.open:
+            state.put(self._merged(state, rows.open, b"")[0])
+        results: list[pa.Table] = []
+        for table, in_force in zip(rows.closed, rows.clocks, strict=True):
+            results += self._close_up_to(state, in_force, None)[0]
+            bound = self._hops.ended(less(in_force, self._grace))
+            self._set_mark(state, max(-(-bound // self._hops.every) * self._hops.every, self._mark(state)[0]), None)
+            state.put(self._merged(state, [table], b"")[0])
+        closing, more = self._close_up_to(state, clock, limit)
+        return Planned(self._layout.all_results(results + closing), state.changes(), late_rows(rows.late), more)
+
+    def _spread(self, rows: pa.Table, in_force: int, found: Sorted) -> None:
+        """Partial rows whose windows are all open, and those with some that have closed."""
+        closed = self._hops.first(numpy(one(rows[SLICE]))) < self._hops.ended(less(in_force, self._grace))
+        if not closed.any():
+            found.open.append(rows)
+            return
+        found.open.append(rows.filter(pa.array(~closed)))
+        found.closed.append(rows.filter(pa.array(closed)))
+        found.clocks.append(in_force)
+
+    def _close_up_to(self, state: Overlay, clock: int, limit: int | None) -> tuple[list[pa.Table], bool]:
+        bound = self._hops.ended(less(clock, self._grace))
+        mark, given = self._mark(state)
+        results: list[pa.Table] = []
+        left = limit
+        while True:
+            least = state.scan(b"", OPEN_END, 1)
+            if not least.num_rows:
+                return results, False
+            start = max(mark, int(self._hops.first(starts_of(least[KEY]))[0]))
+            if start >= bound:
+                return results, False
+            if start > mark:
+                given = None
+            windows = self._window(state, start, given, in_order=limit is not None)
+            if left is not None and windows.num_rows > left:
+                results.append(self._results(windows.slice(0, left), final=True))
+                self._set_mark(state, start, canonical_of(windows[KEY])[left - 1].as_py())
+                return results, True
+            left = None if left is None else left - windows.num_rows
+            results.append(self._results(windows, final=True))
+            mark, given = start + self._hops.every, None
+            self._set_mark(state, mark, None)
+            state.remove(one(state.scan(b"", ordered(mark))[KEY]))
+            if left == 0:
+                return results, True
+
+    def _window(self, state: Overlay, start: int, after: bytes | None, *, in_order: bool) -> pa.Table:
+        """What the slices of a window make for each key. ``after``: only of keys that come after this one."""
+        entries = state.scan(ordered(start), ordered(start + self._hops.size))
+        canonical = canonical_of(entries[KEY])
+        if after is not None:
+            keep = pc.greater(canonical, pa.scalar(after, pa.binary()))
+            entries, canonical = entries.filter(keep), canonical.filter(keep)
+        groups = grouped(canonical)
+        heads = pa.array(groups.heads())
+        columns = dict(self._layout.aggregates.merge(entries, groups))
+        columns |= {name: entries[name].take(heads) for name in self._layout.keys}
+        columns[KEY] = keys(np.full(groups.count, start), canonical.take(heads))
+        made = self._layout.entries(columns)
+        return made.sort_by(KEY) if in_order else made
+
+    def _mark(self, state: Overlay) -> tuple[int, bytes | None]:
+        """Windows that start before this have closed, and the one that starts there has for keys up to this one."""
+        mark = state.scan(MARK, None, 1)
+        if not mark.num_rows:
+            return -(2**63), None
+        given = mark[KEY][0].as_py()[len(MARK) :]
+        return mark[ROWS][0].as_py(), given[1:] if given else None
+
+    def _set_mark(self, state: Overlay, start: int, given: bytes | None) -> None:
+        state.remove(one(state.scan(MARK)[KEY]))
+        key = MARK if given is None else MARK + b"k" + given
+        state.put(self._layout.entries({KEY: pa.array([key], pa.binary()), ROWS: pa.array([start])}))

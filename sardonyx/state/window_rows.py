@@ -1,0 +1,121 @@
+"""Windows of rows, for functions over all rows of the windows that close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sardonyx.core.clocks import END
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.timing import WindowSpec
+from sardonyx.state.base import KEY, Store
+from sardonyx.state.columns import LATE, ROWS
+from sardonyx.state.entry_keys import MARK, ordered, starts_of
+from sardonyx.state.groups import Mask, Numbers, numpy, one
+from sardonyx.state.kinds import length, less, ordinal, windows_of
+from sardonyx.state.overlay import Overlay
+from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, together
+
+IPC = "sx_ipc"
+"""The column of entries with rows, as an Arrow stream."""
+SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), (IPC, pa.large_binary()), (ROWS, pa.int64())])
+
+
+class WindowRows:
+    """Windows by time without aggregates. Their results are the rows of the windows that close, of all keys, in the order of the log
+    within each window, with ``window_start`` and ``window_end``.
+
+    Windows close whole: a plan that has given ``limit`` rows closes no further one. There is an entry for each window and plan that had
+    rows for it. Its key has the start of the window and the number of the plan, which the shard's one other entry counts.
+    """
+
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Callable[[pa.Table], Numbers | None]
+    ) -> None:
+        if window.emit != "final" or window.allowed_lateness:
+            raise FunctionError(
+                "SX-WINDOW-ROWS",
+                "a window with a function over its rows gives them once, when it closes",
+                cause="it has another `emit=` than final, or `allowed_lateness=`",
+                fix="leave them out, and use `grace=` to wait for late rows; or use `aggregate=` in place of the function",
+            )
+        self._store, self._times = store, times
+        self._windows = windows_of(window)
+        self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
+        self._grace = length(window.grace)
+
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+        """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
+        state = Overlay(self._store)
+        late: list[pa.Table] = []
+        taken = [self._taken(number, piece, late) for number, piece in enumerate(pieces) if piece.rows.num_rows]
+        taken = [(rows, starts) for rows, starts in taken if rows.num_rows]
+        if taken:
+            self._add(state, together([rows for rows, _ in taken]), np.concatenate([starts for _, starts in taken]))
+        results, more = self._close(state, clock, limit)
+        return Planned(results, state.changes(), late_rows(late), more)
+
+    def _taken(self, number: int, piece: Piece, late: list[pa.Table]) -> tuple[pa.Table, Numbers]:
+        """The rows of a piece, once for each of their windows that have not closed; and the starts of these."""
+        rows, times = piece.rows, self._times(piece.rows)
+        slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
+        bound = self._windows.ended(less(piece.in_force, self._grace))
+        last = self._windows.last(slices)
+        self._tell_late(number, piece.in_force, last, (last < bound) & self._in_any(slices), late)
+        starts, where = self._windows.windows(slices)
+        keep = (starts >= bound) & self._in_any(slices)[where]
+        return rows.take(pa.array(where[keep])), starts[keep]
+
+    def _in_any(self, slices: Numbers) -> Mask:
+        covered = self._windows.covered(slices)
+        return np.ones(len(slices), np.bool_) if covered is None else covered
+
+    def _tell_late(self, number: int, in_force: int, starts: Numbers, late: Mask, tables: list[pa.Table]) -> None:
+        rows = np.flatnonzero(late)
+        if not len(rows):
+            return
+        ends = self._windows.ends(starts[rows])
+        by = pa.nulls(len(rows), pa.int64()) if in_force >= END else pa.array(in_force - ends - self._grace)
+        tables.append(pa.table([pa.array(np.full(len(rows), number)), rows, starts[rows], ends, by], schema=LATE))
+
+    def _add(self, state: Overlay, rows: pa.Table, starts: Numbers) -> None:
+        mark = state.scan(MARK, None, 1)
+        number = int(numpy(one(mark[ROWS]))[0]) + 1 if mark.num_rows else 0
+        windows = np.unique(starts)
+        chunks = [rows.filter(pa.array(starts == start)) for start in windows.tolist()]
+        entry_keys = [ordered(start) + ordered(number) for start in windows.tolist()]
+        columns = [[*entry_keys, MARK], [*map(_stream, chunks), None], [*(chunk.num_rows for chunk in chunks), number]]
+        state.put(pa.table(columns, schema=SCHEMA))
+
+    def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[pa.Table, bool]:
+        before = ordered(self._windows.ended(less(clock, self._grace)))
+        parts, given, first, more = [], 0, b"", False
+        while not more:
+            least = state.scan(first, before, 1)
+            if not least.num_rows:
+                break
+            start = int(starts_of(least[KEY])[0])
+            entries = state.scan(ordered(start), ordered(start + 1))
+            first = ordered(start + 1)
+            rows = together([pa.ipc.open_stream(chunk.as_py()).read_all() for chunk in one(entries[IPC])])
+            starts = np.full(rows.num_rows, start)
+            parts.append(
+                bounds_columns(
+                    rows, starts, self._windows.ends(starts), ordinal=self._ordinal, boundless=self._boundless
+                )
+            )
+            state.remove(one(entries[KEY]))
+            given += rows.num_rows
+            more = limit is not None and given >= limit
+        nothing = np.zeros(0, np.int64)
+        empty = bounds_columns(pa.table({}), nothing, nothing, ordinal=self._ordinal, boundless=self._boundless)
+        return together(parts) if parts else empty, more
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
