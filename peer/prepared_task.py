@@ -25,13 +25,14 @@ from peer.shards import Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from queues import admin, block, dead_letters, marked_topics, state_topics
 from queues.batch import Batch
+from queues.group_clocks import committed_by
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
-from sardonyx.connectors.base import PositionedOutput, Split, SplitInput, read_split
+from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import Failure, InternalError, SetupError
+from sardonyx.core.errors import Failure, InputError, InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
@@ -176,6 +177,13 @@ class PreparedTask:
         """Whether the Spark session still works."""
         return is_alive(self.spark)
 
+    def _positions_moved(self, batch: Batch) -> bool:
+        """Whether the group has committed other positions than those that a batch begins at."""
+        sizes = {link.topic: self.facts[link.name].partitions for link in self.stage.ingress}
+        now = committed_by(self.settings, self.stage, self.assignment.job, sizes)
+        reached = {partition: None if position is None else position.offset for partition, position in now.items()}
+        return any(reached[partition] != started for partition, started in batch.started.items())
+
     def windows_committed(self) -> None:
         """Apply what the windows have planned: it is committed."""
         if self.windows is not None:
@@ -219,7 +227,12 @@ class PreparedTask:
     def _through_windows(self, windows: Shards, batch: Batch, clock: StepTimer) -> Result:
         """Put rows into windows. The function is given what the windows that close hold."""
         with clock("windows"):
-            planned = windows.plan(batch)
+            try:
+                planned = windows.plan(batch)
+            except InputError as error:  # another peer may have gone on, and what this one needs of the log is deleted
+                if self._positions_moved(batch):
+                    raise PositionsMoved("another peer has the state of these partitions") from error
+                raise
         rows_in = sum(planned.rows_in.values())
         if rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)

@@ -6,7 +6,7 @@ Without this, the queues of an unbounded job would grow until the disks of the b
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -14,8 +14,8 @@ from confluent_kafka.admin import OffsetSpec
 from queues import admin
 from queues.admin_client import CALL, admin_client, error_of, failed
 from sardonyx.core import units
-from sardonyx.core.graph import Graph
-from sardonyx.core.positions import Partition
+from sardonyx.core.graph import Graph, Stage
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 
@@ -25,8 +25,9 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
 
     A committed position never moves back, and a reader starts at its committed position. So no reader can miss a deleted record.
     The record at the position stays, because a drained partition's position is that of its sentinel. The position on a ``parts``
-    link is that from which the listing of files is still needed (:mod:`peer.rolling`). Dead letters, the users' own topics and
-    logs of state (which the task itself shortens) are left alone. A partition without a committed position is left alone too.
+    link is that from which the listing of files is still needed (:mod:`peer.rolling`). The log of a task's state is needed from
+    the offset on that the task has committed with its position. Dead letters and the users' own topics are left alone. A
+    partition without a committed position is left alone too.
 
     Args:
         settings: connection to Kafka.
@@ -57,7 +58,25 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
             else:
                 read[partition] = min(read.get(partition, position.offset), position.offset)
     wanted = {partition: offset for partition, offset in read.items() if partition not in unread and offset > 0}
-    return delete_before(settings, _kept(settings, wanted, spec.keep))
+    return delete_before(settings, _kept(settings, wanted, spec.keep) | _state_logs(stages, held))
+
+
+def _state_logs(
+    stages: Sequence[Stage], held: Mapping[str, Mapping[Partition, Position | None]]
+) -> dict[Partition, int]:
+    """From where on the logs of state are needed. A log's mark rides with the position of the task's first link."""
+    found: dict[Partition, int] = {}
+    for stage in stages:
+        for link in stage.egress:
+            if link.kind == "state":
+                for partition, position in held[stage.name].items():
+                    if (
+                        partition.topic == stage.ingress[0].topic
+                        and position is not None
+                        and position.state is not None
+                    ):
+                        found[Partition(link.topic, partition.number)] = position.state[1]
+    return {partition: low for partition, low in found.items() if low > 0}
 
 
 def _kept(settings: Settings, wanted: Mapping[Partition, int], keep: str | None) -> dict[Partition, int]:

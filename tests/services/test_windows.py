@@ -74,7 +74,8 @@ def counting(topic: str, out: str, end: str | None = "latest") -> Job:
     [
         pytest.param([], id="quiet"),
         pytest.param(
-            [kill_at("committed", 5), kill_at("apply-state", 7), kill_at("written", 9), kill_at("positions", 4)], id="kills"
+            [kill_at("committed", 5), kill_at("apply-state", 7), kill_at("written", 9), kill_at("positions", 4)],
+            id="kills",
         ),
         pytest.param([pause_at("begin", 6, 8)], id="a pause"),
     ],
@@ -96,9 +97,7 @@ def test_each_window_counts_each_row_once(
     assert found(results) == expected(given)
 
 
-def test_windows_of_an_unbounded_job_close_with_the_clock(
-    seed: int, sardonyx_clusters: Callable[..., Cluster]
-) -> None:
+def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Results come while the job runs: those of all windows that the clock of the slowest partition has passed."""
     given = rows(seed, 6_000)
     with sardonyx_clusters() as cluster:
