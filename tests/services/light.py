@@ -296,6 +296,7 @@ class LightWork:
     source: None = None
     hooks: None = None
     timed = False
+    windows = None
 
     @property
     def sinks(self) -> list[Sink]:
