@@ -40,6 +40,22 @@ REFERENCE = {
 IN_GROUPS = {
     "sardonyx": {
         "Jobs": ["Job", "OnError"],
+        "Where the time of a row comes from": ["event_time", "kafka_time", "wall", "ordinal"],
+        "Windows": ["tumbling", "hopping", "session", "counted", "calendar", "everything"],
+        "What windows hold": [
+            "Count",
+            "Sum",
+            "Min",
+            "Max",
+            "Mean",
+            "Var",
+            "First",
+            "Last",
+            "Distinct",
+            "Quantile",
+            "Collect",
+        ],
+        "When results of windows come": ["every", "on_count"],
         "Connectors": ["kafka", "files", "sql", "generator", "console", "blackhole", "connector"],
         "For connectors of your own": ["Split", "PositionedOutput", "StoredPosition", "PositionsMoved"],
         "Clients and settings": ["Client", "Settings", "load_settings"],

@@ -22,8 +22,10 @@ from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claim
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.graph import graph_of
+from sardonyx.core.graph import graph_of, order_of
+from sardonyx.core.row_times import row_times
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec
+from sardonyx.core.timing import RowTime, TimeSpec
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
@@ -393,11 +395,12 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     }
     catalog = [_again(each) for each in spec.catalog if each.name in kept]
     if tasks[task].type == "input":
-        changed = {"connector": "kafka", "options": options}
+        changed = {"connector": "kafka", "options": options, "time": _in_any_order(tasks[task].time)}
         catalog = [msgspec.structs.replace(each, **changed) if each.name == task else each for each in catalog]
     else:
         letters = next(n for n in (LETTERS, *(f"{LETTERS}{i}" for i in range(2, len(kept) + 3))) if n not in kept)
-        catalog.insert(0, TaskSpec(name=letters, type="input", connector="kafka", options=options))
+        time = _time_of_letters(spec, task, kept)
+        catalog.insert(0, TaskSpec(name=letters, type="input", connector="kafka", options=options, time=time))
         edges.insert(0, (letters, task))
     links = {f"{source}.{target}" for source, target in edges}
     return msgspec.structs.replace(
@@ -407,6 +410,21 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
         catalog=catalog,
         routes={link: route for link, route in spec.routes.items() if link in links},
     )
+
+
+def _time_of_letters(spec: JobSpec, task: str, kept: set[str]) -> TimeSpec | None:
+    """Where the letters of a task have their times, if windows among the tasks that are kept may need them."""
+    if not any(each.window is not None for each in spec.catalog if each.name in kept):
+        return None
+    known = [each for each in row_times(spec, order_of(spec))[task] if isinstance(each, RowTime)]
+    if len(known) != 1 or known[0].ordinal:
+        return None
+    return _in_any_order(TimeSpec(column=known[0].column, unit=known[0].unit))
+
+
+def _in_any_order(time: TimeSpec | None) -> TimeSpec | None:
+    """Letters are not in the order of their times: none is late before all are read."""
+    return time if time is None or time.kind != "column" else msgspec.structs.replace(time, delay="100000 d", idle=None)
 
 
 def _perhaps_redone(job: str, task: str) -> SardonyxError:

@@ -79,7 +79,7 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     emit: str = "final"
     """When results come. ``final``: once, when the window closes. ``changes``: after each batch, for the windows that it changed.
     ``every 10 s``: each time that the clock has gone on by so much (over an ordinal ``every 1000``), for the windows with rows
-    since then. ``count 100``: each time a window has so many more rows."""
+    since then. ``count 100``: when a window has had so many more rows. All but the final ones come at the end of a batch."""
     accumulate: bool = True
     """Whether each result of a window counts all its rows, or only those since the result before it."""
     grace: str | int = 0

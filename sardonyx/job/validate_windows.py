@@ -279,6 +279,9 @@ def emit_every(window: WindowSpec) -> str | int | None:
 
 def _late(window: WindowSpec) -> Iterator[Wrong]:
     given = [name for name in ("grace", "allowed_lateness") if not _nothing(getattr(window, name))]
+    if window.kind == "session" and "allowed_lateness" in given:
+        cause = "a late row could join two sessions that have given their final results"
+        yield Wrong("SX-WINDOW-LATE", "sessions have no allowed_lateness", "give grace instead", cause)
     given += ["late"] if window.late != "drop" else []
     if given and not window.by_time:
         cause = {"counted": "they close when they have so many rows", "everything": "it closes at the end of the job"}[

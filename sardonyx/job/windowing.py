@@ -311,9 +311,9 @@ def Collect(column: str, *, most: int | None = None) -> Aggregate:  # noqa: N802
 
 @_declares
 def every(duration: Length) -> Emit:
-    """Results each time that the clock of the rows has gone on by so much, for the windows that have had rows since then.
+    """Results when the clock of the rows has gone on by so much, for the windows that have had rows since then.
 
-    So they come at the same rows in each run. Flink: ``ContinuousEventTimeTrigger``.
+    Flink: ``ContinuousEventTimeTrigger``.
 
     Args:
         duration: such as ``"10 s"``; over an ``ordinal`` time a number of rows.
@@ -323,7 +323,7 @@ def every(duration: Length) -> Emit:
 
 @_declares
 def on_count(n: int) -> Emit:
-    """A result of a window each time that it has ``n`` more rows. Beam: ``AfterPane.elementCountAtLeast``, repeated.
+    """A result of a window when it has had at least ``n`` more rows. Beam: ``AfterPane.elementCountAtLeast``, repeated.
 
     Args:
         n: how many rows.

@@ -12,13 +12,14 @@ import pytest
 
 from peer.provenance import Provenance
 from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
-from sardonyx import files, kafka
+from sardonyx import Count, Job, blackhole, event_time, files, kafka, tumbling
 from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.claims import KEPT, Claim, Claims
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.timing import TimeSpec
 from sardonyx.job.load import LoadedJob
 from sardonyx.job.validate import validate
 
@@ -217,3 +218,24 @@ def test_claims_stay_few_enough_for_a_node() -> None:
     assert [claim.start for claim in claims.claims[1:]] == [claim.end for claim in claims.claims[:-1]]
     dropped = {offset for claim in claims.claims if claim.dropped for offset in range(claim.start, claim.end)}
     assert dropped == {offset for offset in range(30 * KEPT) if offset // 10 % 7 == 0}
+
+
+def test_letters_come_to_windows_with_their_times() -> None:
+    """In whatever order they lie, none is late in the redo; what has no windows after it needs no times."""
+    job = Job("traffic")
+    hits = job.input(
+        "hits", kafka("hits", start="earliest"), time=event_time("at", unit="ms", delay="5 s", idle="1 min")
+    )
+    parsed = job.task("parse", "json:loads", after=hits, on_error="dead_letter")
+    counts = job.window(
+        "counts", tumbling("1 min"), after=parsed, group_by="user", aggregate={"hits": Count()}, late="dead_letter"
+    )
+    done = job.task("done", "json:loads", after=counts, on_error="dead_letter")
+    job.output("out", blackhole(), after=done)
+    spec = job.spec()
+    for task in ("parse", "counts"):
+        again = redo(task, spec)
+        assert again.task("letters").time == TimeSpec(column="at", unit="ms", delay="100000 d")
+        validate(again, import_functions=False)
+    assert redo("done", spec).task("letters").time is None
+    assert redo("hits", spec).task("hits").time == TimeSpec(column="at", unit="ms", delay="100000 d")
