@@ -1,17 +1,19 @@
-"""What windows aggregate, as *partials*: columns that stand for some rows, can be put together, and give a result in the end.
+"""What windows aggregate, as *partials*: columns that stand for some rows, can be put together, and give a result in
+the end.
 
-All partials are made and merged for many groups at once. Merging is associative: in whatever pieces rows come, as long as the
-order of the pieces is that of the log, the result is the same; of floating-point sums it differs by their rounding.
+All partials are made and merged for many groups at once. Merging is associative: in whatever pieces rows come, as
+long as the order of the pieces is that of the log, the result is the same; of floating-point sums it differs by their
+rounding.
 
-Nulls are left out, except by ``count`` without a column, ``first`` and ``last``. Of rows without any value ``count`` and ``distinct``
-are 0, ``collect`` is an empty list, and all others are null. NaN counts as a value of sums and as a null of ``min``, ``max`` and
-``quantile``, unless ``min`` and ``max`` have nothing else.
+Nulls are left out, except by ``count`` without a column, ``first`` and ``last``. Of rows without any value ``count``
+and ``distinct`` are 0, ``collect`` is an empty list, and all others are null. NaN counts as a value of sums and as a
+null of ``min``, ``max`` and ``quantile``, unless ``min`` and ``max`` have nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +28,13 @@ from sardonyx.state.groups import (
     firsts,
     floats,
     lasts,
+    listed,
     numbers_of,
     one,
     plain,
     present,
     sums,
+    unlisted,
 )
 from sardonyx.state.lists import Collect, Distinct, Quantile
 
@@ -147,9 +151,9 @@ class Mean(_Named):
 class Var(_Named):
     """The sample variance, in floating point; null of fewer than two values.
 
-    The partial is the count, the mean, and the sum of squared distances from it. Two are merged as Chan, Golub and LeVeque do
-    ("Updating formulae and a pairwise algorithm for computing sample variances", 1979), which keeps the digits that a sum of
-    squares would lose.
+    The partial is the count, the mean, and the sum of squared distances from it. Two are merged as Chan, Golub and
+    LeVeque do ("Updating formulae and a pairwise algorithm for computing sample variances", 1979), which keeps the
+    digits that a sum of squares would lose.
     """
 
     suffixes = ("count", "mean", "m2")
@@ -170,7 +174,7 @@ class Var(_Named):
         count, _, m2 = (plain(partials[part]) for part in self.parts())
         return _divided(m2, count - 1, count > 1)
 
-    def _merged(self, groups: Groups, count: Numbers, mean: Numbers, m2: Numbers) -> Columns:
+    def _merged(self, groups: Groups, count: Any, mean: Any, m2: Any) -> Columns:
         total = np.bincount(groups.ids, count, minlength=groups.count)
         middle = np.bincount(groups.ids, count * mean, minlength=groups.count) / np.where(total > 0, total, 1)
         spread = m2 + count * (mean - middle[groups.ids]) ** 2
@@ -212,16 +216,36 @@ _KINDS: Mapping[str, type] = {
 }
 
 
-class Aggregates:
-    """All aggregates of a window.
+class Rows(_Named):
+    """The rows themselves, as a list of structures in the order of the log: for sessions and counted windows with a
+    function.
+    """
 
-    A table of partials has, beside their columns, ``sx_first`` and ``sx_last`` (the least and the greatest time; null without
-    times) and ``sx_rows`` (the number of rows).
+    suffixes = ("rows",)
+
+    def lift(self, column: pa.Array | None, groups: Groups, spans: Spans) -> Columns:  # noqa: ARG002
+        return {self.parts()[0]: listed(column, groups)}
+
+    def merge(self, partials: Columns, groups: Groups, spans: Spans) -> Columns:  # noqa: ARG002
+        (part,) = self.parts()
+        return {part: listed(*unlisted(partials[part], groups))}
+
+    def finish(self, partials: Columns) -> pa.Array:
+        return partials[self.parts()[0]]
+
+
+class Aggregates:
+    """All aggregates of a window. Of none, its rows are kept: the one result is a list of them, ``rows``.
+
+    A table of partials has, beside their columns, ``sx_first`` and ``sx_last`` (the least and the greatest time; null
+    without times) and ``sx_rows`` (the number of rows).
     """
 
     def __init__(self, specs: Mapping[str, AggregateSpec]) -> None:
         self._specs = dict(specs)
         self._made: dict[str, Aggregate] = {name: _KINDS[spec.of](name, spec) for name, spec in specs.items()}
+        if not specs:
+            self._made["rows"] = Rows("rows", AggregateSpec(of="collect"))
 
     def lift(self, rows: pa.Table, groups: Groups, times: Numbers | None) -> Columns:
         """The partials of groups of rows.
@@ -233,8 +257,7 @@ class Aggregates:
         spans = Spans(at, at)
         out: Columns = {}
         for name, made in self._made.items():
-            column = self._specs[name].column
-            out |= made.lift(None if column is None else self._column(rows, column, name), groups, spans)
+            out |= made.lift(self._column(rows, name), groups, spans)
         return out | _spans(groups, None if times is None else spans) | {"sx_rows": pa.array(groups.sizes())}
 
     def merge(self, partials: pa.Table, groups: Groups) -> Columns:
@@ -258,7 +281,12 @@ class Aggregates:
         """The names of the partial columns of all aggregates."""
         return [part for made in self._made.values() for part in made.parts()]
 
-    def _column(self, rows: pa.Table, column: str, name: str) -> pa.Array:
+    def _column(self, rows: pa.Table, name: str) -> pa.Array | None:
+        if name not in self._specs:
+            return one(rows.to_struct_array())
+        column = self._specs[name].column
+        if column is None:
+            return None
         if column in rows.column_names:
             return one(rows[column])
         raise FunctionError(

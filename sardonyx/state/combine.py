@@ -1,4 +1,6 @@
-"""Rows combined by key and slice of time, before they go into a link: a million rows of a thousand keys become a few thousand."""
+"""Rows combined by key and slice of time, before they go into a link: a million rows of a thousand keys become a few
+thousand.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from sardonyx.state.kinds import windows_of
 def combines(window: WindowSpec) -> bool:
     """Whether rows of this window can be combined before the link.
 
-    Those of sessions and counted windows cannot, since which rows share a window is known only where all rows of a key are. Those of
-    a window without aggregates cannot, since its function is given the rows themselves.
+    Those of sessions and counted windows cannot, since which rows share a window is known only where all rows of a
+    key are. Those of a window without aggregates cannot, since its function is given the rows themselves.
     """
     return bool(window.aggregate) and window.kind not in {"session", "counted"}
 
@@ -46,11 +48,13 @@ class Combiner:
             times: of the rows; None for windows without time.
 
         Returns:
-            ``sx_key`` (the canonical bytes of the key), the key's columns as its first row has them, ``sx_slice`` (the start of the
-            slice), the partials of the aggregates, ``sx_first`` and ``sx_last`` (the least and the greatest time), and ``sx_rows``.
+            ``sx_key`` (the canonical bytes of the key), the key's columns as its first row has them, ``sx_slice``
+            (the start of the slice), the partials of the aggregates, ``sx_first`` and ``sx_last`` (the least and the
+            greatest time), and ``sx_rows``.
 
         Raises:
-            FunctionError: ``SX-KEY-TYPE``, ``SX-KEY-COLUMN``, ``SX-WINDOW-COLUMN``, ``SX-WINDOW-TYPE``, ``SX-WINDOW-OVERFLOW``, ``SX-WINDOW-TIME``.
+            FunctionError: ``SX-KEY-TYPE``, ``SX-KEY-COLUMN``, ``SX-WINDOW-COLUMN``, ``SX-WINDOW-TYPE``,
+            ``SX-WINDOW-OVERFLOW``, ``SX-WINDOW-TIME``.
         """
         slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
         covered = self._windows.covered(slices)

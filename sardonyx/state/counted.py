@@ -22,10 +22,14 @@ from sardonyx.state.planned import Piece, Planned, late_rows, together
 
 
 class CountedWindows(Engine):
-    """The rows of a key have numbers, from 0 on in the order of the log. The windows are those of :class:`Hopping` on these numbers.
+    """The rows of a key have numbers, from 0 on in the order of the log. The windows are those of :class:`Hopping` on
+    these numbers.
 
-    There is an entry for each open window and key, with the number of its first row in place of a time, and one for each key with the
-    number of its rows so far.
+    A window gives its final result in the plan with its last row, whatever the clock; and at the end of the input,
+    with the rows that it has. No row is late. ``grace`` and ``allowed_lateness`` do not count.
+
+    There is an entry for each open window and key, with the number of its first row in place of a time, and one for
+    each key with the number of its rows so far.
     """
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:

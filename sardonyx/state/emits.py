@@ -9,8 +9,8 @@ from sardonyx.state.kinds import length
 class Emit:
     """What ``WindowSpec.emit`` says.
 
-    ``by_rows``: a window gives a result after this many rows; 0: not for rows. ``every``: results come each time the clock reaches a
-    multiple of this, in microseconds or in rows of an ordinal time; 0: they do not.
+    ``by_rows``: a window gives a result after this many rows; 0: not for rows. ``every``: results come each time the
+    clock reaches a multiple of this, in microseconds or in rows of an ordinal time; 0: they do not.
 
     Raises:
         FunctionError: ``SX-WINDOW-EMIT``, it is none of the four.

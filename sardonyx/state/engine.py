@@ -18,7 +18,7 @@ from sardonyx.state.entry_keys import MARK, OPEN_END, keys
 from sardonyx.state.groups import Groups, Mask, Numbers, grouped, numpy, one
 from sardonyx.state.kinds import length
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Layout, Piece, Planned
+from sardonyx.state.planned import Layout, Piece, Planned, once
 
 Times: TypeAlias = Callable[[pa.Table], "Numbers | None"]
 
@@ -39,6 +39,8 @@ class Engine(ABC):
         self._emit = Emit(window.emit)
         self._accumulate = window.accumulate
         self._grace = length(window.grace)
+        if not window.aggregate:
+            once(window)
 
     @abstractmethod
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
@@ -108,7 +110,9 @@ class Engine(ABC):
         return self._layout.entries(columns).select([KEY, *names])
 
     def _regular(self, state: Overlay, clock: int, first: bytes) -> list[pa.Table]:
-        """The results that come every so often. ``first``: the least key of an entry whose window this clock does not close."""
+        """The results that come every so often. ``first``: the least key of an entry whose window this clock does not
+        close.
+        """
         mark = state.scan(MARK, None, 1)
         now = max(clock, -(2**62)) // self._emit.every
         if mark.num_rows and numpy(one(mark[ROWS]))[0] >= now:

@@ -1,8 +1,11 @@
-"""Rows put together by group: sums, least and greatest values, and what else windows aggregate with. Arrow and numpy do the work."""
+"""Rows put together by group: sums, least and greatest values, and what else windows aggregate with. Arrow and numpy
+do the work.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +23,8 @@ _SAFE = 2.0**62
 """A sum of absolute values below this, counted in floating point, fits in 64 bits."""
 
 
-class Groups(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Groups:
     """Which group each row of a table belongs to.
 
     ``ids``: for each row the number of its group, from 0. ``count``: the number of groups; each has at least one row.
@@ -104,7 +108,8 @@ def sums(column: Column, groups: Groups, name: str) -> pa.Array:
         name: of the aggregate, for errors.
 
     Raises:
-        FunctionError: ``SX-WINDOW-OVERFLOW``, a sum of integers exceeds 64 bits. ``SX-WINDOW-TYPE``, these values have no sum.
+        FunctionError: ``SX-WINDOW-OVERFLOW``, a sum of integers exceeds 64 bits. ``SX-WINDOW-TYPE``, these values
+        have no sum.
     """
     array = one(column)
     if kinds.is_decimal(array.type):
@@ -241,7 +246,9 @@ def listed(values: pa.Array, groups: Groups, most: int | None = None) -> pa.List
 
 
 def unlisted(lists: pa.Array, groups: Groups) -> tuple[pa.Array, Groups]:
-    """The values in all lists, and the groups they belong to; the opposite of :func:`listed`. Groups may then be empty."""
+    """The values in all lists, and the groups they belong to; the opposite of :func:`listed`. Groups may then be
+    empty.
+    """
     if kinds.is_null(lists.type):
         return pa.nulls(0), Groups(np.zeros(0, np.int64), groups.count)
     parents = numpy(pc.list_parent_indices(lists))

@@ -29,11 +29,11 @@ def by_slices(window: WindowSpec) -> bool:
 
 
 class HoppingSlices(TimeWindows):
-    """There is an entry for each slice and key, until the last window with it has closed. Windows close one after the other, for all
-    keys at once. One entry of the shard, the mark, says which windows have closed.
+    """There is an entry for each slice and key, until the last window with it has closed. Windows close one after the
+    other, for all keys at once. One entry of the shard, the mark, says which windows have closed.
 
-    Rows may come for a slice when some of its windows have closed and others have not. They are added after the former have closed in
-    this plan, and before the latter do.
+    Rows may come for a slice when some of its windows have closed and others have not. They are added after the
+    former have closed in this plan, and before the latter do.
     """
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:

@@ -1,7 +1,7 @@
 """The kinds of windows that time decides: which slices and windows a row is in, and which windows have ended.
 
-Times, starts and lengths are whole microseconds since 1970 (UTC); on an ordinal time, numbers of rows. A window holds the times
-from its start on, and before its end.
+Times, starts and lengths are whole microseconds since 1970 (UTC); on an ordinal time, numbers of rows. A window
+holds the times from its start on, and before its end.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ class Distinct(_Listed):
 
 
 class Collect(_Listed):
-    """The values as a list in the order of their rows' times; of equal times in the order of the log. With ``most``, the first ones."""
+    """The values as a list in the order of their rows' times; of equal times in the order of the log. With ``most``,
+    the first ones.
+    """
 
     def parts(self) -> list[str]:
         return [f"{self._name}.values", f"{self._name}.times"]
@@ -86,12 +88,13 @@ class Collect(_Listed):
 
 
 class Quantile(_Listed):
-    """The value below which a share ``q`` of the values lies, in floating point, with a relative error of at most one percent.
+    """The value below which a share ``q`` of the values lies, in floating point, with a relative error of at most one
+    percent.
 
-    The partial is a DDSketch (Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-    guarantees", VLDB 2019): how many values are in each of the buckets whose bounds are powers of 1.0202. The result is within 1 %
-    of the value with rank ``floor(q * (n - 1))``, counted from 0. Values over twelve orders of magnitude fill at most 1,400 buckets.
-    It does not matter in which order values come.
+    The partial is a DDSketch (Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with
+    relative-error guarantees", VLDB 2019): how many values are in each of the buckets whose bounds are powers of
+    1.0202. The result is within 1 % of the value with rank ``floor(q * (n - 1))``, counted from 0. Values over twelve
+    orders of magnitude fill at most 1,400 buckets. It does not matter in which order values come.
     """
 
     def parts(self) -> list[str]:

@@ -13,7 +13,7 @@ from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import LAST, LATE, NEW, PANE, ROWS, START
-from sardonyx.state.groups import Column, Numbers, one
+from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -22,8 +22,8 @@ INSTANT = pa.timestamp("us", "UTC")
 class Piece(NamedTuple):
     """A block of a link.
 
-    ``rows``: partial rows (they have a column ``sx_slice``), or rows as the user's functions make them, with the column of their
-    time. ``in_force``: the clock before it, in microseconds.
+    ``rows``: partial rows (they have a column ``sx_slice``), or rows as the user's functions make them, with the
+    column of their time. ``in_force``: the clock before it, in microseconds.
     """
 
     rows: pa.Table
@@ -33,11 +33,11 @@ class Piece(NamedTuple):
 class Planned(NamedTuple):
     """What a batch makes of a shard.
 
-    ``results``: the key's columns, ``window_start``, ``window_end``, the aggregates, ``pane`` (from 0 for each window and key),
-    ``final``, ``window_time``. ``changes``: for :meth:`~sardonyx.state.base.Store.apply`. ``late``: a row for each late one: the
-    piece, the row in it, the start and end of the latest window it would be in, and how far before, by the clock in force, that
-    window had closed (null after the end of the input). ``more``: windows remain to be closed; a further plan, without pieces and
-    with the same clock, must follow before anything else is planned.
+    ``results``: the key's columns, ``window_start``, ``window_end``, the aggregates, ``pane`` (from 0 for each window
+    and key), ``final``, ``window_time``. ``changes``: for :meth:`~sardonyx.state.base.Store.apply`. ``late``: a row
+    for each late one: the piece, the row in it, the start and end of the latest window it would be in, and how far
+    before, by the clock in force, that window had closed (null after the end of the input). ``more``: windows remain
+    to be closed; a further plan, without pieces and with the same clock, must follow before anything else is planned.
     """
 
     results: pa.Table
@@ -62,6 +62,7 @@ class Layout:
         self.ordinal = ordinal(window)
         self.boundless = window.kind in {"everything", "counted"}
         self.panes = panes(window)
+        self._rows = not window.aggregate
 
     def entries(self, columns: Mapping[str, Column]) -> pa.Table:
         """Entries with these columns; null in those that are missing.
@@ -85,9 +86,12 @@ class Layout:
         self, entries: pa.Table, starts: Numbers, ends: Numbers, pane: Column | None, *, final: bool
     ) -> pa.Table:
         """The results of windows with these entries."""
+        if self._rows:
+            flat, inner = unlisted(*self._lists(entries))
+            return self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
         count = entries.num_rows
         keys = entries.select(self.keys) if self.keys else pa.table({})
-        bounded = bounds_columns(keys, starts, ends, ordinal=self.ordinal, boundless=self.boundless)
+        bounded = self._bounded(keys, starts, ends)
         columns: dict[str, Column] = dict(zip(bounded.column_names, bounded.columns, strict=True))
         time: Column = entries[LAST] if self.boundless else pa.array(ends - 1)
         columns |= self.aggregates.finish(entries)
@@ -95,6 +99,12 @@ class Layout:
         columns["final"] = pa.array(np.full(count, final))
         columns["window_time"] = time if self.ordinal else one(time).cast(INSTANT)
         return pa.table(columns)
+
+    def _lists(self, entries: pa.Table) -> tuple[pa.Array, Groups]:
+        return self.aggregates.finish(entries)["rows"], Groups(np.arange(entries.num_rows), entries.num_rows)
+
+    def _bounded(self, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
+        return bounds_columns(rows, starts, ends, ordinal=self.ordinal, boundless=self.boundless)
 
     def all_results(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Tables of results in one; an empty one of the right columns if there are none."""
@@ -126,6 +136,21 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
+def once(window: WindowSpec) -> None:
+    """Check a window with a function over its rows.
+
+    Raises:
+        FunctionError: ``SX-WINDOW-ROWS``, it would give its rows more than once.
+    """
+    if panes(window):
+        raise FunctionError(
+            "SX-WINDOW-ROWS",
+            "a window with a function over its rows gives them once, when it closes",
+            cause="it has another `emit=` than final, or `allowed_lateness=`",
+            fix="leave them out, and use `grace=` to wait for late rows; or use `aggregate=` in place of the function",
+        )
+
+
 def fit(column: Column, field: pa.Field) -> pa.Array:
     """A column with the type that the state has."""
     array = one(column)
@@ -136,14 +161,19 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise FunctionError(
             "SX-WINDOW-SHAPE",
-            f"the state of a window holds {field.name!r} as {field.type}, and these rows have it as {array.type}",
+            f"the state of a window has {field.name!r} as {field.type}, and these rows have it as {array.type}",
             cause=str(error).splitlines()[0],
-            fix="let the column have one type in all rows: declare it in `schema=`, or convert it in the function before the window",
+            fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
         ) from error
 
 
 def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:
-    """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no bounds in time."""
+    """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no
+    bounds in time.
+
+    These columns take the place of columns with their names.
+    """
+    rows = rows.drop_columns([name for name in ("window_start", "window_end") if name in rows.column_names])
     for name, times in (("window_start", starts), ("window_end", ends)):
         column = (
             pa.nulls(len(times), INSTANT)

@@ -34,7 +34,9 @@ class _Items(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """The sessions in the store of some keys. ``codes``, ``ends``: of all; ``entries``, ``positions``: those that may take rows."""
+    """The sessions in the store of some keys. ``codes``, ``ends``: of all; ``entries``, ``positions``: those that may
+    take rows.
+    """
 
     codes: Numbers
     ends: Numbers
@@ -45,16 +47,18 @@ class _Open(NamedTuple):
 class SessionWindows(Engine):
     """Sessions. Each piece is taken in at once, by these rules:
 
-    The rows of the piece and the key's sessions that are open (``end + grace`` is above the clock in force) are put in the order of
-    their first times; a session comes before rows of its first time. Going through them, each joins the session before it if it
-    begins less than ``gap`` after that one's last row, and if with it that one is not longer than ``most``; else it begins a session.
-    A session is from its first row's time to ``gap`` after its last row's. A ``most`` below ``gap`` counts as ``gap``.
-    A session that only rows of the piece make is late, with all its rows, if ``end + grace`` is not above the clock in force.
+    The rows of the piece and the key's sessions that are open (``end + grace`` is above the clock in force) are put
+    in the order of their first times; a session comes before rows of its first time. Going through them, each joins
+    the session before it if it begins less than ``gap`` after that one's last row, and if with it that one is not
+    longer than ``most``; else it begins a session. A session is from its first row's time to ``gap`` after its last
+    row's. A ``most`` below ``gap`` counts as ``gap``. A session that only rows of the piece make is late, with all
+    its rows, if ``end + grace`` is not above the clock in force.
 
-    Results come by the rules of all windows. A session that has taken in others has given as many results as they have together. If it
-    changes after a result, the next result has its new start and end.
+    Results come by the rules of all windows. A session that has taken in others has given as many results as they
+    have together. If it changes after a result, the next result has its new start and end.
 
-    The key of a session's entry begins with its end. For each key with open sessions there is an entry that lists their ends.
+    The key of a session's entry begins with its end. For each key with open sessions there is an entry that lists
+    their ends.
     """
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:

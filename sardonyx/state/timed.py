@@ -25,9 +25,9 @@ from sardonyx.state.planned import Piece, Planned, late_rows
 class Sorted(NamedTuple):
     """The rows of some pieces by what becomes of them.
 
-    ``open``: partial rows for windows that have not closed. ``closed``: for each piece with such rows, those for windows that are
-    kept, and ``clocks`` the clocks in force before these pieces. Both have the starts of their windows in ``sx_slice``. ``late``: tables
-    of late rows.
+    ``open``: partial rows for windows that have not closed. ``closed``: for each piece with such rows, those for
+    windows that are kept, and ``clocks`` the clocks in force before these pieces. Both have the starts of their
+    windows in ``sx_slice``. ``late``: tables of late rows.
     """
 
     open: list[pa.Table]
@@ -37,8 +37,8 @@ class Sorted(NamedTuple):
 
 
 class TimeWindows(Engine):
-    """Plans for a shard of such windows. There is an entry for each open window and key; :class:`~sardonyx.state.windows.WindowShard`
-    has the rules.
+    """Plans for a shard of such windows. There is an entry for each open window and key;
+    :class:`~sardonyx.state.windows.WindowShard` has the rules.
     """
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
@@ -160,7 +160,9 @@ class TimeWindows(Engine):
         return [results]
 
     def _correct(self, state: Overlay, rows: pa.Table) -> list[pa.Table]:
-        """Add rows to windows that have closed. Those that are open still, because no plan has come since, close first."""
+        """Add rows to windows that have closed. Those that are open still, because no plan has come since, close
+        first.
+        """
         open_keys = keys(numpy(one(rows[SLICE])), rows[SX_KEY]).unique()
         results = self._closed(state, state.read(open_keys)[1])
         entries, _ = self._merged(state, [rows], KEPT)

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import END
-from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import LATE, ROWS
@@ -16,7 +15,7 @@ from sardonyx.state.entry_keys import MARK, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import length, less, ordinal, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, together
+from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, together
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""
@@ -24,23 +23,18 @@ SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), (IPC, pa.large_b
 
 
 class WindowRows:
-    """Windows by time without aggregates. Their results are the rows of the windows that close, of all keys, in the order of the log
-    within each window, with ``window_start`` and ``window_end``.
+    """Windows by time without aggregates. Their results are the rows of the windows that close, of all keys, in the
+    order of the log within each window, with ``window_start`` and ``window_end``.
 
-    Windows close whole: a plan that has given ``limit`` rows closes no further one. There is an entry for each window and plan that had
-    rows for it. Its key has the start of the window and the number of the plan, which the shard's one other entry counts.
+    Windows close whole: a plan that has given ``limit`` rows closes no further one. There is an entry for each window
+    and plan that had rows for it. Its key has the start of the window and the number of the plan, which the shard's
+    one other entry counts.
     """
 
     def __init__(
-        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Callable[[pa.Table], Numbers | None]
+        self, window: WindowSpec, _keys: Sequence[str], store: Store, times: Callable[[pa.Table], Numbers | None]
     ) -> None:
-        if window.emit != "final" or window.allowed_lateness:
-            raise FunctionError(
-                "SX-WINDOW-ROWS",
-                "a window with a function over its rows gives them once, when it closes",
-                cause="it has another `emit=` than final, or `allowed_lateness=`",
-                fix="leave them out, and use `grace=` to wait for late rows; or use `aggregate=` in place of the function",
-            )
+        once(window)
         self._store, self._times = store, times
         self._windows = windows_of(window)
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"

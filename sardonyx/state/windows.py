@@ -1,4 +1,6 @@
-"""A shard of windows: from blocks of rows, with the clock in force before each, to results, late rows and changes of the state."""
+"""A shard of windows: from blocks of rows, with the clock in force before each, to results, late rows and changes of
+the state.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,41 @@ class WindowShard:
     """The windows of one partition of a link. It holds nothing itself: all state is in the store.
 
     **Which window a row is in.** The windows whose start is not above the row's time and whose end is above it.
-    ``tumbling`` windows begin at each multiple of ``size`` since 1970 (UTC), ``hopping`` ones at each multiple of ``every``;
-    those of a ``calendar`` where the zone's clock begins a unit; ``everything`` is one window that ends with the input.
+    ``tumbling`` windows begin at each multiple of ``size`` since 1970 (UTC), ``hopping`` ones at each multiple of
+    ``every``, so that a row is in several if ``every`` is less than ``size``, and may be in none if it is greater.
+    Those of a ``calendar`` begin where the zone's clock begins a unit (:class:`~sardonyx.state.calendars.Calendar`).
+    ``everything`` is one window that ends with the input, when the clock is ``END``. For sessions and for counted
+    windows see :class:`~sardonyx.state.sessions.SessionWindows` and :class:`~sardonyx.state.counted.CountedWindows`.
 
-    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row's piece. The row
-    counts in those of its windows that have not closed, and in those that have closed but not for longer than
-    ``allowed_lateness``: ``end + grace + allowed_lateness`` is above that clock. A row that counts in no window, though it is in some,
-    is late. What a row counts in therefore depends on its place in the log, and not on how the log is cut into batches.
+    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row's
+    piece. The row counts in those of its windows that have not closed, and in those that have closed but not for
+    longer than ``allowed_lateness``: ``end + grace + allowed_lateness`` is above that clock. A row that counts in no
+    window, though it is in some, is late. What a row counts in therefore depends on its place in the log, and not on
+    how the log is cut into batches.
 
-    **Results.** A window gives its *final* result in the first plan whose clock is not below ``end + grace``. It counts all rows for which
-    the window had not closed. Its ``pane`` is the number of results of this window and key before it.
-    Earlier results (``final`` is false) come at the end of a plan that does not close the window, by ``emit``:
-    ``changes``: if it had rows for the window. ``count n``: if the window has had at least n rows since its last result.
-    ``every d``: if the plan's clock has reached a multiple of d (since 1970) that the clock of the last such plan had not, for all
-    windows with rows since their last result; the first plan of a shard counts as the first such plan and gives none.
-    Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window a further result with ``final`` false.
-    With ``accumulate`` a result counts all rows of the window so far, without it those since the result before it. A final result comes
-    even if there are none.
+    **Final results.** A window gives its final result in the first plan whose clock is not below ``end + grace``. It
+    counts all rows for which the window had not closed. Final results, and those for rows within
+    ``allowed_lateness``, depend on the log alone.
+
+    **Earlier results** have ``final`` false. They come at the end of a plan that does not close the window, by
+    ``emit``:
+
+    - ``final``: none.
+    - ``changes``: if the plan had rows for the window.
+    - ``count n``: if the plan had rows for the window, and it has had at least n rows since its last result.
+    - ``every d``: if the plan's clock has reached a multiple of d (since 1970) that no earlier plan's had, for all
+      windows with rows since their last results. In the first plan of a shard there are none.
+
+    **Later results.** Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window
+    a further result with ``final`` false.
+
+    **What a result counts.** With ``accumulate`` all rows of the window so far, without it those since the result
+    before it. The final result comes even if there are none. ``pane`` is the number of results of this window and key
+    before it. ``window_time`` is a microsecond (on an ordinal time: one) less than the window's end; of ``counted``
+    and ``everything``, whose starts and ends are null, it is the greatest time of the rows that it counts.
+
+    **Rows in place of results.** Without aggregates the results are the rows of the windows that close, with
+    ``window_start`` and ``window_end``: all rows of a window in one plan, in the order of the log.
 
     Args:
         window: the windows.
@@ -66,10 +86,12 @@ class WindowShard:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
 
         Args:
-            pieces: in the order of the log. The clock in force never falls from piece to piece, nor from plan to plan.
+            pieces: in the order of the log. The clock in force never falls from piece to piece, nor from plan to plan,
+                and it is not below the clock of the plan before.
             clock: after all of them; not below any clock in force.
-            limit: about the most final results of this plan. Results of other kinds, and of windows for which a piece has late rows
-                within ``allowed_lateness``, are not held back. None: no limit.
+            limit: the most final results of a plan. Other results are not held back, nor are those of windows for
+                which a piece has late rows within ``allowed_lateness``. Windows of rows close whole: no further one
+                does when there are so many rows. None: no limit.
 
         Raises:
             FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-WINDOW-SHAPE``.

@@ -1,4 +1,6 @@
-"""The smallest store of entries: a dictionary. For tests of what plans changes; the product's stores have a suite of their own."""
+"""The smallest store of entries: a dictionary. For tests of what plans changes; the product's stores have a suite of
+their own.
+"""
 
 import pyarrow as pa
 

@@ -49,6 +49,7 @@ AGGREGATES = {
     "s_list": AggregateSpec(of="collect", column="s"),
     "n_list": AggregateSpec(of="collect", column="n", options={"most": 4}),
 }
+KINDS = ["tumbling", "hopping", "calendar", "everything", "session", "counted"]
 QUANTILES = {"x_half", "n_most"}
 
 
@@ -58,7 +59,8 @@ QUANTILES = {"x_half", "n_most"}
 class History:
     """A random window and a random log: blocks, each with the clock in force before it, and the clock after it."""
 
-    def __init__(self, seed, kind):
+    def __init__(self, seed, kind, rows=False):
+        self.rows = rows
         self.chance = random.Random(seed)
         self.unit = 1
         self.base = self.chance.choice([0, -50, 1000])
@@ -81,6 +83,8 @@ class History:
         names = chance.sample(list(AGGREGATES), chance.randint(1, 6))
         every = max(1, 7 * self.unit)
         keep = kind not in {"session", "counted", "everything"} and chance.random() < 0.4
+        if self.rows:
+            return WindowSpec(kind=kind, grace=chance.choice([0, 5]) * self.unit, **sizes[kind])
         return WindowSpec(
             kind=kind,
             aggregate={name: AGGREGATES[name] for name in names},
@@ -214,6 +218,8 @@ def _same(name, found, wanted):
 
 
 def order(row):
+    if "pane" not in row:
+        return sorted((name, repr(value)) for name, value in row.items())
     values = (
         (name, repr(round(value, 6) if isinstance(value, float) else value))
         for name, value in row.items()
@@ -242,7 +248,7 @@ def check(history, seed, combined):
             assert Counter((row[0], *row[2:]) for row in late) == Counter((row[0], *row[2:]) for row in wanted_late)
         else:
             assert sorted(late, key=repr) == sorted(wanted_late, key=repr)
-        finals += [row for row in found if row["final"] or history.window.emit == "final"]
+        finals += [row for row in found if history.rows or row["final"] or history.window.emit == "final"]
         lates += late
     assert all(key >= b"\xff" * 8 for key in run.store.entries), "entries of windows that have closed"
     return finals, lates
@@ -255,14 +261,10 @@ def compare(found, wanted):
         assert same(one, other), (one, other)
 
 
-def histories(kind, count=HISTORIES):
+def examined(kind, count=HISTORIES, rows=False):
     for number in range(count):
         seed = f"{SEED}-{kind}-{number}"
-        yield seed, History(seed, kind)
-
-
-def examined(kind, count=HISTORIES):
-    for seed, history in histories(kind, count):
+        history = History(seed, kind, rows)
         try:
             finals, lates = check(history, seed, combined=False)
             for cutting in (f"{seed}-2", f"{seed}-3"):
@@ -279,10 +281,16 @@ def examined(kind, count=HISTORIES):
 # --- Tests ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "hopping", "calendar", "everything", "session", "counted"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_cut_of_a_log_gives_what_the_twin_gives(kind):
     """Results and late rows depend on the log alone: batches, crashes, limits and combining change nothing."""
     examined(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_with_a_function_gives_all_its_rows(kind):
+    """Without aggregates the rows of the windows that close come out, whole windows at a time."""
+    examined(kind, HISTORIES // 4 + 1, rows=True)
 
 
 def test_a_planted_defect_is_found(monkeypatch):

@@ -1,4 +1,6 @@
-"""Windows once more, by loops over all rows that ever came: written from the docstrings of ``sardonyx.state``, not from its code."""
+"""Windows once more, by loops over all rows that ever came: written from the docstrings of ``sardonyx.state``, not
+from its code.
+"""
 
 import datetime as dt
 import math
@@ -13,7 +15,8 @@ QUARTER = 15 * 60 * 1_000_000
 class Twin:
     """What a shard must give. It keeps every row, and what it has given for which window.
 
-    A row is a dictionary; ``at`` is its time, ``key`` its key. A block is a list of rows and the clock in force before it.
+    A row is a dictionary; ``at`` is its time, ``key`` its key. A block is a list of rows and the clock in force
+    before it.
     """
 
     def __init__(self, window):
@@ -32,15 +35,23 @@ class Twin:
 
     def plan(self, blocks, clock):
         """The results and the late rows of some blocks, and the clock after them."""
+        results, late = self.planned(blocks, clock)
+        if self.window.aggregate:
+            return results, late
+        bounds = ("window_start", "window_end")
+        columns = ("key", "at", "n", "x", "d", "s")
+        return [{c: row[c] for c in columns} | {b: w[b] for b in bounds} for w in results for row in w["rows"]], late
+
+    def planned(self, blocks, clock):
         if self.window.kind == "session":
             return self.sessions(blocks, clock)
         if self.window.kind == "counted":
             return self.counted(blocks, clock)
         results, late, corrections, touched = [], [], [], []
         for rows, in_force in blocks:
-            for number, row in enumerate(rows):
+            for number, columns in enumerate(rows):
                 self.order += 1
-                row = row | {"order": self.order, "block": self.blocks}
+                row = columns | {"order": self.order}
                 windows = self.windows(row["at"])
                 open_ = [w for w in windows if w[1] + self.grace > in_force or w[1] == END > in_force]
                 held = [
@@ -49,8 +60,7 @@ class Twin:
                 for w in open_:
                     self.on_time.setdefault((w, row["key"]), []).append(row)
                     touched.append((w, row["key"]))
-                for w in held:
-                    corrections.append((self.blocks, w, row))
+                corrections += [(self.blocks, w, row) for w in held]
                 if windows and not open_ and not held:
                     start, end = max(windows)
                     late.append(
@@ -117,6 +127,8 @@ class Twin:
                 "window_end": None,
                 "window_time": max((row["at"] for row in rows), default=None),
             }
+        if not self.window.aggregate:
+            return out | {"rows": rows}
         return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
 
     # --- Sessions and counted windows ---
@@ -145,10 +157,10 @@ class Twin:
         for rows, in_force in blocks:
             for key in dict.fromkeys(row["key"] for row in rows):
                 mine = []
-                for number, row in enumerate(rows):
-                    if row["key"] == key:
+                for number, columns in enumerate(rows):
+                    if columns["key"] == key:
                         self.order += 1
-                        row = row | {"order": self.order, "number": number}
+                        row = columns | {"order": self.order, "number": number}
                         mine.append(
                             {
                                 "key": key,
@@ -273,7 +285,7 @@ def label(quarter, unit, zone):
     }[unit]
 
 
-def aggregated(spec, rows):
+def aggregated(spec, rows):  # noqa: PLR0911 - one for each aggregate
     """One aggregate of some rows."""
     rows = sorted(rows, key=lambda row: (row["at"], row["order"]))
     all_values = [row[spec.column] for row in rows] if spec.column else rows
