@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import structlog
 
 from peer.provenance import Provenance
-from peer.window_split import row_times
+from peer.window_split import row_times, rows_in
 from queues import block
 from queues.batch import Batch
 from queues.messages import Logged, Outgoing
@@ -26,7 +26,7 @@ from sardonyx.core.clocks import SourceClock
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, Store
-from sardonyx.state.columns import ROWS, SLICE
+from sardonyx.state.columns import SLICE
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
@@ -235,7 +235,7 @@ class Shards:
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]
 
-    def _pieces(self, batch: Batch, rows_in: dict[Partition, int]) -> dict[int, list[_Read]]:
+    def _pieces(self, batch: Batch, counts: dict[Partition, int]) -> dict[int, list[_Read]]:
         """The blocks of a batch by partition number, in the order of the log, each with its message.
 
         Of several links, how their blocks lie to each other is decided by when they were read. There the clock in force is that
@@ -251,7 +251,7 @@ class Shards:
                     rows = block.decode([message.value()])
                     if len(self._links) > 1:
                         clock = min(batch.clocks[each].value for each in self._partitions(partition.number))
-                    rows_in[partition] = rows_in.get(partition, 0) + _counted(rows)
+                    counts[partition] = counts.get(partition, 0) + rows_in(rows)
                     found.setdefault(partition.number, []).append(_Read(Piece(rows, clock), message))
         return found
 
@@ -327,11 +327,6 @@ class Shards:
     def _times(self, rows: pa.Table) -> Times | None:
         where = next((link.row_time for link in self._links if link.row_time is not None), None)
         return None if where is None else row_times(rows, where, self._links[0].source)
-
-
-def _counted(rows: pa.Table) -> int:
-    """How many rows went into a block: combined ones are counted one by one."""
-    return int(pc.sum(rows[ROWS]).as_py() or 0) if SLICE in rows.column_names else int(rows.num_rows)
 
 
 def _of(store: Store | None) -> Store:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from peer.row_functions import Condition, Grouping, Load
-from peer.window_split import WindowSplit
+from peer.window_split import WindowSplit, rows_in
 from queues import block
 from queues.messages import (
     END_HEADER,
     JOB_HEADER,
     LINK_HEADER,
+    OF_HEADER,
     ROWS_HEADER,
     SENTINEL_HEADER,
     STOP_HEADER,
@@ -206,8 +207,10 @@ class LinkSink:
         rows = self._filter.rows(results, failed, late)
         if self._windows is not None:
             for partition, part in self._windows.split(rows, in_force):
+                start = 0
                 for item in block.encode(part, max_rows=self._rows):
-                    yield self._message(item, partition)
+                    yield self._message(item, partition, rows_in(part.slice(start, item.rows)))
+                    start += item.rows
         elif self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows):
                 yield self._message(item, next(self._next) % self._partitions)
@@ -216,8 +219,10 @@ class LinkSink:
                 for item in block.encode(part, max_rows=self._rows):
                     yield self._message(item, partition)
 
-    def _message(self, item: block.Block, partition: int) -> Outgoing:
+    def _message(self, item: block.Block, partition: int, of: int | None = None) -> Outgoing:
         headers = [(ROWS_HEADER, str(item.rows).encode()), (WRITER_HEADER, self._writer.encode())]
+        if of is not None:
+            headers.append((OF_HEADER, str(of).encode()))
         return Outgoing(self._link.topic, item.value, partition, headers=headers)
 
     def committed(self) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from queues.keys import Checksums
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import RowTime
-from sardonyx.state.columns import SX_KEY
+from sardonyx.state.columns import ROWS, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner, combines, keys_of
 from sardonyx.state.times import Times, column_of, times_of
 
@@ -71,6 +72,11 @@ class WindowSplit:
         for number, count in zip(found.tolist(), counts.tolist(), strict=True):
             yield number, ordered.slice(start, count)
             start += count
+
+
+def rows_in(rows: pa.Table) -> int:
+    """How many rows went into rows on a link: combined ones are counted one by one."""
+    return int(pc.sum(rows[ROWS]).as_py() or 0) if SLICE in rows.column_names else int(rows.num_rows)
 
 
 def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from queues import admin
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from queues.client import CLIENT_LOG
-from queues.messages import DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, is_marker
+from queues.messages import CLOCK_HEADER, DUE_HEADER, SENTINEL_HEADER, is_marker, rows_counted
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, total
@@ -203,9 +203,9 @@ def _further(link: Link, seen: PartitionScan, message: Message) -> PartitionScan
         return seen._replace(reached=seen.end)
     headers = dict(message.headers() or ()) if link.has_sentinels else {}
     reached = message.offset() + 1
-    if SENTINEL_HEADER in headers or (link.kind == "input" and is_marker(message)):
+    if SENTINEL_HEADER in headers or CLOCK_HEADER in headers or (link.kind == "input" and is_marker(message)):
         return seen._replace(reached=reached)
-    records = int(headers.get(ROWS_HEADER, 1)) if link.kind == "internal" else 1
+    records = rows_counted(headers) if link.kind == "internal" else 1
     since = seen.since if seen.records else _since(message, headers)
     return seen._replace(reached=reached, records=seen.records + records, since=since)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
+
+OF_HEADER = "sx-of"
+"""On messages whose rows are combined: how many rows went in. All counts are of those; messages without it count their rows."""
 
 DUE_HEADER = "sx-due"
 """On splits of a paced input: the earliest time to read them, in seconds since 1970, by the reader's clock."""
@@ -63,6 +66,12 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+
+
+def rows_counted(headers: Mapping[str, bytes], unknown: int = 1) -> int:
+    """How many rows a message of an internal link counts for. ``unknown``: if its headers do not say it."""
+    found = headers.get(OF_HEADER, headers.get(ROWS_HEADER))
+    return unknown if found is None else int(found)
 
 
 def statement(topic: str, partition: int, clock: int, writer: str) -> Outgoing:
