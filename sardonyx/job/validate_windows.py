@@ -16,7 +16,7 @@ from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import has_end
 from sardonyx.core.spec import JobSpec, TaskSpec, group_function
-from sardonyx.core.text import listed, near
+from sardonyx.core.text import listed, near, shorten
 from sardonyx.core.timing import RESULT_COLUMNS, AggregateSpec, WindowSpec
 from sardonyx.job.validate_edges import problem
 from sardonyx.runtime import functions as fns
@@ -24,9 +24,12 @@ from sardonyx.runtime import functions as fns
 MOST_WINDOWS = 1_000
 """In so many overlapping windows may a row be: it costs as much as so many rows."""
 
+MOST_DAYS, MOST_ROWS = 100_000, 10**15
+"""The greatest lengths: sums of a time and a few of them fit into 64 bits of microseconds."""
+
 STORES = ("memory", "rocksdb")
 
-_EMIT = re.compile(r"final|changes|every (?P<every>.+)|count (?P<count>\d+)")
+_EMIT = re.compile(r"final|changes|every (?P<every>.+)|count (?P<count>\d{1,15})")
 
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tumbling": (("size",), ()),
@@ -162,8 +165,8 @@ def _length(name: str, value: str | int, least: int) -> Iterator[Wrong]:
 def _rows(name: str, value: str | int, least: int) -> Iterator[Wrong]:
     if not isinstance(value, int):
         yield Wrong("SX-WINDOW-SIZE", f"{name} cannot be {value!r}", "give a number of rows, without a unit")
-    elif value < least:
-        yield Wrong("SX-WINDOW-SIZE", f"{name} cannot be {value}", f"give {least} or more")
+    elif not least <= value <= MOST_ROWS:
+        yield Wrong("SX-WINDOW-SIZE", f"{name} cannot be {value}", f"give {least} or more, and at most {MOST_ROWS:,}")
 
 
 def duration(name: str, text: str, *, least: int) -> Iterator[Wrong]:
@@ -171,12 +174,13 @@ def duration(name: str, text: str, *, least: int) -> Iterator[Wrong]:
     try:
         length = units.seconds(text)
     except ValueError as error:
-        yield Wrong(
-            "SX-JOB-UNITS", f"{name} cannot be {text!r}", 'write a number and a unit, such as "10 s"', str(error)
-        )
+        fix = 'write a number and a unit, such as "10 s"'
+        yield Wrong("SX-JOB-UNITS", f"{name} cannot be {shorten(text)!r}", fix, shorten(str(error), 300))
         return
-    if round(length * 1_000_000) < least:
-        code = "SX-TIME-INPUT" if name.startswith("time") else "SX-WINDOW-SIZE"
+    code = "SX-TIME-INPUT" if name.startswith("time") else "SX-WINDOW-SIZE"
+    if length > MOST_DAYS * 86_400:
+        yield Wrong(code, f"{name} cannot be {shorten(text)!r}", f"give at most {MOST_DAYS:,} days")
+    elif round(length * 1_000_000) < least:
         yield Wrong(code, f"{name} cannot be {text!r}", "give more than 0")
 
 
@@ -193,6 +197,12 @@ def _results(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
     if not window.aggregate and task.fn is None:
         fix = "give it aggregate={...}, fn=..., or both"
         yield Wrong("SX-WINDOW-RESULT", "it has windows, but neither aggregate nor fn says what they give", fix)
+    if window.kind in ("session", "counted") and task.fn is not None and not window.aggregate:
+        yield Wrong(
+            "SX-WINDOW-RESULT",
+            f"{window.kind} windows have no function over their rows",
+            "give it aggregate; Collect(column) brings the values of a column as a list, and fn is called with the results",
+        )
     keys = task.group_by if isinstance(task.group_by, list) else []
     for name in window.aggregate:
         if name in keys:
@@ -254,7 +264,9 @@ def _emit(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
     match = _EMIT.fullmatch(window.emit)
     if match is None:
         fix = 'give "final", "changes", every("10 s") or on_count(100); in YAML "every 10 s" or "count 100"'
-        yield Wrong("SX-WINDOW-EMIT", f"emit cannot be {window.emit!r}{near(window.emit, ('final', 'changes'))}", fix)
+        yield Wrong(
+            "SX-WINDOW-EMIT", f"emit cannot be {shorten(window.emit)!r}{near(window.emit, ('final', 'changes'))}", fix
+        )
         return
     often = emit_every(window)
     if often is not None:
@@ -274,31 +286,38 @@ def emit_every(window: WindowSpec) -> str | int | None:
     """How far the clock goes from one result to the next: a duration or a number of rows; None: results come otherwise."""
     match = _EMIT.fullmatch(window.emit)
     often = None if match is None else match["every"]
-    return int(often) if often is not None and often.isdecimal() else often
+    return int(often) if often is not None and re.fullmatch("[0-9]{1,15}", often) else often
 
 
 def _late(window: WindowSpec) -> Iterator[Wrong]:
     given = [name for name in ("grace", "allowed_lateness") if not _nothing(getattr(window, name))]
-    if window.kind == "session" and "allowed_lateness" in given:
-        cause = "a late row could join two sessions that have given their final results"
-        yield Wrong("SX-WINDOW-LATE", "sessions have no allowed_lateness", "give grace instead", cause)
+    if "allowed_lateness" in given and window.by_time and (window.kind == "session" or not window.aggregate):
+        cause = _ONCE_ONLY["session" if window.kind == "session" else "rows"]
+        yield Wrong("SX-WINDOW-LATE", "its windows cannot have allowed_lateness", "give grace instead", cause)
     given += ["late"] if window.late != "drop" else []
     if given and not window.by_time:
-        cause = {"counted": "they close when they have so many rows", "everything": "it closes at the end of the job"}[
-            window.kind
-        ]
-        fix = f"remove {listed(given)}{', and the tasks after its late rows' if window.late == 'edge' else ''}"
-        yield Wrong(
-            "SX-WINDOW-LATE", f"no row is late for {window.kind} windows, so {listed(given)} has no effect", fix, cause
+        message = f"no row is late for {window.kind} windows, so {listed(given)} has no effect"
+        edge = ", and the tasks after its late rows" if window.late == "edge" else ""
+        closes = (
+            "they close when they have so many rows" if window.kind == "counted" else "it closes at the end of the job"
         )
+        yield Wrong("SX-WINDOW-LATE", message, f"remove {listed(given)}{edge}", closes)
+
+
+_ONCE_ONLY = {
+    "session": "a late row could join two sessions that have given their final results",
+    "rows": "without aggregate a function is given the rows of a window once, when it closes",
+}
+"""Why a window cannot give a further result after its final one."""
 
 
 def _state(window: WindowSpec) -> Iterator[Wrong]:
     if window.store not in STORES:
         fix = f"choose from {', '.join(STORES)}"
         yield Wrong("SX-WINDOW-STORE", f"there is no store {window.store!r}{near(window.store, STORES)}", fix)
-    if window.state_limit is not None and window.state_limit < 1:
-        yield Wrong("SX-WINDOW-STORE", f"state_limit cannot be {window.state_limit}", "give 1 entry or more")
+    if window.state_limit is not None and not 1 <= window.state_limit <= MOST_ROWS:
+        fix = f"give 1 entry or more, and at most {MOST_ROWS:,}"
+        yield Wrong("SX-WINDOW-STORE", f"state_limit cannot be {window.state_limit}", fix)
 
 
 # --- Rules about several tasks ----------------------------------------------------------------------------------------

@@ -106,7 +106,8 @@ def test_what_is_missing_is_said_by_validation():
         (generator, ["count", "seed", "rate", "columns"]),
         (Job, ["name", "partitions", "failure_limit", "keep", "priority", "weight"]),
         (Job("x").task, ["name", "fn", "after", "params"]),
-        (Job("x").input, ["name", "connector", "fn", "params"]),
+        (Job("x").input, ["name", "connector", "fn", "time", "params"]),
+        (Job("x").window, ["name", "windows", "after", "group_by", "aggregate", "fn"]),
     ],
 )
 def test_signatures_stay_introspectable(function, parameters: list[str]):

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from window_jobs import (
     HERE,
     WHOLE_YAML,
@@ -44,6 +46,8 @@ from sardonyx import (
     tumbling,
     wall,
 )
+from sardonyx.cli.graph_text import draw
+from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import Route, decode_spec, encode_spec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.job import windowing
@@ -372,3 +376,37 @@ def test_all_mistakes_are_told_at_once():
         "SX-WINDOW-STORE",
     ]
     assert all(problem.fix and problem.where["task"] for problem in problems)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(
+        ["at", "1 min", "tumbling", "count", "every 10 s", "changes", "Europe/Berlin", "user", "edge", "0 s"]
+    ),
+    st.lists(st.text(max_size=3), max_size=2),
+    st.dictionaries(
+        st.sampled_from(["of", "column", "options", "max", "q", "most", ""]), st.integers() | st.text(), max_size=3
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    time=JUNK | st.dictionaries(st.sampled_from(TimeSpec.__struct_fields__), JUNK),
+    window=JUNK | st.dictionaries(st.sampled_from(WindowSpec.__struct_fields__), JUNK),
+    aggregate=JUNK | st.dictionaries(st.sampled_from(["hits", "user", "pane", ""]), JUNK),
+)
+def test_nothing_that_a_file_holds_raises(time, window, aggregate):
+    """Whatever stands there is read or is a problem; what is found good survives its encoding."""
+    data = a_job().data()
+    hits, per_user, out = ({**entry} for entry in data["catalog"])
+    data["catalog"] = [hits | {"time": time}, per_user | {"window": window, "aggregate": aggregate}, out]
+    if found(data) == []:
+        spec, _ = read(data)
+        assert decode_spec(encode_spec(spec)) == spec
+        graph_of(spec, "d", "j")
+        draw(spec, graph_of(spec, "d", "j"))
