@@ -113,8 +113,8 @@ def window_text(window: WindowSpec) -> list[str]:
         found.append(", ".join(results))
     more = [f"emit {window.emit}"] if window.emit != "final" else []
     more += [] if window.accumulate else ["only what is new"]
-    more += [f"grace {window.grace}"] if window.grace not in (0, "0 s") else []
-    more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness not in (0, "0 s") else []
+    more += [f"grace {window.grace}"] if window.grace else []
+    more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness else []
     more += [f"late: {window.late.replace('_', ' ')}"] if window.late != "drop" else []
     more += [f"in {window.store}"] if window.store != "memory" else []
     for text in more:

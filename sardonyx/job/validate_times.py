@@ -19,7 +19,7 @@ from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec
 from sardonyx.core.text import listed, near
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 from sardonyx.job.parse import UNREAD
-from sardonyx.job.validate_windows import LENGTHS, Wrong, duration, emit_every, problems_from
+from sardonyx.job.validate_windows import LENGTHS, Wrong, duration, emit_every, nothing, problems_from
 
 
 def problems_of_times(spec: JobSpec) -> Iterator[SardonyxError]:
@@ -71,7 +71,7 @@ def _not_for(time: TimeSpec) -> Iterator[Wrong]:
         yield Wrong(
             "SX-TIME-INPUT", f"time: unit belongs to a column of whole numbers, not to kind {time.kind}", "remove unit"
         )
-    given = {"delay": time.delay != "0 s", "ahead": time.ahead is not None, "at_rest": time.at_rest != "hold"}
+    given = {"delay": not nothing(time.delay), "ahead": time.ahead is not None, "at_rest": time.at_rest != "hold"}
     if time.kind == "wall":
         given.pop("at_rest")
     if time.kind in ("wall", "ordinal"):
@@ -133,7 +133,12 @@ def _fitting(kind: str, lengths: Mapping[str, str | int | None], *, ordinal: boo
         message = "its rows have numbers as their times, which have no days"
         yield Wrong("SX-TIME-ORDINAL", message, "use tumbling(n), or another time", cause)
     for name, value in lengths.items():
-        if value in (None, "0 s") or isinstance(value, int) is ordinal or (isinstance(value, int) and value < 1):
+        if (
+            value is None
+            or nothing(value)
+            or isinstance(value, int) is ordinal
+            or (isinstance(value, int) and value < 1)
+        ):
             continue
         if ordinal:
             message = f"{name} is {value!r}, but its rows have numbers as their times"

@@ -197,12 +197,6 @@ def _results(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
     if not window.aggregate and task.fn is None:
         fix = "give it aggregate={...}, fn=..., or both"
         yield Wrong("SX-WINDOW-RESULT", "it has windows, but neither aggregate nor fn says what they give", fix)
-    if window.kind in ("session", "counted") and task.fn is not None and not window.aggregate:
-        yield Wrong(
-            "SX-WINDOW-RESULT",
-            f"{window.kind} windows have no function over their rows",
-            "give it aggregate; Collect(column) brings the values of a column as a list, and fn is called with the results",
-        )
     keys = task.group_by if isinstance(task.group_by, list) else []
     for name in window.aggregate:
         if name in keys:
@@ -290,7 +284,7 @@ def emit_every(window: WindowSpec) -> str | int | None:
 
 
 def _late(window: WindowSpec) -> Iterator[Wrong]:
-    given = [name for name in ("grace", "allowed_lateness") if not _nothing(getattr(window, name))]
+    given = [name for name in ("grace", "allowed_lateness") if not nothing(getattr(window, name))]
     if "allowed_lateness" in given and window.by_time and (window.kind == "session" or not window.aggregate):
         cause = _ONCE_ONLY["session" if window.kind == "session" else "rows"]
         yield Wrong("SX-WINDOW-LATE", "its windows cannot have allowed_lateness", "give grace instead", cause)
@@ -372,9 +366,7 @@ def _before(spec: JobSpec, task: TaskSpec, window: WindowSpec, after: TaskSpec) 
             "remove accumulate=False, or append the results",
         )
     elif (
-        window.by_time
-        and not _nothing(window.allowed_lateness)
-        and not {"window_start", "window_end"}.intersection(key)
+        window.by_time and not nothing(window.allowed_lateness) and not {"window_start", "window_end"}.intersection(key)
     ):
         yield Wrong(
             "SX-WINDOW-LATE",
@@ -384,13 +376,17 @@ def _before(spec: JobSpec, task: TaskSpec, window: WindowSpec, after: TaskSpec) 
         )
 
 
-def _nothing(length: str | int) -> bool:
-    return length in (0, "0 s")
+def nothing(length: str | int | None) -> bool:
+    """Whether this is no length at all, however it is written."""
+    try:
+        return length is None or units.seconds(length) == 0
+    except ValueError:  # another check reports it
+        return False
 
 
 def once(window: WindowSpec) -> bool:
     """Whether each window gives one result."""
-    return window.emit == "final" and (not window.by_time or _nothing(window.allowed_lateness))
+    return window.emit == "final" and (not window.by_time or nothing(window.allowed_lateness))
 
 
 def inputs_of(spec: JobSpec, name: str) -> list[TaskSpec]:

@@ -138,7 +138,6 @@ from sardonyx.job.warn import warnings_of
         (lambda: a_job(allowed_lateness="1 h", out=upsert), "SX-WINDOW-LATE", "would replace that of a newer one"),
         (lambda: a_job(session("1 s"), allowed_lateness="1 h"), "SX-WINDOW-LATE", "cannot have allowed_lateness"),
         (lambda: a_job(fn=top, allowed_lateness="1 h"), "SX-WINDOW-LATE", "cannot have allowed_lateness"),
-        (lambda: a_job(session("1 s"), fn=top), "SX-WINDOW-RESULT", "no function over their rows"),
         (lambda: a_job(counted(5), grace="1 s"), "SX-WINDOW-LATE", "no row is late for counted windows, so grace"),
         (lambda: a_job(everything(), late="dead_letter"), "SX-WINDOW-LATE", "so late has no effect"),
         (lambda: a_job(late="edge"), "SX-WINDOW-LATE", "no task takes its late rows"),

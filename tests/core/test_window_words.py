@@ -156,6 +156,7 @@ def test_what_windows_aggregate():
         ({"emit": "changes", "accumulate": False}, {"emit": "changes", "accumulate": False}),
         ({"grace": "10 s", "allowed_lateness": "1 h"}, {"grace": "10 s", "allowed_lateness": "1 h"}),
         ({"late": "dead_letter"}, {"late": "dead_letter"}),
+        ({"grace": "0 min", "allowed_lateness": 0}, {"grace": "0 min"}),
         ({"state_limit": 1000, "store": "rocksdb"}, {"state_limit": 1000, "store": "rocksdb"}),
     ],
 )
