@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from queues.keys import coded
+from queues.keys import numbered
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
@@ -97,8 +97,7 @@ def keys_of(rows: pa.Table, key_columns: Sequence[str]) -> tuple[Numbers, pa.Arr
         )
     if not key_columns:
         return np.zeros(rows.num_rows, np.int64), pa.array([b""] if rows.num_rows else [], pa.binary())
-    codes, uniques = coded([rows[name] for name in key_columns])
-    return codes, pa.array(uniques, pa.binary())
+    return numbered([rows[name] for name in key_columns])
 
 
 def _pairs(codes: Numbers, keys: int, slices: Numbers) -> Groups:

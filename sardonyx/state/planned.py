@@ -14,7 +14,7 @@ from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import LAST, LATE, NEW, PANE, ROWS, START
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
-from sardonyx.state.kinds import ordinal
+from sardonyx.state.kinds import length, ordinal
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -116,7 +116,7 @@ class Layout:
 
 def panes(window: WindowSpec) -> bool:
     """Whether a window may give more than one result."""
-    return window.emit != "final" or bool(window.allowed_lateness)
+    return window.emit != "final" or length(window.allowed_lateness) > 0
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:
@@ -140,11 +140,11 @@ def once(window: WindowSpec) -> None:
     """Check a window with a function over its rows.
 
     Raises:
-        FunctionError: ``SX-WINDOW-ROWS``, it would give its rows more than once.
+        FunctionError: ``SX-WINDOW-EMIT``, it would give its rows more than once.
     """
     if panes(window):
         raise FunctionError(
-            "SX-WINDOW-ROWS",
+            "SX-WINDOW-EMIT",
             "a window with a function over its rows gives them once, when it closes",
             cause="it has another `emit=` than final, or `allowed_lateness=`",
             fix="leave them out, and use `grace=` to wait for late rows; or use `aggregate=` in place of the function",

@@ -65,9 +65,9 @@ class SessionWindows(Engine):
         super().__init__(window, key_columns, store, times)
         self._gap = length(window.gap)
         self._most = None if window.most is None else max(length(window.most), self._gap)
-        if window.allowed_lateness:
+        if length(window.allowed_lateness):
             raise FunctionError(
-                "SX-WINDOW-LATENESS",
+                "SX-WINDOW-LATE",
                 "sessions are not kept after they have closed",
                 cause="a late row could join two sessions that have given their final results",
                 fix="use `grace=` in place of `allowed_lateness=`",
