@@ -14,7 +14,7 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.columns import SLICE, SX_KEY
-from sardonyx.state.groups import Column, Groups, Numbers, grouped
+from sardonyx.state.groups import Column, Groups, Numbers, grouped, one
 from sardonyx.state.kinds import windows_of
 
 
@@ -71,7 +71,7 @@ class Combiner:
         heads = groups.heads()
         chosen = pa.array(heads)
         columns: dict[str, Column] = {SX_KEY: canonical.take(pa.array(codes[heads]))}
-        columns |= {name: rows[name].take(chosen) for name in self._keys}
+        columns |= {name: one(rows[name].take(chosen)) for name in self._keys}
         columns[SLICE] = pa.array(slices[heads])
         return pa.table(columns | self._aggregates.lift(rows, groups, times))
 

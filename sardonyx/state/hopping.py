@@ -102,7 +102,7 @@ class HoppingSlices(TimeWindows):
         groups = grouped(canonical)
         heads = pa.array(groups.heads())
         columns = dict(self._layout.aggregates.merge(entries, groups))
-        columns |= {name: entries[name].take(heads) for name in self._layout.keys}
+        columns |= {name: entries[name].take(heads) for name in self._layout.held}
         columns[KEY] = keys(np.full(groups.count, start), canonical.take(heads))
         made = self._layout.entries(columns)
         return made.sort_by(KEY) if in_order else made
