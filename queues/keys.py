@@ -87,6 +87,22 @@ def coded(columns: Sequence[Column]) -> tuple[np.ndarray[Any, np.dtype[np.int64]
     return codes, uniques
 
 
+def numbered(columns: Sequence[Column]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pa.BinaryArray]:
+    """Like :func:`coded`, with the canonical bytes in an Arrow array. Texts and integers are encoded without Python.
+
+    Raises:
+        FunctionError: ``SX-KEY-TYPE``.
+    """
+    codes, keys = _numbered(columns[0])
+    for column in columns[1:]:
+        more, values = _numbered(column)
+        pairs = pa.array(codes * len(values) + more).dictionary_encode()
+        codes = pairs.indices.to_numpy().astype(np.int64)
+        left, right = np.divmod(pairs.dictionary.to_numpy(), max(len(values), 1))
+        keys = _joined(keys.take(pa.array(left)), values.take(pa.array(right)))
+    return codes, keys
+
+
 def checksums_of_canonical(keys: Column) -> Checksums:
     """Like :func:`checksums`, for keys that are given as their canonical bytes."""
     return np.fromiter(map(zlib.crc32, keys.to_numpy(zero_copy_only=False)), np.uint32, len(keys))
@@ -142,6 +158,31 @@ def _distinct(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list
         return codes, encoded
     same = np.array([first.setdefault(value, len(first)) for value in encoded], np.int64)
     return same[codes], list(first)
+
+
+def _numbered(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pa.BinaryArray]:
+    plain = _plain(column)
+    kind = plain.type
+    tag = b"#" if kinds.is_integer(kind) else b"s" if kinds.is_string(kind) else b""
+    if not tag or not len(plain):
+        codes, keys = _distinct(column)
+        return codes, pa.array(keys, pa.binary())
+    encoded = plain.dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    values = encoded.dictionary.cast(pa.string()).cast(pa.binary())
+    nulls = values.is_null().to_numpy(zero_copy_only=False)
+    values = values.fill_null(b"") if values.null_count else values
+    lengths = pc.binary_length(values).to_numpy()
+    heads = np.empty((len(values), 5), np.uint8)
+    heads[:, 0] = np.where(nulls, ord("n"), ord(tag))
+    heads[:, 1:] = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
+    fixed = pa.Array.from_buffers(pa.binary(5), len(values), [None, pa.py_buffer(heads.tobytes())])
+    return encoded.indices.to_numpy().astype(np.int64), _joined(fixed.cast(pa.binary()), values)
+
+
+def _joined(left: pa.BinaryArray, right: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(left, right, pa.scalar(b"", pa.binary()))
 
 
 def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]:

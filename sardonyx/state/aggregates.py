@@ -95,7 +95,9 @@ class Count(_Named):
 
 
 class Sum(_Named):
-    """The sum: of integers exact, in 64 bits; of decimals a decimal; of floats a float."""
+    """The sum: of integers exact; of decimals a decimal; of floats a float. A sum of integers beyond 64 bits is an error, and
+    so is one of a part of the window's rows.
+    """
 
     suffixes = ("sum",)
 

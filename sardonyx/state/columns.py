@@ -12,6 +12,8 @@ FIRST, LAST, ROWS = "sx_first", "sx_last", "sx_rows"
 """Of partial rows and entries: the least and the greatest time, and the number of rows."""
 PANE, NEW = "sx_pane", "sx_new"
 """Of entries: how many results the window has given, and how many rows it has had since the last one."""
+KEY_PART = "key:"
+"""The names of the key's columns in entries begin with this: a key may be named as one of the columns here."""
 START, ENDS = "sx_start", "sx_ends"
 """Of entries of sessions: when a session begins; the ends of a key's sessions."""
 LATE = pa.schema(

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from queues.keys import coded
+from queues.keys import numbered
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.columns import SLICE, SX_KEY
-from sardonyx.state.groups import Column, Groups, Numbers, grouped
+from sardonyx.state.groups import Column, Groups, Numbers, grouped, one
 from sardonyx.state.kinds import windows_of
 
 
@@ -71,7 +71,7 @@ class Combiner:
         heads = groups.heads()
         chosen = pa.array(heads)
         columns: dict[str, Column] = {SX_KEY: canonical.take(pa.array(codes[heads]))}
-        columns |= {name: rows[name].take(chosen) for name in self._keys}
+        columns |= {name: one(rows[name].take(chosen)) for name in self._keys}
         columns[SLICE] = pa.array(slices[heads])
         return pa.table(columns | self._aggregates.lift(rows, groups, times))
 
@@ -97,8 +97,7 @@ def keys_of(rows: pa.Table, key_columns: Sequence[str]) -> tuple[Numbers, pa.Arr
         )
     if not key_columns:
         return np.zeros(rows.num_rows, np.int64), pa.array([b""] if rows.num_rows else [], pa.binary())
-    codes, uniques = coded([rows[name] for name in key_columns])
-    return codes, pa.array(uniques, pa.binary())
+    return numbered([rows[name] for name in key_columns])
 
 
 def _pairs(codes: Numbers, keys: int, slices: Numbers) -> Groups:

@@ -98,7 +98,7 @@ class CountedWindows(Engine):
         numbers[order] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         heads = pa.array(groups.heads())
         columns = {KEY: indexed(canonical), ROWS: pa.array(before + sizes)}
-        state.put(self._layout.entries(columns | {name: rows[name].take(heads) for name in self._layout.keys}))
+        state.put(self._layout.entries(columns | self._layout.key_columns(rows, heads)))
         return numbers + before[codes], before + sizes
 
     def _bounds(self, entries: pa.Table, prefix: int) -> tuple[Numbers, Numbers]:

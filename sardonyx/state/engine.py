@@ -92,7 +92,7 @@ class Engine(ABC):
         every = Groups(np.concatenate([positions, groups.ids]), groups.count)
         columns = self._layout.aggregates.merge(both, every)
         first = pa.array(every.heads())
-        columns |= {name: both[name].take(first) for name in self._layout.keys}
+        columns |= {name: both[name].take(first) for name in self._layout.held}
         columns[KEY] = distinct
         if self._layout.panes:
             added = np.bincount(groups.ids, numpy(one(further[ROWS])), minlength=groups.count).astype(np.int64)
@@ -105,8 +105,11 @@ class Engine(ABC):
         return self._layout.entries(columns), known
 
     def _keyed(self, rows: pa.Table, prefix: bytes) -> pa.Table:
+        held = dict(zip(self._layout.held, self._layout.keys, strict=True))
         names = [name for name in self._layout.schema.names if name not in {KEY, PANE, NEW}]
-        columns = {KEY: keys(numpy(one(rows[SLICE])), rows[SX_KEY], prefix)} | {name: rows[name] for name in names}
+        columns = {KEY: keys(numpy(one(rows[SLICE])), rows[SX_KEY], prefix)} | {
+            name: rows[held.get(name, name)] for name in names
+        }
         return self._layout.entries(columns).select([KEY, *names])
 
     def _regular(self, state: Overlay, clock: int, first: bytes) -> list[pa.Table]:

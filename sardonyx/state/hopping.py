@@ -16,13 +16,13 @@ from sardonyx.state.entry_keys import MARK, OPEN_END, canonical_of, keys, ordere
 from sardonyx.state.groups import grouped, numpy, one
 from sardonyx.state.kinds import Hopping, less
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows
+from sardonyx.state.planned import Piece, Planned, late_rows, panes
 from sardonyx.state.timed import Sorted, TimeWindows
 
 
 def by_slices(window: WindowSpec) -> bool:
     """Whether these windows are kept by slices: they overlap, and give one result each."""
-    if window.kind != "hopping" or window.emit != "final" or window.allowed_lateness or not window.aggregate:
+    if window.kind != "hopping" or panes(window) or not window.aggregate:
         return False
     windows = Hopping.of(window)
     return windows.every < windows.size
@@ -102,7 +102,7 @@ class HoppingSlices(TimeWindows):
         groups = grouped(canonical)
         heads = pa.array(groups.heads())
         columns = dict(self._layout.aggregates.merge(entries, groups))
-        columns |= {name: entries[name].take(heads) for name in self._layout.keys}
+        columns |= {name: entries[name].take(heads) for name in self._layout.held}
         columns[KEY] = keys(np.full(groups.count, start), canonical.take(heads))
         made = self._layout.entries(columns)
         return made.sort_by(KEY) if in_order else made

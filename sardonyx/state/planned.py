@@ -12,9 +12,9 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.columns import LAST, LATE, NEW, PANE, ROWS, START
+from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
-from sardonyx.state.kinds import ordinal
+from sardonyx.state.kinds import length, ordinal
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -57,12 +57,17 @@ class Layout:
 
     def __init__(self, window: WindowSpec, key_columns: Sequence[str], schema: pa.Schema) -> None:
         self.keys = list(key_columns)
+        self.held = [KEY_PART + name for name in key_columns]
         self.schema = schema
         self.aggregates = Aggregates(window.aggregate)
         self.ordinal = ordinal(window)
         self.boundless = window.kind in {"everything", "counted"}
         self.panes = panes(window)
         self._rows = not window.aggregate
+
+    def key_columns(self, rows: pa.Table, chosen: pa.Array) -> dict[str, Column]:
+        """The columns of entries with the keys of these rows."""
+        return {held: rows[name].take(chosen) for name, held in zip(self.keys, self.held, strict=True)}
 
     def entries(self, columns: Mapping[str, Column]) -> pa.Table:
         """Entries with these columns; null in those that are missing.
@@ -78,7 +83,7 @@ class Layout:
 
     def blank(self, entries: pa.Table) -> pa.Table:
         """Entries that have had no row: what ``accumulate=False`` leaves after each result."""
-        kept = {name: entries[name] for name in [KEY, *self.keys, PANE, START] if name in self.schema.names}
+        kept = {name: entries[name] for name in [KEY, *self.held, PANE, START] if name in self.schema.names}
         zeros = pa.array(np.zeros(entries.num_rows, np.int64))
         return self.entries(kept | {ROWS: zeros, NEW: zeros})
 
@@ -90,7 +95,7 @@ class Layout:
             flat, inner = unlisted(*self._lists(entries))
             return self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
         count = entries.num_rows
-        keys = entries.select(self.keys) if self.keys else pa.table({})
+        keys = pa.table({name: entries[held] for name, held in zip(self.keys, self.held, strict=True)})
         bounded = self._bounded(keys, starts, ends)
         columns: dict[str, Column] = dict(zip(bounded.column_names, bounded.columns, strict=True))
         time: Column = entries[LAST] if self.boundless else pa.array(ends - 1)
@@ -116,7 +121,7 @@ class Layout:
 
 def panes(window: WindowSpec) -> bool:
     """Whether a window may give more than one result."""
-    return window.emit != "final" or bool(window.allowed_lateness)
+    return window.emit != "final" or length(window.allowed_lateness) > 0
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:
@@ -140,11 +145,11 @@ def once(window: WindowSpec) -> None:
     """Check a window with a function over its rows.
 
     Raises:
-        FunctionError: ``SX-WINDOW-ROWS``, it would give its rows more than once.
+        FunctionError: ``SX-WINDOW-EMIT``, it would give its rows more than once.
     """
     if panes(window):
         raise FunctionError(
-            "SX-WINDOW-ROWS",
+            "SX-WINDOW-EMIT",
             "a window with a function over its rows gives them once, when it closes",
             cause="it has another `emit=` than final, or `allowed_lateness=`",
             fix="leave them out, and use `grace=` to wait for late rows; or use `aggregate=` in place of the function",
@@ -173,17 +178,13 @@ def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: b
 
     These columns take the place of columns with their names.
     """
-    rows = rows.drop_columns([name for name in ("window_start", "window_end") if name in rows.column_names])
+    columns: dict[str, Column] = dict(zip(rows.column_names, rows.columns, strict=True))
     for name, times in (("window_start", starts), ("window_end", ends)):
-        column = (
-            pa.nulls(len(times), INSTANT)
-            if boundless
-            else pa.array(times)
-            if ordinal
-            else pa.array(times).cast(INSTANT)
-        )
-        rows = rows.append_column(name, column)
-    return rows
+        columns.pop(name, None)
+        columns[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
+        if not boundless and not ordinal:
+            columns[name] = columns[name].cast(INSTANT)
+    return pa.table(columns)
 
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:

@@ -65,9 +65,9 @@ class SessionWindows(Engine):
         super().__init__(window, key_columns, store, times)
         self._gap = length(window.gap)
         self._most = None if window.most is None else max(length(window.most), self._gap)
-        if window.allowed_lateness:
+        if length(window.allowed_lateness):
             raise FunctionError(
-                "SX-WINDOW-LATENESS",
+                "SX-WINDOW-LATE",
                 "sessions are not kept after they have closed",
                 cause="a late row could join two sessions that have given their final results",
                 fix="use `grace=` in place of `allowed_lateness=`",
@@ -188,9 +188,7 @@ class SessionWindows(Engine):
         groups = Groups(numbers[new[chosen]], count)
         rows, times = (rows, times) if chosen.all() else (rows.filter(pa.array(chosen)), times[chosen])
         heads = pa.array(groups.heads())
-        lifted = self._layout.aggregates.lift(rows, groups, times) | {
-            name: rows[name].take(heads) for name in self._layout.keys
-        }
+        lifted = self._layout.aggregates.lift(rows, groups, times) | self._layout.key_columns(rows, heads)
         columns = dict(lifted)
         if kept.any():
             names = list(lifted)
@@ -198,7 +196,7 @@ class SessionWindows(Engine):
             both = pa.concat_tables([held.entries.filter(pa.array(kept)).select(names), further])
             every = Groups(np.concatenate([numbers[old[kept]], np.arange(count)]), count)
             columns |= self._layout.aggregates.merge(both, every)
-            columns |= {name: both[name].take(pa.array(every.heads())) for name in self._layout.keys}
+            columns |= {name: both[name].take(pa.array(every.heads())) for name in self._layout.held}
         if self._layout.panes:
             taken = live[old]
             before = held.entries.filter(pa.array(taken))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.columns import ENDS, NEW, PANE, SLICE, START, SX_KEY
+from sardonyx.state.columns import ENDS, KEY_PART, NEW, PANE, SLICE, START, SX_KEY
 from sardonyx.state.combine import Combiner, combines
 from sardonyx.state.counted import CountedWindows
 from sardonyx.state.engine import Times
@@ -122,7 +122,8 @@ def entry_schema(window: WindowSpec, key_columns: Sequence[str], rows: pa.Schema
     if SLICE not in rows.names:
         rows = Combiner(_timeless(window), key_columns)(rows.empty_table(), None).schema
     fields = [pa.field(KEY, pa.binary(), nullable=False)]
-    fields += [pa.field(f.name, f.type) for f in rows if f.name not in {SX_KEY, SLICE}]
+    names = {name: KEY_PART + name for name in key_columns}
+    fields += [pa.field(names.get(f.name, f.name), f.type) for f in rows if f.name not in {SX_KEY, SLICE}]
     if panes(window):
         fields += [pa.field(PANE, pa.int64()), pa.field(NEW, pa.int64())]
     if window.kind == "session":

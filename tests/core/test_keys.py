@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.keys import canonical, checksums, checksums_of
+from queues.keys import canonical, checksums, checksums_of, numbered
 from sardonyx.core.errors import FunctionError
 
 UTC = dt.UTC
@@ -152,3 +152,14 @@ def test_what_cannot_be_a_key_is_refused(value):
             refused()
         assert caught.value.code == "SX-KEY-TYPE"
         assert "group by" in caught.value.fix
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, "", "a", "ä", "\0", "long" * 90]), st.sampled_from([None, 0, -1, 2**62])), max_size=9))
+def test_numbered_keys_have_the_canonical_bytes(rows):
+    """Numbers and Arrow bytes of keys say what the canonical bytes of each row's values say."""
+    columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows], pa.int64())]
+    for chosen in (columns[:1], columns[1:], columns):
+        codes, keys = numbered(chosen)
+        values = list(zip(*(column.to_pylist() for column in chosen), strict=True))
+        assert [keys[code].as_py() for code in codes] == [canonical(*value) for value in values]
+        assert len(keys) == len(set(values))

@@ -1,6 +1,7 @@
 """Windows against a twin that loops over all rows: the same results and the same late rows, however the log is cut."""
 
 import datetime as dt
+import math
 import os
 import random
 from collections import Counter
@@ -13,6 +14,7 @@ from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.timing import AggregateSpec, WindowSpec
 from sardonyx.state import timed
 from sardonyx.state.combine import combine, combines
+from sardonyx.state.memory import MemoryStore
 from sardonyx.state.times import times_of
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 from tests.core.dict_store import DictStore
@@ -122,7 +124,7 @@ class History:
             "key": chance.choice(["a", "b", None, "ü"]),
             "at": time,
             "n": chance.choice([None, 1, 2, -3, 10**9]),
-            "x": chance.choice([None, 0.5, -2.25, 1e6, 0.0]),
+            "x": chance.choice([None, 0.5, -2.25, 1e6, 0.0, 7.0, math.nan]),
             "d": chance.choice([None, Decimal("1.25"), Decimal("-0.50")]),
             "s": chance.choice([None, "x", "y", "", "zz"]),
         }
@@ -163,7 +165,7 @@ class Run:
         self._restart()
 
     def _restart(self):
-        self.store = DictStore(self.schema)
+        self.store = self.chance.choice([DictStore, MemoryStore])(self.schema)
         for changes in self.changes:
             self.store.apply(changes)
         self.shard = WindowShard(self.window, ["key"], self.store, lambda rows: times_of(rows["at"])[0])
@@ -177,10 +179,14 @@ class Run:
             if self.chance.random() < 0.2:
                 self._restart()
                 again = self.shard.plan(pieces, clock, limit)
-                assert all(old.equals(new) for old, new in zip(planned[:3], again[:3], strict=True))
+                assert all(
+                    repr(old.to_pylist()) == repr(new.to_pylist())
+                    for old, new in zip(planned[:3], again[:3], strict=True)
+                )
             results += planned.results.to_pylist()
             for row in planned.late.to_pylist():
-                weight = pieces[row["piece"]].rows["sx_rows"][row["row"]].as_py() if self.combined else 1
+                rows = pieces[row["piece"]].rows
+                weight = rows["sx_rows"][row["row"]].as_py() if "sx_rows" in rows.column_names else 1
                 late += [(self.blocks + row["piece"], *list(row.values())[1:])] * weight
             self.store.apply(planned.changes)
             self.changes.append(planned.changes)
@@ -192,7 +198,9 @@ class Run:
 
     def _rows(self, rows):
         table = pa.Table.from_pylist(rows, schema=SCHEMA)
-        return combine(table, table["at"].to_numpy(), self.window, ["key"]) if self.combined else table
+        if not self.combined or self.chance.random() < 0.3:
+            return table
+        return combine(table, table["at"].to_numpy(), self.window, ["key"])
 
 
 def plain(row):
@@ -211,9 +219,9 @@ def same(found, wanted):
 
 def _same(name, found, wanted):
     if name in QUANTILES and wanted is not None:
-        return found == pytest.approx(wanted, rel=0.0101)
+        return found == pytest.approx(wanted, rel=0.0101, nan_ok=True)
     if isinstance(wanted, float):
-        return found == pytest.approx(wanted, rel=1e-9)
+        return found == pytest.approx(wanted, rel=1e-9, nan_ok=True)
     return found == wanted
 
 
@@ -250,7 +258,7 @@ def check(history, seed, combined):
             assert sorted(late, key=repr) == sorted(wanted_late, key=repr)
         finals += [row for row in found if history.rows or row["final"] or history.window.emit == "final"]
         lates += late
-    assert all(key >= b"\xff" * 8 for key in run.store.entries), "entries of windows that have closed"
+    assert not run.store.scan(b"", b"\xff" * 8).num_rows, "entries of windows that have closed"
     return finals, lates
 
 

@@ -297,7 +297,7 @@ def aggregated(spec, rows):  # noqa: PLR0911 - one for each aggregate
         case "sum":
             return sum(values) if values else None
         case "min" | "max":
-            return (min if spec.of == "min" else max)(numbers, default=None)
+            return (min if spec.of == "min" else max)(numbers or values, default=None)
         case "mean":
             return sum(map(float, values)) / len(values) if values else None
         case "var":

@@ -1,0 +1,169 @@
+"""Windows where an example says more than a random history: days of 23 hours, overflow, bad input, types of results."""
+
+import datetime as dt
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.timing import AggregateSpec, WindowSpec
+from sardonyx.state.calendars import Calendar
+from sardonyx.state.combine import combine
+from sardonyx.state.lists import ERROR
+from sardonyx.state.windows import Piece, WindowShard, entry_schema
+from tests.core.dict_store import DictStore
+
+HOUR = 3_600_000_000
+COUNT = {"n": AggregateSpec(of="count")}
+
+
+def micro(text):
+    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()) * 1_000_000
+
+
+def aggregated(rows, aggregate, times=None, keys=(), kind="everything", **window):
+    """The final results of some rows, combined and not: they must agree."""
+    spec = WindowSpec(kind=kind, aggregate=aggregate, **window)
+    found = []
+    for pieces in ([rows], [rows.slice(0, 1), rows.slice(1)], [combine(rows, times, spec, keys)]):
+        store = DictStore(entry_schema(spec, keys, pieces[0].schema))
+        shard = WindowShard(spec, keys, store, lambda rows: rows["at"].to_numpy() if times is not None else None)
+        for piece in pieces:
+            store.apply(shard.plan([Piece(piece, NEVER)], NEVER).changes)
+        found.append(shard.plan([], END).results)
+    assert repr(found[0].to_pylist()) == repr(found[1].to_pylist()) == repr(found[2].to_pylist())
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "time", "hours"),
+    [
+        ("day", "2026-03-29T12:00", 23),
+        ("day", "2026-10-25T12:00", 25),
+        ("day", "2026-10-26T12:00", 24),
+        ("hour", "2026-10-25T00:30", 1),
+        ("hour", "2026-10-25T01:30", 1),
+        ("week", "2026-10-25T01:30", 7 * 24 + 1),
+        ("month", "2026-03-29T12:00", 31 * 24 - 1),
+        ("year", "2028-03-29T12:00", 366 * 24),
+    ],
+)
+def test_a_unit_is_as_long_as_the_zones_clock_says(unit, time, hours):
+    """Days have 23 and 25 hours where the clock is changed; an hour that comes twice is two windows."""
+    calendar = Calendar(unit, "Europe/Berlin")
+    starts = calendar.starts(np.array([micro(time)]))
+    assert (calendar.ends(starts) - starts).tolist() == [hours * HOUR]
+
+
+def test_times_far_apart_are_in_their_own_days():
+    """A calendar finds the windows of times thousands of years apart, without those in between."""
+    times = np.array([micro("0002-05-05T01:00"), micro("2026-01-01T00:00"), micro("9997-12-31T23:59")])
+    starts = Calendar("day", "UTC").starts(times)
+    assert starts.tolist() == (times // (24 * HOUR) * 24 * HOUR).tolist()
+    with pytest.raises(FunctionError, match="no calendar has") as failure:
+        Calendar("day", "UTC").starts(np.array([2**62]))
+    assert failure.value.code == "SX-WINDOW-TIME"
+    with pytest.raises(FunctionError) as failure:
+        Calendar("day", "Europe/Nowhere")
+    assert failure.value.code == "SX-WINDOW-ZONE"
+
+
+def test_a_sum_of_integers_is_exact_or_an_error():
+    """Sums use all 64 bits; one that does not fit is refused, in a block and when partials are merged."""
+    total = {"total": AggregateSpec(of="sum", column="v")}
+    top = 2**63 - 1
+    assert aggregated(pa.table({"v": [top, -5, 5]}), total)["total"].to_pylist() == [top]
+    assert aggregated(pa.table({"v": [top, -(2**63), 1]}), total)["total"].to_pylist() == [0]
+    for values in ([top, 1], [-(2**63), -1]):
+        with pytest.raises(FunctionError) as failure:
+            aggregated(pa.table({"v": values}), total)
+        assert failure.value.code == "SX-WINDOW-OVERFLOW"
+    rows = pa.table({"v": [top]})
+    spec = WindowSpec(kind="everything", aggregate=total)
+    store = DictStore(entry_schema(spec, [], rows.schema))
+    shard = WindowShard(spec, [], store)
+    store.apply(shard.plan([Piece(rows, NEVER)], NEVER).changes)
+    with pytest.raises(FunctionError) as failure:
+        shard.plan([Piece(rows, NEVER)], NEVER)
+    assert failure.value.code == "SX-WINDOW-OVERFLOW"
+
+
+@pytest.mark.parametrize(
+    ("rows", "aggregate", "code"),
+    [
+        ({"v": [1]}, AggregateSpec(of="max", column="w"), "SX-WINDOW-COLUMN"),
+        ({"v": ["x"]}, AggregateSpec(of="sum", column="v"), "SX-WINDOW-TYPE"),
+        ({"v": ["x"]}, AggregateSpec(of="mean", column="v"), "SX-WINDOW-TYPE"),
+        ({"v": [["x"]]}, AggregateSpec(of="quantile", column="v"), "SX-WINDOW-TYPE"),
+    ],
+)
+def test_what_cannot_be_aggregated_is_refused(rows, aggregate, code):
+    """A missing column, and values that an aggregate has no meaning for, are errors with a code."""
+    with pytest.raises(FunctionError) as failure:
+        aggregated(pa.table(rows), {"found": aggregate})
+    assert failure.value.code == code
+
+
+def test_a_column_that_changes_its_type_is_refused():
+    """State has the types of the first rows; wider ones that hold the values are cast, others are an error."""
+    spec = WindowSpec(kind="everything", aggregate={"top": AggregateSpec(of="max", column="v")})
+    store = DictStore(entry_schema(spec, [], pa.schema([("v", pa.int64())])))
+    shard = WindowShard(spec, [], store)
+    store.apply(shard.plan([Piece(pa.table({"v": pa.array([7], pa.int8())}), NEVER)], NEVER).changes)
+    store.apply(shard.plan([Piece(pa.table({"v": [9.0]}), NEVER)], NEVER).changes)
+    store.apply(shard.plan([Piece(pa.table({"v": pa.nulls(1)}), NEVER)], NEVER).changes)
+    assert shard.plan([], END).results["top"].to_pylist() == [9]
+    with pytest.raises(FunctionError) as failure:
+        shard.plan([Piece(pa.table({"v": ["ten"]}), NEVER)], NEVER)
+    assert failure.value.code == "SX-WINDOW-SHAPE"
+
+
+def test_keys_that_are_equal_are_one_key():
+    """0.0 and -0.0 are one key, and so are all NaN."""
+    rows = pa.table({"k": [0.0, -0.0, math.nan, -math.nan, 1.0]})
+    assert sorted(aggregated(rows, COUNT, keys=["k"])["n"].to_pylist()) == [1, 2, 2]
+
+
+def test_bounds_are_instants_or_ordinals():
+    """Windows by time have bounds in UTC; those on an ordinal have integers; those without bounds have nulls."""
+    rows = pa.table({"at": [61_000_000, 5]})
+    found = aggregated(rows, COUNT, rows["at"].to_numpy(), kind="tumbling", size="1 min").sort_by("window_start")
+    assert found.schema.field("window_start").type == pa.timestamp("us", "UTC")
+    assert found["window_end"].cast(pa.int64()).to_pylist() == [60_000_000, 120_000_000]
+    assert found["window_time"].cast(pa.int64()).to_pylist() == [59_999_999, 119_999_999]
+    found = aggregated(rows, COUNT, rows["at"].to_numpy(), kind="tumbling", size=10).sort_by("window_start")
+    assert found.select(["window_start", "window_end", "window_time"]).to_pylist()[0] == {
+        "window_start": 0,
+        "window_end": 10,
+        "window_time": 9,
+    }
+    found = aggregated(rows, COUNT, rows["at"].to_numpy())
+    assert found["window_start"].to_pylist() == [None]
+    assert found["window_time"].cast(pa.int64()).to_pylist() == [61_000_000]
+    assert aggregated(rows, COUNT)["window_time"].to_pylist() == [None]
+
+
+def test_a_quantile_is_within_a_percent():
+    """The sketch keeps its error over twelve orders of magnitude, and for negative and infinite values."""
+    values = np.random.default_rng(7).lognormal(0, 5, 20_000)
+    values[::3] *= -1
+    values[:3] = [math.inf, -math.inf, 0.0]
+    ranked = np.sort(values)
+    for q in (0.0, 0.01, 0.33, 0.5, 0.9, 0.999, 1.0):
+        spec = {"found": AggregateSpec(of="quantile", column="v", options={"q": q})}
+        (found,) = aggregated(pa.table({"v": values}), spec)["found"].to_pylist()
+        assert found == pytest.approx(ranked[math.floor(q * (len(values) - 1))], rel=ERROR * 1.0001)
+    sizes = [combine(pa.table({"v": values}), None, WindowSpec(kind="everything", aggregate=spec), []).nbytes]
+    assert sizes[0] < 60_000
+
+
+def test_dictionary_columns_are_read_as_their_values():
+    """Keys and values may come dictionary-encoded."""
+    rows = pa.table(
+        {"k": pa.array(["a", "b", "a"]).dictionary_encode(), "v": pa.array(["x", "y", "z"]).dictionary_encode()}
+    )
+    found = aggregated(rows, {"last": AggregateSpec(of="last", column="v")}, keys=["k"]).sort_by("k")
+    assert found["last"].to_pylist() == ["z", "y"]
