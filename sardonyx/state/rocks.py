@@ -70,6 +70,9 @@ class RocksStore:
         InputError: ``SX-STATE-TYPE``.
     """
 
+    _floor: bytes
+    """No entry has a lesser key. After windows have closed, no scan passes by all that they have removed."""
+
     def __init__(self, schema: pa.Schema, path: Path, pending: int = PENDING) -> None:
         self.schema = schema
         self._path = path
@@ -96,7 +99,7 @@ class RocksStore:
 
     def scan(self, first: bytes = b"", before: bytes | None = None, limit: int | None = None) -> pa.Table:
         size = None if limit is None else max(limit, _FEW)
-        parts, count, start = [self.schema.empty_table()], 0, first
+        parts, count, start = [self.schema.empty_table()], 0, max(first, self._floor)
         while limit is None or count < limit:
             part, end = self._piece(start, before, size)
             parts.append(part)
@@ -104,7 +107,10 @@ class RocksStore:
             if end is None:
                 break
             start, size = end + b"\0", 2 * (size or 0)
-        return pa.concat_tables(parts).slice(0, limit).combine_chunks()
+        found = pa.concat_tables(parts).slice(0, limit).combine_chunks()
+        if first <= self._floor and len(found):
+            self._floor = found.column(KEY)[0].as_py()
+        return found
 
     def apply(self, changes: pa.Table) -> None:
         if not changes.num_rows:
@@ -112,6 +118,8 @@ class RocksStore:
         gone = changes.column(GONE)
         existed = self._exist(changes.column(KEY))
         self._entries += int((~gone.to_numpy()).sum()) - int(existed.sum())
+        least = pc.min(changes.column(KEY).filter(pc.invert(gone))).as_py()
+        self._floor = self._floor if least is None else min(self._floor, least)
         self._keep(self._pending, changes.drop_columns([GONE]), gone)
         if len(self._pending) > self._most:
             # They are ahead of what was saved. To apply them once more, in order, changes nothing.
@@ -152,8 +160,7 @@ class RocksStore:
         """Entries as they are on disk."""
         self._note = self._read_note()
         self._entries = self._note.entries
-        self._least = _ENTRY
-        """No entry on disk is less. When windows have closed, a scan must not pass by all that RocksDB has yet to delete."""
+        self._floor = b""
 
     def _look_up(self, keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Table]:
         """Positions, ascending, of the keys that were found, with the entries: in memory, then on disk."""
@@ -227,12 +234,9 @@ class RocksStore:
     def _from_disk(self, first: bytes, before: bytes | None, size: int | None) -> tuple[list[bytes], list[bytes]]:
         if not self._note.entries:
             return [], []
-        start = max(self._least, _ENTRY + first)
-        end = _NOTE if before is None else _ENTRY + before
+        start, end = _ENTRY + first, _NOTE if before is None else _ENTRY + before
         with self._disk():
             found = list(islice(self._between(start, end), size))
-        if start == self._least:
-            self._least = found[0][0] if found else max(start, end)
         return [key[1:] for key, _ in found], [value for _, value in found]
 
     def _between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -264,7 +268,6 @@ class RocksStore:
         with self._disk():
             self._db.write(batch, options)
         self._note = note
-        self._least = min([self._least, *(_ENTRY + key for key in keys[:1])])
         self._read, self._pending = self._pending, MemoryStore(self._cached)
 
     def _read_note(self) -> _Note:
