@@ -131,22 +131,19 @@ class RocksFolder:
 
     def _opened(self) -> tuple[Rdict, str | None]:
         """The folder, and why it was emptied, if it was."""
-        held = any(self._path.glob("*.sst"))
-        if (self._path / _BROKEN).exists():
-            why = "RocksDB had found the folder damaged"
+        held, broken = any(self._path.glob("*.sst")), (self._path / _BROKEN).exists()
+        try:
+            db = self._open()  # first: what another process holds is not emptied
+        except SardonyxError as error:
+            if error.code != "SX-STATE-CORRUPT":
+                raise
+            why = error.cause
         else:
-            try:
-                db = self._open()
-            except SardonyxError as error:
-                if error.code != "SX-STATE-CORRUPT":
-                    raise
-                why = error.cause
-            else:
-                found = self._unusable(db, held)
-                if found is None:
-                    return db, None
-                why = found
-                db.close()
+            found = "RocksDB had found the folder damaged" if broken else self._unusable(db, held)
+            if found is None:
+                return db, None
+            why = found
+            db.close()
         self._empty()
         return self._open(), why
 

@@ -185,6 +185,8 @@ def test_damaged_entries_are_never_taken_for_missing_ones(
         with pytest.raises(SardonyxError) as caught:
             look()
         assert caught.value.code == "SX-STATE-CORRUPT"
+    with pytest.raises(SardonyxError, match="holds"):
+        opened()
     store.close()
     again = opened()
     assert (again.saved, len(again), again.rebuilt) == (None, 0, "RocksDB had found the folder damaged")
