@@ -17,8 +17,10 @@ from sardonyx.state.key_order import KeyOrder
 
 _FEW = 1_000
 """So many rows may be dead, however few entries there are."""
-_LARGEST = 1 << 28
-"""Bytes above which chunks are not merged: the offsets of a column of bytes have 32 bits."""
+_LARGEST = 1 << 25
+"""Bytes above which chunks are not merged, so that no batch waits for a copy of everything."""
+_MOST_TAKEN = 1 << 30
+"""Bytes that are put into one chunk, at most: the offsets of a column of bytes have 32 bits."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -37,7 +39,7 @@ class MemoryStore:
     def clear(self) -> None:
         self._row_of: dict[bytes, int] = {}
         self._chunks: list[pa.RecordBatch] = []
-        """The rows in the order in which they came, each chunk more than twice as long as the next one."""
+        """The rows in the order in which they came. Chunks grow as neighbours are merged."""
         self._rows = 0
         self._order: KeyOrder | None = None
 
@@ -115,7 +117,7 @@ class MemoryStore:
         ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        if sum(part.nbytes for part in parts) > _LARGEST:
+        if sum(part.nbytes for part in parts) > _MOST_TAKEN:
             return pa.Table.from_batches(parts, self.schema).take(pa.array(back))
         return pa.Table.from_batches([pa.concat_batches(parts).take(pa.array(back))], self.schema)
 

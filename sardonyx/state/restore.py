@@ -57,8 +57,9 @@ class Restore:
         for name, found in standing.items():
             if found is None:
                 stores[name].clear()
-        begins = [found or Saved(LogState(Mark(self._mark.base)), self._mark.low) for found in standing.values()]
-        least = min(begins, key=lambda found: found.state.mark.seq, default=Saved(LogState(self._mark), self._mark.low))
+        beginning = Saved(LogState(Mark(self._mark.base)), self._mark.low)
+        begins = [found or beginning for found in standing.values()]
+        least = min(begins, key=lambda found: found.state.mark.seq, default=beginning)
         self._known = least.state
         self.start = least.offset
         """The offset to read from."""

@@ -128,14 +128,15 @@ def test_scans_with_a_limit_see_memory_and_disk_as_one(opened: Callable[..., Roc
 
 
 def test_a_scan_does_not_pass_by_what_windows_have_removed(opened: Callable[..., RocksStore]) -> None:
-    """The least key on disk is remembered, until a lower one is written."""
+    """The least key is remembered, until a lower one is put, also before they are flushed."""
     store = filled(opened())
     put(store, 0, MANY - 5, None)
-    store.flush(b"second")
-    assert len(store.scan(limit=3)) == 3
-    assert store._least == b"\1%07d" % (MANY - 5)
+    for _ in range(2):
+        assert len(store.scan(limit=3)) == 3
+        assert store._floor == b"%07d" % (MANY - 5)
+        store.flush(b"second")
+    assert len(store.scan(b"0", b"%07d" % (MANY - 5), 3)) == 0
     put(store, 17, 1)
-    store.flush(b"third")
     assert store.scan(limit=2)[KEY].to_pylist() == [b"0000017", b"%07d" % (MANY - 5)]
 
 
@@ -184,6 +185,8 @@ def test_damaged_entries_are_never_taken_for_missing_ones(
         with pytest.raises(SardonyxError) as caught:
             look()
         assert caught.value.code == "SX-STATE-CORRUPT"
+    with pytest.raises(SardonyxError, match="holds"):
+        opened()
     store.close()
     again = opened()
     assert (again.saved, len(again), again.rebuilt) == (None, 0, "RocksDB had found the folder damaged")

@@ -391,6 +391,18 @@ def test_any_record_that_is_missing_is_found(shard: Shard) -> None:
         assert int(caught.value.where["offset"]) >= mark.low
 
 
+def test_a_log_that_is_gone_is_found(shard: Shard) -> None:
+    """Also by a caller that does not know the stores before it has seen the log."""
+    mark = shard.log.mark
+    for stores in ({}, {"values": MemoryStore(SCHEMA)}):
+        restore = Restore(mark, stores, topic="t", partition=0)
+        restore.read([])
+        with pytest.raises(InputError) as caught:
+            restore.finish()
+        assert caught.value.code == "SX-STATE-TORN"
+        assert Restore(Mark(), stores, topic="t", partition=0).finish() == LogState()
+
+
 def test_a_log_that_goes_beyond_the_position_is_refused(shard: Shard) -> None:
     """A position was set back, or lost."""
     before = shard.log.mark
