@@ -86,9 +86,7 @@ class Position(NamedTuple):
         chains, partial = (None, False) if heard is None else (dict(heard.chains), heard.partial)
         newer = self.clock != SourceClock() or any(each is not None for each in (self.state, chains, self.told))
         version = POSITION_FORMAT if newer else 1
-        held = _Metadata(
-            *rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, version
-        )
+        held = _Metadata(*rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, version)
         text = msgspec.json.encode(held)
         if len(text) > LONGEST:
             raise _too_large(len(text))
