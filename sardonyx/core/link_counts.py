@@ -10,6 +10,7 @@ Rows are *unknown* where a release that does not count them has written. Then no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, Stage
@@ -78,3 +79,53 @@ def read(link: Link, held: Positions) -> int:
         for partition, position in held.items()
         if position is not None and partition.topic == link.topic
     )
+
+
+@dataclass
+class LinkTally:
+    """What is known of one link while it is looked at, although its job goes on.
+
+    Ask first for what was read, then for what was written, then for where the link ends, and then count the unread rows up to
+    there (:meth:`look`). Rows that were committed in between make a loss look smaller, never greater. So the greatest loss of all
+    looks is the best; and it is exact if the writer had committed nothing more by the end of the look.
+    """
+
+    read: int
+    written: int | None
+    unread: int | None = None
+    lost: int | None = None
+    twice: int | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to look for: all that was written is read, or it is unknown how much was written."""
+        return self.written is None or self.written == self.read
+
+    def look(self, written: int | None, present: int) -> None:
+        """One look.
+
+        Args:
+            written: rows that were committed as written when the look began.
+            present: unread rows that stand on the link.
+        """
+        self.written = written
+        if written is not None:
+            self.lost = max(self.lost or 0, written - self.read - present)
+            self.unread = max(0, written - self.read - self.lost)
+
+    def close(self, present: int | None, *, exact: bool) -> None:
+        """The end of the last look.
+
+        Args:
+            present: unread rows that stand on the link; None: they were not counted.
+            exact: nothing more was written during the look.
+        """
+        if self.written is None:
+            return
+        if present is None:
+            if self.settled:
+                self.unread = self.lost = self.twice = 0
+        elif exact:
+            found = self.read + present
+            self.unread, self.lost = present, max(0, self.written - found)
+            self.twice = max(0, found - self.written)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pyarrow as pa
 import pytest
 
@@ -177,3 +179,53 @@ def test_totals_say_which_way_they_differ():
     assert (lost.code, lost.where["count"]) == ("SX-LINK-LOSS", "1")
     assert "has lost 1 row: task read has written 1,204,331" in lost.message
     assert (twice.code, twice.where["count"]) == ("SX-LINK-TWICE", "2")
+
+
+def _audited(seed: int, lost: int) -> link_counts.LinkTally:
+    """A link on which tasks write and read while it is looked at, as :mod:`queues.audit` does it."""
+    rng = random.Random(f"audit {seed}")
+    written = rng.randint(0, 50)
+    read = rng.randint(0, written)
+    lost = min(lost, written - read)
+
+    def goes_on() -> int:
+        return rng.choice([0, 0, 0, rng.randint(1, 9)])
+
+    tally = link_counts.LinkTally(read, written + goes_on())
+    asked = tally.written
+    for _ in range(30):
+        end = asked + goes_on()
+        tally.look(asked, end - read - lost)
+        present = end - read - lost
+        before, asked = asked, end + goes_on()
+        if asked == before:
+            break
+    tally.close(present, exact=asked == before)
+    return tally
+
+
+def test_an_audit_of_a_running_job_never_takes_what_moves_for_a_loss():
+    """Rows that are written between the requests of an audit are unread; rows that are gone are lost, and as many as are gone."""
+    for seed in range(2_000):
+        whole = _audited(seed, 0)
+        if not whole.settled:
+            assert (whole.lost, whole.twice) == (0, 0), seed
+            assert whole.written == whole.read + whole.unread, seed
+        short = _audited(seed, 3)
+        if short.lost is not None:
+            assert short.lost <= 3, seed
+            assert short.written == short.read + short.unread + short.lost, seed
+    assert sum(_audited(seed, 3).lost == 3 for seed in range(200)) > 150
+
+
+def test_an_audit_says_what_it_knows():
+    """All read: nothing to count. Written by a release that does not count: unknown. More there than written: twice."""
+    settled, unknown, twice = (link_counts.LinkTally(7, written) for written in (7, None, 5))
+    assert [each.settled for each in (settled, unknown, twice)] == [True, True, False]
+    settled.close(None, exact=True)
+    assert (settled.unread, settled.lost, settled.twice) == (0, 0, 0)
+    unknown.close(None, exact=True)
+    assert (unknown.unread, unknown.lost) == (None, None)
+    twice.look(5, 1)
+    twice.close(1, exact=True)
+    assert (twice.unread, twice.lost, twice.twice) == (1, 0, 3)
