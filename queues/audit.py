@@ -19,7 +19,7 @@ from queues import admin
 from queues.admin_client import CALL, admin_client, failed
 from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
-from queues.messages import ROWS_HEADER
+from queues.messages import rows_counted
 from sardonyx.core import link_counts
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Link
@@ -193,9 +193,7 @@ class _Scan:
         error, offset = message.error(), message.offset()
         if error is None:
             self._reached[partition] = offset + 1
-            rows = dict(message.headers() or ()).get(ROWS_HEADER)
-            if rows is not None:
-                self._ahead[partition].append((offset, int(rows)))
+            self._ahead[partition].append((offset, rows_counted(dict(message.headers() or ()), unknown=0)))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._reached[partition] = max(self._reached[partition], offset)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

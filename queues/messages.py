@@ -99,8 +99,9 @@ def numbered(
     found: list[Outgoing | Records] = []
     for message in messages:
         if isinstance(message, Outgoing) and message.value is not None and message.topic in topics:
-            link = CHAIN_HEADER, chains.number(message.topic, message.partition)
-            found.append(message._replace(headers=[*(message.headers or ()), link]))
+            topic, value, partition, key, headers = message
+            link = CHAIN_HEADER, chains.number(topic, partition)
+            found.append(Outgoing(topic, value, partition, key, [*(headers or ()), link]))
         else:
             found.append(message)
     return found

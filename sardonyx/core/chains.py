@@ -144,6 +144,7 @@ class WriterChains:
 
     def __init__(self, assignment: int, slot: int, life: int, peer: str) -> None:
         self.name = f"{assignment}.{slot}.{life}.{crc32(peer.encode()):x}"
+        self._header = f"{self.name} %d".encode()
         self._next: dict[tuple[str, int], int] = {}
         self._open: dict[tuple[str, int], int] = {}
 
@@ -158,7 +159,7 @@ class WriterChains:
         if k is None:
             k = self._next.get(place, 0)
         self._open[place] = k + 1
-        return b"%s %d" % (self.name.encode(), k)
+        return self._header % k
 
     def committed(self) -> None:
         """The transaction has committed."""
