@@ -61,9 +61,10 @@ class Position(NamedTuple):
     ends or an end marker stands right before the offset; None: not drained.
 
     ``marked``: the transaction that committed it also wrote the task's end markers. ``clock``: of the partition, if the job has
-    clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`). ``heard``: on an internal
-    link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this partition wrote to
-    each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not counted.
+    clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`). ``heard``: on an
+    internal link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this
+    partition wrote to each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not
+    counted.
     """
 
     offset: int
