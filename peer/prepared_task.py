@@ -23,7 +23,7 @@ from peer.rolling_sink import RollingSink
 from peer.row_times import timed
 from peer.shards import Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
-from queues import admin, block, dead_letters, marked_topics, state_topics
+from queues import admin, block, dead_letters, marked_topics, state_topics, totals
 from queues.batch import Batch
 from queues.group_clocks import committed_by
 from queues.messages import Outgoing
@@ -159,6 +159,12 @@ class PreparedTask:
     """Whether the job has clocks."""
     windows: Shards | None = None
     """The windows of the task, if it has any."""
+    writers: Mapping[str, Stage] = field(default_factory=dict)
+    """By internal link that it reads, the task that writes it."""
+
+    def written(self) -> dict[str, int | None]:
+        """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
+        return totals.written_to(self.settings, self.assignment.job, self.writers, self.facts)
 
     @property
     def group(self) -> str:
@@ -483,6 +489,7 @@ def assemble(
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
         windows=_windows(stage, state_topic or partial(state_topics.StateTopic, settings)),
+        writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
     )
 
 

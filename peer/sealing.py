@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from peer.sinks import TopicSink
 from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
+from queues.losses import totals_differ
 from queues.messages import Outgoing
 from queues.transaction import TransactionalWriter
+from sardonyx.core import link_counts
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Completed, Exhausted, encode_event
 from sardonyx.core.positions import Partition, Position, of_inputs, total
@@ -24,6 +26,10 @@ log = structlog.get_logger()
 
 _ASK_AGAIN = 0.25
 """Seconds between questions to the broker about partitions that other peers hold."""
+
+
+_LOOKS = 4
+"""Times that the rows of a link may differ from those that were written to it, before that is a loss."""
 
 
 class Sealing:
@@ -40,6 +46,7 @@ class Sealing:
         self._asked_coordinator = False
         self._sealed = False
         self._asked_broker_at = 0.0
+        self._differed = 0
 
     def look(self) -> None:
         """Go on towards the end, if everything that was read is committed."""
@@ -79,6 +86,8 @@ class Sealing:
         session.reader.check_partitions()
         if not session.meanwhile(self._settled):
             return
+        if not self._totals_agree(committed):
+            return
         if session.work.stage.marks:
             with sealing_writer(session.work) as writer:
                 # Only now: an earlier sealer may have written its seal since the first look, and cannot any more.
@@ -89,6 +98,26 @@ class Sealing:
         else:
             self._write(committed)
         self._complete(committed)
+
+    def _totals_agree(self, committed: dict[Partition, Position | None]) -> bool:
+        """Compare what was written to the task's links with what it has read: chains do not show that the end of one is lost.
+
+        Raises:
+            InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: they differ, and have not come to agree.
+        """
+        links = [link for link in self._session.work.stage.ingress if link.kind == "internal"]
+        written = self._session.meanwhile(self._session.work.written) if links else {}
+        for link in links:
+            rows, read = written.get(link.name), link_counts.read(link, committed)
+            if rows is None:
+                log.info("link_totals_unknown", link=link.name, rows_in=read)
+            elif rows != read:
+                self._differed += 1
+                log.warning("link_totals_differ", link=link.name, rows_in=read, rows_out=rows, attempt=self._differed)
+                if self._differed >= _LOOKS:
+                    raise totals_differ(link, rows, read)
+                return False
+        return True
 
     def _write(self, committed: dict[Partition, Position | None], writer: TransactionalWriter | None = None) -> None:
         """The transaction of the seal.

@@ -15,9 +15,10 @@ from peer.prepared_task import PreparedTask, StepTimer
 from peer.retry_policy import RetryPolicy
 from peer.slot_clients import SlotClients, open_clients
 from peer.timekeeper import Timekeeper
-from queues.messages import Outgoing, Records
+from queues.messages import Outgoing, Records, numbered
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
+from sardonyx.core.chains import WriterChains
 from sardonyx.core.errors import InternalError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.background import BackgroundThread
@@ -62,6 +63,9 @@ class TaskSession:
         self.clients: SlotClients | None = None
         self.times: Timekeeper | None = None
         """In a job with clocks: what this peer states."""
+        self._links = {link.topic for link in work.stage.counted}
+        self._lives = 0
+        self._chains: WriterChains
 
     # --- the slot ------------------------------------------------------------------------------------------------
 
@@ -81,9 +85,16 @@ class TaskSession:
 
     def open(self) -> None:
         """Take the slot. Raises what :func:`peer.slot_clients.open_clients` does."""
+        self._chains = self._new_chains()
         self.clients = self._open_slot(self.work, self._votes.leader, self.store)
         if self.work.timed:
             self.times = Timekeeper(self.work.stage, self.work.facts, self.clients, self.work.peer)
+
+    def _new_chains(self) -> WriterChains:
+        """The numbers of what the next producer writes. What its predecessor wrote last may be committed or not."""
+        self._lives += 1
+        assignment = self.work.assignment
+        return WriterChains(assignment.id, assignment.slot, self._lives, self.work.peer)
 
     def close(self) -> None:
         """Give the slot back, if it was taken. An open transaction is left to its next holder."""
@@ -120,13 +131,15 @@ class TaskSession:
         Args:
             messages: in their order.
             positions: at least one.
-            writer: None: that of the slot.
+            writer: None: that of the slot. Another one writes no rows.
 
         Raises:
             TransactionAborted: and the other errors of :meth:`queues.transaction.TransactionalWriter.write`.
         """
         clients = self._taken()
+        messages = numbered(messages, self._chains, self._links)
         (writer or clients.writer).write(messages, positions, clients.reader.group_metadata, self.clock)
+        self._chains.committed()
         clients.reader.committed(positions)
         self.retries.reset()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from queues.messages import Outgoing
+from sardonyx.core.chains import ChainCheck
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.positions import Partition, Position
 from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
@@ -84,6 +85,8 @@ class Chunk:
     """The offset after everything, or an offset at or after a bound end."""
     due: float = 0.0
     """The earliest time to read the chunk, in seconds since 1970."""
+    chain: bytes | None = None
+    """Of a block: what its header says about its writer's chain."""
 
 
 @dataclass
@@ -103,6 +106,8 @@ class HeldPartition:
     view: PartitionView = field(init=False)
     later: deque[Chunk] = field(default_factory=deque)
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
+    chains: ChainCheck = field(init=False)
+    """What was heard of the writers' chains, committed and since."""
     past_end: bool = False
     """A record after the bound end came: no more are asked for."""
     at_end: bool = False
@@ -129,6 +134,9 @@ class HeldPartition:
             end = position if end is None else end  # an end marker was read, and what comes after it is not ours
         self.view = PartitionView(position, end, bound)
         self.clock = self.committed.clock if self.committed else SourceClock()
+        self.chains = (
+            ChainCheck(self.committed.heard, self.committed.counts.rows_in) if self.committed else ChainCheck()
+        )
         self.later.clear()
         self.at_end = False
 
@@ -167,6 +175,8 @@ class HeldPartition:
             drained,
             clock=self.clock.ended() if ended else self.clock,
             state=before.state,
+            heard=self.chains.heard(),
+            told=before.told,
         )
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written

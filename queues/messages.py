@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from sardonyx.core.chains import WriterChains
 
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
@@ -26,6 +28,9 @@ in microseconds since 1970, late ones apart. Proof and idea: :mod:`sardonyx.core
 
 STOP_HEADER = "sx-stop"
 """On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
+
+CHAIN_HEADER = "sx-chain"
+"""On messages with rows of internal links: the writer's chain, and the number in it. See :mod:`sardonyx.core.chains`."""
 
 LINK_HEADER = "sx-link"
 """On a sentinel: the link that ends with it."""
@@ -78,6 +83,37 @@ def statement(topic: str, partition: int, clock: int, writer: str) -> Outgoing:
     """A message that states the clock in one partition of a link."""
     headers = [(CLOCK_HEADER, str(clock).encode()), (WRITER_HEADER, writer.encode())]
     return Outgoing(topic, None, partition, headers=headers)
+
+
+def numbered(
+    messages: Sequence[Outgoing | Records], chains: WriterChains, topics: Collection[str]
+) -> list[Outgoing | Records]:
+    """Give each message with rows its number, for one transaction.
+
+    Args:
+        messages: in the order in which they are written.
+        chains: of the producer that writes them.
+        topics: those of the internal links.
+    """
+    chains.begin()
+    found: list[Outgoing | Records] = []
+    for message in messages:
+        if isinstance(message, Outgoing) and message.value is not None and message.topic in topics:
+            topic, value, partition, key, headers = message
+            link = CHAIN_HEADER, chains.number(topic, partition)
+            found.append(Outgoing(topic, value, partition, key, [*(headers or ()), link]))
+        else:
+            found.append(message)
+    return found
+
+
+def rows_to(messages: Iterable[Outgoing | Records], topic: str) -> int:
+    """How many rows messages hold for an internal link."""
+    return sum(
+        rows_counted(dict(message.headers or ()))
+        for message in messages
+        if message.topic == topic and isinstance(message, Outgoing) and message.value is not None
+    )
 
 
 def is_marker(message: Any) -> bool:

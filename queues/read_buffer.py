@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from confluent_kafka import Message
 
 from queues.batch import Chunk, split
-from queues.messages import CLOCK_HEADER, DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, STOP_HEADER
+from queues.messages import CHAIN_HEADER, CLOCK_HEADER, DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, STOP_HEADER
 from sardonyx.core.positions import Partition
 
 __all__ = ["Message", "ReadBuffer", "chunk_of", "runs"]
@@ -90,4 +90,6 @@ def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
         return Chunk(partition, stated=(message.offset(), int(clock)))
     rows = headers.get(ROWS_HEADER)
     due = float(headers.get(DUE_HEADER, 0))
-    return Chunk(partition, [message], int(rows) if rows is not None else unknown, due=due)
+    return Chunk(
+        partition, [message], int(rows) if rows is not None else unknown, due=due, chain=headers.get(CHAIN_HEADER)
+    )

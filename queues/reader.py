@@ -31,6 +31,7 @@ from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
 from queues.client import CLIENT_LOG, RECONNECT_MS
 from queues.committed import ReaderLost, Recover, committed, partitions_of, starting_points
 from queues.group_watch import GroupWatch
+from queues.losses import hear
 from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
 from queues.messages import without_markers
 from queues.outside import outside
@@ -140,6 +141,9 @@ class Reader:
         """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
 
         Raises whatever the vote raises. No row is lost then, because :meth:`rewind` makes the reader read it again.
+
+        Raises:
+            InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
         """
         batch = Batch()
         if self._buffer.rows:
@@ -445,6 +449,8 @@ class Reader:
                 batch.spans.setdefault(link.name, []).append((partition, len(chunk.messages)))
             if self._timed and link.has_sentinels:
                 batch.in_force.setdefault(link.name, []).extend([held.clock.value] * len(chunk.messages))
+            if chunk.chain is not None:
+                hear(held, link, chunk)
 
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, StartingPoint]:
         return starting_points(self._consumer, wanted, self._transaction_timeout, self._recover)

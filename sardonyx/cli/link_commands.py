@@ -1,4 +1,4 @@
-"""``sardonyx link lag`` and ``link keep``."""
+"""``sardonyx link lag``, ``link audit`` and ``link keep``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the begin
 def register(link_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(link_app, "lag", kafka=True)(lag)
+    connected(link_app, "audit", kafka=True)(audit)
     connected(link_app, "keep")(keep)
 
 
@@ -44,6 +45,31 @@ def lag(call: Call, job: JobId) -> None:
     call.console.print(table)
     for line in lag_legend(found):
         call.put(line)
+
+
+def audit(call: Call, job: JobId) -> int:
+    """Show how many rows were written to each link between two tasks, how many were read, and how many are unread or lost.
+
+    The exit code is 1 if any are lost, or there twice.
+    """
+    from sardonyx.cli.tables import number, plain
+
+    with call.client() as client, call.patience("Kafka"):
+        handle = client.job(job)
+        found = handle.audit()
+        view = handle.status()
+    if call.json:
+        call.put_json({"job": view.id, "status": view.status, "links": found})
+    elif not any(each.read is not None for each in found):
+        call.put(_nothing_known(view) if found else f"job {view.id} has no link between two tasks")
+    else:
+        twice = any(each.twice for each in found)
+        table = plain("link", "written", "read", "unread", "lost", *(["twice"] if twice else []))
+        for each in found:
+            cells = [each.written, each.read, each.unread, each.lost, *([each.twice] if twice else [])]
+            table.add_row(each.link, *map(number, cells))
+        call.console.print(table)
+    return int(any(each.lost or each.twice for each in found))
 
 
 def keep(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from sardonyx.client import waiting
 from sardonyx.client.ids import asker, job_gone, job_has_letters
-from sardonyx.client.views import JobView, LinkLag, Why, laid_out, waiting_for
+from sardonyx.client.views import JobView, LinkAudit, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped, LinksKept
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.client.clocks import JobClock
     from sardonyx.zookeeper.session import ZooKeeperSession
+
+T = TypeVar("T")
 
 CARRY_OUT = 15.0
 """Seconds that the coordinator may take to process a request."""
@@ -67,15 +69,33 @@ class JobHandle:
         """
         from sardonyx.client.lag import link_lags
 
+        return self._of_links(lambda note: link_lags(self._zk, self._client.settings, self.id, self.spec(), note))
+
+    def audit(self) -> list[LinkAudit]:
+        """Compare what was written to each link between two tasks with what was read from it and what stands there unread.
+
+        It counts the unread rows, so it takes as long as reading them once. If the links of a job do not exist yet, or no longer
+        exist, it cannot tell.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import link_audits
+
+        return self._of_links(lambda note: link_audits(self._zk, self._client.settings, self.id, self.spec(), note))
+
+    def _of_links(self, ask: Callable[[JobNote | None], list[T]]) -> list[T]:
+        """What Kafka says about the job's links. It is asked again if they were made or deleted meanwhile."""
         before = self._sought(self._note())
-        found, error = list[LinkLag](), None
+        found, error = list[T](), None
         try:
-            found = link_lags(self._zk, self._client.settings, self.id, self.spec(), before)
+            found = ask(before)
         except SetupError as raised:
             error = raised
         after = self._sought(self._note())
         if _link_state(after) != _link_state(before):  # positions go with the links: an ending job may show any
-            return link_lags(self._zk, self._client.settings, self.id, self.spec(), after)
+            return ask(after)
         if error is not None:
             raise error
         return found

@@ -1,13 +1,14 @@
-"""What a job's tasks have not read yet, and how far they have read their inputs."""
+"""What a job's tasks have not read yet, how far they have read their inputs, and whether its links have lost rows."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from queues.backlog import NO_BACKLOG, Backlog
-from sardonyx.client.views import LinkLag, laid_out, task_notes
+from sardonyx.client.views import LinkAudit, LinkLag, laid_out, task_notes
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED
 from sardonyx.core.graph import Graph
@@ -33,8 +34,7 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
-    standing = note is not None and note.links == "made" and note.status not in ENDED
-    known, kept = _asked(zk, settings, graph, job) if standing else ({}, {})
+    known, kept = _asked(zk, settings, graph, job) if _links_stand(note) else ({}, {})
     other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
     return [
         LinkLag(
@@ -49,6 +49,42 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
         for stage in graph.stages
         for link in stage.ingress
     ]
+
+
+def link_audits(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None
+) -> list[LinkAudit]:
+    """What was written to each link between two tasks, what was read from it, and what is missing. In the order of the tasks.
+
+    Args:
+        zk: a session with the job's deployment.
+        settings: of the deployment; its Kafka is asked.
+        job: the job's id.
+        spec: the job as data.
+        note: its status; None while no coordinator has taken it in.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, settings.deployment, job)
+    found = {}
+    data = zk.read(node_paths.job_links(job)) if _links_stand(note) else None
+    if data is not None:
+        settings.require("kafka")
+        from queues.audit import audit
+
+        facts = msgspec.json.decode(data, type=LinksNote).links
+        found = {name: asdict(tally) for name, tally in audit(settings, graph, job, facts).items()}
+    return [
+        LinkAudit(link=link.name, writer=link.source, reader=stage.name, **found.get(link.name, {}))
+        for stage in graph.stages
+        for link in stage.ingress
+        if link.kind == "internal"
+    ]
+
+
+def _links_stand(note: JobNote | None) -> bool:
+    return note is not None and note.links == "made" and note.status not in ENDED
 
 
 def input_positions(

@@ -51,6 +51,24 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     """How long ago the oldest record of its topic was written; 0 if it holds none; None as above."""
 
 
+class LinkAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a link between two tasks, as committed; None where they are not known."""
+
+    link: str
+    writer: str
+    reader: str
+    written: int | None = None
+    """By the task that writes to it."""
+    read: int | None = None
+    """By the task that reads it."""
+    unread: int | None = None
+    """Written and not read yet."""
+    lost: int | None = None
+    """Written, neither read nor there to be read."""
+    twice: int | None = None
+    """Read or there to be read, and never written."""
+
+
 ShownState = TaskState | Literal["stopped"]
 """A task's state; ``stopped``: it had begun when its job failed or was killed."""
 

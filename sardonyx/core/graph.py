@@ -95,6 +95,11 @@ class Stage(msgspec.Struct, frozen=True):
         return [*self.ingress, *(link for link in self.egress if link.kind == "parts")]
 
     @property
+    def counted(self) -> list[Link]:
+        """The internal links that it writes, for which its positions count rows one by one."""
+        return [link for link in self.egress if link.kind == "internal"]
+
+    @property
     def last(self) -> TaskSpec:
         """The task whose results leave the stage."""
         return self.fused[-1] if self.fused else self.task

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from sardonyx.core.chains import Heard
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import InputError, SetupError
+from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Stage
 
@@ -39,11 +40,20 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     clock: int = NEVER
     idle: bool = False
     state: tuple[int, int, int] | None = None
+    heard: dict[str, int] | None = None
+    partial: bool = False
+    told: tuple[int, ...] | None = None
     format: int = 1
 
 
 POSITION_FORMAT = 2
-"""Version of this text. Texts of version 1 do not say it: those of a job without clocks and state."""
+"""Version of this text. Texts of version 1 do not say it: those without a clock, state, chains and rows by link."""
+
+LONGEST = 3_500
+"""Largest length of the text, in bytes. Brokers take 4,096 (``offset.metadata.max.bytes``)."""
+
+COUNTED = 64
+"""A task that writes to more internal links than this does not count rows by link: the text would become too long."""
 
 
 class Position(NamedTuple):
@@ -51,7 +61,10 @@ class Position(NamedTuple):
     ends or an end marker stands right before the offset; None: not drained.
 
     ``marked``: the transaction that committed it also wrote the task's end markers. ``clock``: of the partition, if the job has
-    clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`).
+    clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`). ``heard``: on an
+    internal link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this
+    partition wrote to each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not
+    counted.
     """
 
     offset: int
@@ -60,14 +73,25 @@ class Position(NamedTuple):
     marked: bool = False
     clock: SourceClock = SourceClock()
     state: tuple[int, int, int] | None = None
+    heard: Heard | None = None
+    told: tuple[int, ...] | None = None
 
     def metadata(self) -> str:
-        """The text that Kafka keeps with the offset (about 60 bytes, 160 with a clock and state; brokers take 4,096)."""
-        counts = self.counts
-        version = POSITION_FORMAT if self.state is not None or self.clock != SourceClock() else 1
+        """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, and 30 for each chain.
+
+        Raises:
+            InternalError: ``SX-POSITION-LARGE``: it is longer than a broker takes for sure.
+        """
+        counts, heard = self.counts, self.heard
         rows = (counts.rows_in, counts.rows_out, counts.skipped, counts.dead, counts.late)
-        held = _Metadata(*rows, self.drained, self.marked, *self.clock, self.state, version)
-        return msgspec.json.encode(held).decode()
+        chains, partial = (None, False) if heard is None else (dict(heard.chains), heard.partial)
+        newer = self.clock != SourceClock() or any(each is not None for each in (self.state, chains, self.told))
+        version = POSITION_FORMAT if newer else 1
+        held = _Metadata(*rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, version)
+        text = msgspec.json.encode(held)
+        if len(text) > LONGEST:
+            raise _too_large(len(text))
+        return text.decode()
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
@@ -84,7 +108,8 @@ class Position(NamedTuple):
             raise _unreadable(held.format)
         counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
         clock = SourceClock(held.seen, held.clock, held.idle)
-        return cls(offset, counts, held.drained, held.marked, clock, held.state)
+        heard = None if held.heard is None else Heard(held.heard, held.partial)
+        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told)
 
 
 def _unreadable(version: int) -> SetupError:
@@ -93,6 +118,15 @@ def _unreadable(version: int) -> SetupError:
         f"a committed position of a task has format {version}, and this release reads format {POSITION_FORMAT}",
         cause="a newer release of Sardonyx wrote it",
         fix="upgrade this installation; `sardonyx upgrade --check` shows who runs which release",
+    )
+
+
+def _too_large(size: int) -> InternalError:
+    return InternalError(
+        "SX-POSITION-LARGE",
+        f"the text of a task's position has {size:,} bytes; the limit is {LONGEST:,}",
+        cause="a broker takes 4,096 bytes with a committed offset, and what is kept there must stay below",
+        fix="please report this, with the job's graph",
     )
 
 

@@ -39,6 +39,7 @@ COMMANDS = [
     ["dlq", "drop"],
     ["dlq", "export"],
     ["link", "lag"],
+    ["link", "audit"],
     ["topic", "create"],
     ["topic", "list"],
     ["topic", "peek"],

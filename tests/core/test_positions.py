@@ -31,7 +31,7 @@ def test_text_of_others_counts_for_nothing():
 def test_a_position_of_a_newer_release_is_an_error():
     """Its rows are never counted as zero in silence."""
     with pytest.raises(SetupError, match="SX-POSITION-UNREADABLE"):
-        Position.read(5, '{"in":7,"format":2}')
+        Position.read(5, '{"in":7,"format":3}')
 
 
 def test_a_task_counts_the_sum_of_its_partitions():

@@ -8,23 +8,27 @@ one does not hold any more is refused. What is committed is counted, so that in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from peer.assignment import AssignmentHandle, AssignmentRevoked
+from queues.losses import totals_differ
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure, SardonyxError, SetupError
+from sardonyx.core.chains import WriterChains
+from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError
 from sardonyx.core.events import Completed, Counts, Exhausted, LastCommits, LinkFacts, TaskFailed, Yielded
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
+from sardonyx.core.positions import Position
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel.election import ElectionClosed, SentinelElection
+from tests.simulation import chained
 from tests.simulation.engine import Process, SimRuntime, Simulation
 
 GROUP_TIMEOUT = 6.0
@@ -46,6 +50,14 @@ class Partition:
     """The first record that was not trimmed."""
     ended: bool = False
     """Whether it was committed as ended at its position, because the job stops."""
+    metadata: str = ""
+    """What was committed with the position."""
+    blocks: list[tuple[int, bytes]] = field(default_factory=list)
+    """On an internal link: the first record of each block, and what the block says about its writer's chain."""
+
+    @property
+    def committed(self) -> Position:
+        return Position.read(self.position, self.metadata)
 
 
 @dataclass
@@ -84,6 +96,10 @@ class SimKafka:
         self.records = RECORDS
         self.failing = 0.0
         """How often an administrative call fails."""
+        self.loses: Callable[[str, int], bool] | None = None
+        """``loses(link, written) -> bool``: whether a committed block is lost, with which so many records were written."""
+        self.lost: list[tuple[str, str]] = []
+        """Job and link of each block that was."""
 
     def topic(self, job: str, link: Link) -> Topic | None:
         return (self.topics if link.owned else self.bound).get(job, {}).get(link.name)
@@ -272,6 +288,7 @@ class Loop:
         self.handle, self.zk = handle, zk
         self.votes = SentinelElection(zk, self.assignment.job)
         self.told = self.sealed = False
+        self.lives = 0
         self.quiet = 0
         self.member = f"{self.peer}/{self.assignment.id}"
 
@@ -312,6 +329,8 @@ class Loop:
 
     def _open(self) -> None:
         self.runtime.sleep(self.rng.random() * 0.02)
+        self.lives += 1
+        self.chains = WriterChains(self.assignment.id, self.assignment.slot, self.lives, self.peer)
         self.epoch = self.kafka.init(self.assignment.job, self.stage.name, self.assignment.slot)
         self.group = self.kafka.join(self.assignment.job, self.stage, self.member, self.runtime.process)
 
@@ -393,17 +412,30 @@ class Loop:
     def _batch(self, where: tuple[str, int], times: int, partition: Partition) -> None:
         assert partition.first <= partition.position, "records were trimmed that are still to be read"
         position, size = partition.position, min(BATCH, partition.records - partition.position)
+        try:
+            committed = chained.heard(self.stage, where, partition, size)
+        except InputError as error:
+            self._lost(error)
+        self.chains.begin()
         self.runtime.sleep(self.rng.random() * 0.3)
         self._wait_until_usable()
         self._transaction({where: times})
         assert partition.position == position, "a batch was committed although another member holds the partition"
         assert not partition.ended, "a batch was committed behind the end of a partition"
         partition.position += size
+        partition.metadata = committed.metadata()
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)
             if out is not None:
-                out.partitions[self.rng.randrange(len(out.partitions))].records += size
+                number = self.rng.randrange(len(out.partitions))
+                chained.write(self.kafka, self.assignment.job, self.chains, link, number, size)
+        self.chains.committed()
         self._reply_lost()
+
+    def _lost(self, error: InputError) -> NoReturn:
+        """Never where Kafka has lost nothing: a false alarm ends a job."""
+        assert self.kafka.lost, f"a false alarm: {error}"
+        self._fail(fatal=True, error=error.to_failure())
 
     def _end_partition(self, where: tuple[str, int], times: int, partition: Partition) -> None:
         """The job stops: the partition ends where it is committed, for whoever gets it later, too."""
@@ -447,6 +479,10 @@ class Loop:
         topics = self._topics()
         if not self._drained(topics, [(n, i) for n, topic in topics.items() for i in range(len(topic.partitions))]):
             return
+        for link in self.stage.ingress:
+            read = sum(partition.position for partition in topics[link.name].partitions)
+            if link.kind == "internal" and (written := chained.written(self.kafka, self.assignment.job, link)) != read:
+                self._lost(totals_differ(link, written, read))
         uuid = self.runtime.token()
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)
@@ -466,8 +502,8 @@ class Loop:
         self.sealed = True
         self._pass("complete!")
 
-    def _fail(self, *, fatal: bool) -> None:
-        error = Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")
+    def _fail(self, *, fatal: bool, error: Failure | None = None) -> NoReturn:
+        error = error or Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")
         report = TaskFailed(peer=self.peer, assignment=self.assignment.id, error=error, fatal=fatal)
         self._report(report)
         while not self.handle.revoked:  # the coordinator takes the task away

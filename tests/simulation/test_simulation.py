@@ -19,6 +19,7 @@ import coordinator.loop.leader
 import peer.daemon
 import peer.virtual_peer
 import sardonyx.zookeeper.session
+from tests.simulation.kafka import RECORDS
 from tests.simulation.plan import Plan
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
@@ -28,6 +29,8 @@ HERE = Path(__file__).parent
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
 HISTORIES = int(os.environ.get("SARDONYX_SIMULATE", "10000"))
 SHARES = 20
+LOSSES = 60
+"""Histories in which a block is lost."""
 
 
 @pytest.mark.parametrize("number", range(SHARES))
@@ -47,6 +50,25 @@ def test_simulated_histories(number: int) -> None:
 def test_histories_that_went_wrong_once(path: Path) -> None:
     """Each defect that the simulation found has its history here, shrunk, as it was before the fix."""
     World(msgspec.json.decode(path.read_bytes(), type=Plan)).play()
+
+
+@pytest.mark.parametrize(
+    "which", [lambda written: 4 <= written <= 8, lambda written: written >= RECORDS], ids=["middle", "end"]
+)
+def test_a_job_that_has_lost_a_record_never_completes(which: Callable[[int], bool]) -> None:
+    """Kafka loses one committed block of a job: whatever else goes wrong, the job fails, and says that a link has lost rows."""
+    failed = lost = 0
+    for seed in range(LOSSES):
+        world = World(random_plan(f"loss/{seed}"))
+        world.kafka.loses = lambda _link, written: not world.kafka.lost and which(written)  # noqa: B023
+        world.play()
+        for job, link in world.kafka.lost:
+            found = world.oracle.state.jobs.get(job)
+            if found is not None:
+                lost += 1
+                assert found.status not in ("completed", "stopped"), f"{seed}: {job} has lost a block of {link}"
+                failed += found.error is not None and found.error.code == "SX-LINK-LOSS"
+    assert failed > lost / 2 > 5, f"{lost} jobs have lost a block, and {failed} have said so"
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:
