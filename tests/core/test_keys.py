@@ -154,7 +154,12 @@ def test_what_cannot_be_a_key_is_refused(value):
         assert "group by" in caught.value.fix
 
 
-@given(st.lists(st.tuples(st.sampled_from([None, "", "a", "ä", "\0", "long" * 90]), st.sampled_from([None, 0, -1, 2**62])), max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, "", "a", "ä", "\0", "long" * 90]), st.sampled_from([None, 0, -1, 2**62])),
+        max_size=9,
+    )
+)
 def test_numbered_keys_have_the_canonical_bytes(rows):
     """Numbers and Arrow bytes of keys say what the canonical bytes of each row's values say."""
     columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows], pa.int64())]
