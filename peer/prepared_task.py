@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from peer import gc_policy
-from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit, unread
+from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
-from peer.row_times import timed
 from peer.shards import Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
-from queues import admin, block, dead_letters, marked_topics, state_topics, totals
+from peer.topic_rows import read_topic
+from queues import admin, block, marked_topics, state_topics, totals
 from queues.batch import Batch
 from queues.group_clocks import committed_by
 from queues.messages import Outgoing
@@ -37,8 +36,7 @@ from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition
-from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, decode_spec, is_custom
-from sardonyx.core.timing import TimeSpec
+from sardonyx.core.spec import decode_spec, is_custom
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
@@ -329,10 +327,9 @@ class PreparedTask:
                 tables.append(block.concat(blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
-                read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
-                if link.time is not None:
-                    read, greatest = _timed(link, link.time, messages, read, batch, clocks)
-                    in_force = max(in_force, greatest)
+                read = read_topic(link, messages, registry_url, batch)
+                clocks |= read.clocks
+                in_force = max(in_force, read.in_force)
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
@@ -350,88 +347,9 @@ def _table(applied: Applied, schema: pa.Schema) -> pa.Table:
     return applied.table if applied.table is not None else schema.empty_table()
 
 
-@dataclass
-class _Read:
-    """The records decoded from a user's topic."""
-
-    table: pa.Table
-    messages: Sequence[Any]
-    """The message of each row."""
-    unread: list[Failed]
-
-
-def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
-    decoded = registry.topic_format(link.options, registry_url).decode([message.value() for message in messages])
-    if not decoded.bad:
-        return _Read(decoded.table, messages, [])
-    unreadable = dict(decoded.bad)
-    good = [message for index, message in enumerate(messages) if index not in unreadable]
-    return _Read(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
-
-
-def _timed(
-    link: Link, spec: TimeSpec, messages: Sequence[Any], read: _Read, batch: Batch, clocks: dict[Partition, SourceClock]
-) -> tuple[_Read, int]:
-    """Give the rows of a topic their times. A record without a time is one that cannot be read.
-
-    Adds the clocks of the topic's partitions to ``clocks``. Returns the rows, and the greatest clock in force before one of them.
-    """
-    if len(read.messages) == len(messages):
-        kept = np.ones(len(messages), np.bool_)
-    else:
-        decoded = set(map(id, read.messages))
-        kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
-    found = timed(link, spec, read.table, messages, kept, batch)
-    clocks.update(found.clocks)
-    greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
-    if not found.bad:
-        return _Read(found.table, read.messages, read.unread), greatest
-    bad = dict(found.bad)
-    good = [message for index, message in enumerate(read.messages) if index not in bad]
-    failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
-    return _Read(found.table, good, failed), greatest
-
-
 def _in_force(batch: Batch) -> int:
     """The greatest clock that was stated before a block of a batch."""
     return max((clock for clocks in batch.in_force.values() for clock in clocks), default=NEVER)
-
-
-def _holds_letters(link: Link) -> bool:
-    return link.options.get("format") == LETTERS_FORMAT
-
-
-def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> _Read:
-    """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
-    formats = {
-        topic: registry.topic_format(options, registry_url)
-        for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
-    }
-    tables: list[pa.Table] = []
-    good: list[Any] = []
-    bad: list[Failed] = []
-    for message in messages:
-        letter = dead_letters.told(message)
-        if letter is None:  # another program wrote this message to our topic
-            bad.append(unread(message, dead_letters.NO_LETTER))
-            continue
-        value = message.value()
-        if letter.kind == "row":
-            tables.append(block.decode([value]))
-        elif letter.kind == "large":
-            bad.append(unread(message, dead_letters.NO_VALUE))
-            continue
-        elif letter.origin.topic in formats:
-            decoded = formats[letter.origin.topic].decode([value])
-            bad += [unread(message, failure) for _, failure in decoded.bad]
-            if decoded.bad:
-                continue
-            tables.append(decoded.table)
-        else:
-            bad.append(unread(message, letter.failure))
-            continue
-        good.append(message)
-    return _Read(block.concat(tables) if tables else pa.table({}), good, bad)
 
 
 def prepare(

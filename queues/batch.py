@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from queues.messages import Outgoing
 from sardonyx.core.chains import ChainCheck
 from sardonyx.core.clocks import NEVER, SourceClock
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.positions import Partition, Position
 from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
 
@@ -181,6 +182,26 @@ class HeldPartition:
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written
         return position
+
+
+def assigned(
+    partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int, *, timed: bool
+) -> HeldPartition:
+    """Build the state of a newly assigned partition.
+
+    A user may add a partition to a topic after the job was planned. The reader reads all of it, or none of it if the
+    input is bounded. If the job is being stopped, the partition ends where it is committed. A partition that was committed as
+    ended stays so, whatever this peer knows of the job: it may have been offered its task before the job was stopped.
+    """
+    planned = partition.number < facts.partitions
+    first = facts.start[partition.number] if facts.start and planned else 0
+    reached = start.position.offset if start.position else first
+    ended = start.position is not None and start.position.drained in WITHOUT_SENTINEL
+    if facts.end is not None and planned:
+        end: int | None = facts.end[partition.number]
+    else:
+        end = reached if ended or facts.stops or facts.end is not None else None
+    return HeldPartition(start, incarnation, first, end, timed, facts.stops)
 
 
 def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:

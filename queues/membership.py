@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from queues.admin_client import NEVER, admin_client
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, RECONNECT_MS
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.background import BackgroundThread
@@ -195,6 +195,26 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
         "heartbeat.interval.ms": int(settings.peer.heartbeat * 1000),
         "max.poll.interval.ms": 600_000,
     }
+
+
+def open_consumer(settings: Settings, group: str, member: str, links: Collection[Link]) -> Consumer:
+    """The client of a member of a task's group, which reads what is committed, and keeps no positions by itself."""
+    return Consumer(
+        {
+            "fetch.wait.max.ms": 100,
+            "reconnect.backoff.max.ms": RECONNECT_MS,
+            "queued.max.messages.kbytes": 32_768,
+            "fetch.queue.backoff.ms": 20,  # when that is full: by default the client waits 1 s, and we run dry
+            **settings.kafka.client(),
+            **as_member(settings, group, member, links),
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        },
+        logger=CLIENT_LOG,
+    )
 
 
 def _poll(consumer: Consumer, over: Callable[[], bool], patience: float) -> bool:

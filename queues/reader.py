@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,12 +27,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
-from queues.client import CLIENT_LOG, RECONNECT_MS
+from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
 from queues.committed import ReaderLost, Recover, committed, partitions_of, starting_points
 from queues.group_watch import GroupWatch
 from queues.losses import hear
-from queues.membership import AssignmentAudit, as_member, leave, requires_copartitioning
+from queues.membership import AssignmentAudit, leave, open_consumer, requires_copartitioning
 from queues.messages import without_markers
 from queues.outside import outside
 from queues.read_buffer import ReadBuffer, chunk_of, runs
@@ -41,7 +40,7 @@ from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
-from sentinel.rules import END_MARKER, WITHOUT_SENTINEL
+from sentinel.rules import END_MARKER
 
 log = structlog.get_logger()
 
@@ -96,7 +95,7 @@ class Reader:
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
         self._copartitioned = requires_copartitioning(ways)
-        self._consumer = _consumer(settings, group, member, ways)
+        self._consumer = open_consumer(settings, group, member, ways)
         self._everything = [
             Partition(link.topic, number)
             for link, facts in links.values()
@@ -477,7 +476,7 @@ class Reader:
         for partition, start in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
             self._incarnation += 1
-            held = _held(partition, start, facts, self._incarnation, timed=self._timed)
+            held = assigned(partition, start, facts, self._incarnation, timed=self._timed)
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
@@ -511,42 +510,3 @@ def _may_grow(link: Link, facts: LinkFacts) -> bool:
 def _offset(message: Message) -> int:
     offset: int = message.offset()
     return offset
-
-
-def _consumer(settings: Settings, group: str, member: str, links: Collection[Link]) -> Consumer:
-    return Consumer(
-        {
-            "fetch.wait.max.ms": 100,
-            "reconnect.backoff.max.ms": RECONNECT_MS,
-            "queued.max.messages.kbytes": 32_768,
-            "fetch.queue.backoff.ms": 20,  # when that is full: by default the client waits 1 s, and we run dry
-            **settings.kafka.client(),
-            **as_member(settings, group, member, links),
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        },
-        logger=CLIENT_LOG,
-    )
-
-
-def _held(
-    partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int, *, timed: bool
-) -> HeldPartition:
-    """Build the state of a newly assigned partition.
-
-    A user may add a partition to a topic after the job was planned. The reader reads all of it, or none of it if the
-    input is bounded. If the job is being stopped, the partition ends where it is committed. A partition that was committed as
-    ended stays so, whatever this peer knows of the job: it may have been offered its task before the job was stopped.
-    """
-    planned = partition.number < facts.partitions
-    first = facts.start[partition.number] if facts.start and planned else 0
-    reached = start.position.offset if start.position else first
-    ended = start.position is not None and start.position.drained in WITHOUT_SENTINEL
-    if facts.end is not None and planned:
-        end: int | None = facts.end[partition.number]
-    else:
-        end = reached if ended or facts.stops or facts.end is not None else None
-    return HeldPartition(start, incarnation, first, end, timed, facts.stops)

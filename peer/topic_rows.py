@@ -1,0 +1,115 @@
+"""The rows of a user's topic, or of a topic with dead letters, and the records of it that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from peer.failed_records import Failed, unread
+from peer.row_times import timed
+from queues import block, dead_letters
+from queues.batch import Batch
+from sardonyx.connectors import registry
+from sardonyx.core.clocks import NEVER, SourceClock
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
+from sardonyx.core.timing import TimeSpec
+
+
+@dataclass
+class TopicRows:
+    """The records decoded from a user's topic."""
+
+    table: pa.Table
+    messages: Sequence[Any]
+    """The message of each row."""
+    unread: list[Failed]
+    clocks: dict[Partition, SourceClock] = field(default_factory=dict)
+    """Of the topic's partitions after these rows, if the input has times."""
+    in_force: int = NEVER
+    """The greatest clock that was in force before one of the rows."""
+
+
+def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, batch: Batch) -> TopicRows:
+    """Decode records of a user's topic to rows, and give them their times if the input says where these come from.
+
+    Args:
+        link: the topic.
+        messages: those of the batch on this link.
+        registry_url: the schema registry, if there is one.
+        batch: says which partitions the messages came from, and the clocks before them.
+
+    Raises:
+        InputError: the records do not have the format that the job declares.
+        FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
+    """
+    read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
+    return read if link.time is None else _timed(link, link.time, messages, read, batch)
+
+
+def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
+    decoded = registry.topic_format(link.options, registry_url).decode([message.value() for message in messages])
+    if not decoded.bad:
+        return TopicRows(decoded.table, messages, [])
+    unreadable = dict(decoded.bad)
+    good = [message for index, message in enumerate(messages) if index not in unreadable]
+    return TopicRows(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
+
+
+def _timed(link: Link, spec: TimeSpec, messages: Sequence[Any], read: TopicRows, batch: Batch) -> TopicRows:
+    """Give the rows of a topic their times. A record without a time is one that cannot be read."""
+    if len(read.messages) == len(messages):
+        kept = np.ones(len(messages), np.bool_)
+    else:
+        decoded = set(map(id, read.messages))
+        kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
+    found = timed(link, spec, read.table, messages, kept, batch)
+    greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
+    if not found.bad:
+        return TopicRows(found.table, read.messages, read.unread, found.clocks, greatest)
+    bad = dict(found.bad)
+    good = [message for index, message in enumerate(read.messages) if index not in bad]
+    failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
+    return TopicRows(found.table, good, failed, found.clocks, greatest)
+
+
+def _holds_letters(link: Link) -> bool:
+    return link.options.get("format") == LETTERS_FORMAT
+
+
+def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
+    """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
+    formats = {
+        topic: registry.topic_format(options, registry_url)
+        for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
+    }
+    tables: list[pa.Table] = []
+    good: list[Any] = []
+    bad: list[Failed] = []
+    for message in messages:
+        letter = dead_letters.told(message)
+        if letter is None:  # another program wrote this message to our topic
+            bad.append(unread(message, dead_letters.NO_LETTER))
+            continue
+        value = message.value()
+        if letter.kind == "row":
+            tables.append(block.decode([value]))
+        elif letter.kind == "large":
+            bad.append(unread(message, dead_letters.NO_VALUE))
+            continue
+        elif letter.origin.topic in formats:
+            decoded = formats[letter.origin.topic].decode([value])
+            bad += [unread(message, failure) for _, failure in decoded.bad]
+            if decoded.bad:
+                continue
+            tables.append(decoded.table)
+        else:
+            bad.append(unread(message, letter.failure))
+            continue
+        good.append(message)
+    return TopicRows(block.concat(tables) if tables else pa.table({}), good, bad)
