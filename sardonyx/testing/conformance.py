@@ -24,6 +24,8 @@ import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, PositionsMoved, Split, SplitInput
 from sardonyx.connectors.custom import CustomInput
+from sardonyx.core.chains import Heard
+from sardonyx.core.events import Counts
 from sardonyx.core.positions import Partition, Position
 
 Rows = list[dict[str, Any]]
@@ -259,10 +261,11 @@ class PositionedOutputSuite:
         """All its rows were skipped. The positions move, and the outbox of the batch before is cleared."""
         self._commit(ROWS, None, 7)
         output = self.make()
-        output.begin(pa.table({}), {self.here: 7}, {self.here: Position(9, drained="end")}, None)
+        whole = Position(9, Counts(5, 3, 1), "end", heard=Heard({"812.0.1.9f3a": 311}), told=(3, 0))
+        output.begin(pa.table({}), {self.here: 7}, {self.here: whole}, None)
         output.commit()
         held = self.make().positions([self.here])[self.here]
-        _same((held.position, held.outbox), (Position(9, drained="end"), None), "what is held")
+        _same((held.position, held.outbox), (whole, None), "what is held")
 
     def test_a_peer_that_wakes_up_after_the_seal_is_refused(self) -> None:
         """Also a peer that was stopped in its very first batch."""

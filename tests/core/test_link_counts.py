@@ -9,17 +9,21 @@ import pytest
 
 from peer.batch_commit import _positions
 from peer.prepared_task import Result
+from peer.provenance import Provenance
+from peer.shards import Planned, ShardCommit
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
 from queues.losses import hear, totals_differ
-from queues.messages import CHAIN_HEADER, ROWS_HEADER, WRITER_HEADER, Outgoing, Records, numbered, rows_to
+from queues.messages import CHAIN_HEADER, OF_HEADER, ROWS_HEADER, WRITER_HEADER, Outgoing, Records, numbered, rows_to
 from queues.read_buffer import chunk_of
 from sardonyx.core import link_counts
 from sardonyx.core.chains import Heard, WriterChains
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import COUNTED, Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.state.messages import Mark
 
 SPEC = JobSpec(
     name="two",
@@ -105,6 +109,31 @@ def test_rows_of_internal_links_count_where_they_were_read():
     found = _positions(SUM, batch, Result(pa.table({}), 13), [])
     assert (found[here].counts.rows_in, found[topic].counts.rows_in) == (10, 3)
     assert link_counts.read(SUM.ingress[0], found) == 10
+
+
+def test_windows_that_close_without_rows_count_what_they_write():
+    """A clock alone can close windows: their results count on the partition of the first shard. A batch that only looked at its
+    shards changes no position.
+    """
+    here, there = Partition(SUM.ingress[0].topic, 0), Partition(SUM.ingress[0].topic, 1)
+    topic = SUM.counted[0].topic
+    before = {here: Position(3, Counts(10), told=(2,)), there: Position(2, Counts(4), told=(0,))}
+    shard = ShardCommit(here, Mark(), NEVER, done=True)
+    closed = Planned(pa.table({}), None, 0, {}, [], [shard], Provenance(), Provenance())
+    result = Result(pa.table({"n": [1, 2]}), 0, windows=closed)
+    found = _positions(SUM, Batch(positions=before), result, [a_block(topic, 2)])
+    assert (found[here].told, found[there].told) == ((4,), (0,))
+    assert link_counts.written(SUM, SUM.counted[0].name, found) == 4
+    nothing = Result(pa.table({}), 0, windows=closed)
+    assert _positions(SUM, Batch(positions=before), nothing, []) == before
+    fresh = {here: Position(3)}
+    assert _positions(SUM, Batch(positions=fresh), nothing, []) == fresh
+
+
+def test_combined_rows_count_one_by_one():
+    """What is combined before a link counts as the rows that went in, where it is written and where it is read."""
+    combined = a_block(TO_SUM, 3)._replace(headers=[(ROWS_HEADER, b"3"), (OF_HEADER, b"50")])
+    assert rows_to([combined, a_block(TO_SUM, 2)], TO_SUM) == 52
 
 
 def test_what_a_release_before_has_written_is_unknown():
