@@ -33,6 +33,7 @@ from sardonyx.cli.app import app
 from sardonyx.cli.graph_text import draw
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.timing import RowTime, TimeSpec
+from sardonyx.job.parse import read
 
 
 def graph(job: Job) -> Graph:
@@ -103,6 +104,13 @@ def test_a_window_names_another_column_for_its_time():
     other = job.window("w", tumbling("1 s"), after=rows, aggregate={"n": Count()}, time="seen")
     job.output("out", blackhole(), after=other)
     assert graph(job).stage("w").ingress[0].row_time == RowTime(column="seen")
+    untimed = a_job(counted(5), time=None)
+    data = untimed.data()
+    data["catalog"][1]["window"] = {**data["catalog"][1]["window"], "time": "at"}
+    spec, _ = read(data)
+    assert graph_of(spec, "d", "j").stage("per-user").ingress[0].row_time == RowTime(column="at"), (
+        "first and last go by it"
+    )
 
 
 def test_a_window_has_a_log_of_its_state():
