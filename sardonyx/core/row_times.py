@@ -47,7 +47,7 @@ def time_of(task: TaskSpec, times: Times) -> RowTime | None:
     """By which column a window sorts the rows that its task reads; None if they have no time, or several."""
     known = sorted((each for each in times if isinstance(each, RowTime)), key=lambda each: each.column)
     named = None if task.window is None else task.window.time
-    if named is not None and known:
+    if named is not None:
         ordinal = any(each.ordinal for each in known)
         return next((each for each in known if each.column == named), RowTime(column=named, ordinal=ordinal))
     return known[0] if len(known) == len(times) == 1 else None

@@ -111,7 +111,8 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
             "window_start is before the clock when they come, so all would be late; window_end belongs to the next window",
         )
     if known:
-        lengths = {name: getattr(window, name) for name in (*LENGTHS, "grace", "allowed_lateness")}
+        by_time = (*LENGTHS, "grace", "allowed_lateness") if window.by_time else ()
+        lengths = {name: getattr(window, name) for name in by_time}
         yield from _fitting(window.kind, {**lengths, "emit: every": often}, ordinal=known[0].ordinal)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 from window_jobs import (
@@ -34,6 +33,7 @@ from sardonyx.cli.app import app
 from sardonyx.cli.graph_text import draw
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.timing import RowTime, TimeSpec
+from sardonyx.job.parse import read
 
 
 def graph(job: Job) -> Graph:
@@ -104,6 +104,13 @@ def test_a_window_names_another_column_for_its_time():
     other = job.window("w", tumbling("1 s"), after=rows, aggregate={"n": Count()}, time="seen")
     job.output("out", blackhole(), after=other)
     assert graph(job).stage("w").ingress[0].row_time == RowTime(column="seen")
+    untimed = a_job(counted(5), time=None)
+    data = untimed.data()
+    data["catalog"][1]["window"] = {**data["catalog"][1]["window"], "time": "at"}
+    spec, _ = read(data)
+    assert graph_of(spec, "d", "j").stage("per-user").ingress[0].row_time == RowTime(column="at"), (
+        "first and last go by it"
+    )
 
 
 def test_a_window_has_a_log_of_its_state():
@@ -115,22 +122,6 @@ def test_a_window_has_a_log_of_its_state():
     assert (state.kind, state.topic, state.owned, state.has_sentinels) == ("state", "d.j.per-user.state", True, False)
     assert "hits.state" not in {link.name for link in made.links}
     assert made.timed
-
-
-def test_state_has_as_many_partitions_as_what_the_window_reads():
-    """Partition n of the log is the state of partition n; no queue is trimmed or deleted by mistake for it."""
-    from queues.admin import _wanted_partitions
-    from queues.membership import requires_copartitioning
-
-    job = whole()
-    links = {link.name: link for link in graph(job).links}
-    spec = msgspec.structs.replace(job.spec(), partitions=3)
-    assert _wanted_partitions(links["per-user.state"], spec) == _wanted_partitions(links["hits.per-user"], spec) == 3
-    assert requires_copartitioning([links["hits.per-user"], links["clicks.per-user"]])
-    no_key = {"group_by": None, "window": links["hits.per-user"].window}
-    assert requires_copartitioning(
-        [msgspec.structs.replace(links[name], **no_key) for name in ("hits.per-user", "clicks.per-user")]
-    )
 
 
 def test_the_drawing_shows_times_and_windows():
