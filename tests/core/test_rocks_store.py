@@ -14,8 +14,10 @@ import pytest
 
 from sardonyx.core.errors import InputError, SardonyxError
 from sardonyx.state.base import GONE, KEY
+from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.rocks import RocksStore
+from tests.core.test_state_log import World, run
 from tests.faults.disk import SmallDisk, can_mount
 
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
@@ -255,3 +257,36 @@ def test_a_full_disk_loses_nothing(folder: Path) -> None:
         again = RocksStore(SCHEMA, path)
         assert (again.saved, again.rebuilt, len(again.scan())) == (b"first", None, MANY)
         again.close()
+
+
+def test_the_store_and_the_log_give_the_state_after_any_crash(tmp_path: Path) -> None:
+    """The random histories of the log, with stores on disk that are flushed now and then, and that write before that."""
+
+    class WorldOnDisk(World):
+        def __init__(self, seed: int, log: type[ShardLog]) -> None:
+            self.folder = tmp_path / str(seed)
+            self.stores = {}
+            super().__init__(seed, log)
+
+        def recover(self) -> None:
+            for store in self.stores.values():
+                store.close()
+            pending = self.chance.choice([0, 5, 1_000])
+            self.stores = {name: RocksStore(SCHEMA, self.folder / name, pending) for name in self.names}
+            state = self.restore(self.stores, {name: store.saved for name, store in self.stores.items()})
+            self.log = self.make_log(self.partition.end, state, spare=self.spare, piece=self.piece)
+
+        def after_commit(self) -> None:
+            for store in self.stores.values():
+                if self.chance.random() < 0.3:
+                    store.flush(self.log.saved(self.partition.end()))
+            if self.chance.random() < 0.2:
+                self.partition.delete_before(self.log.mark.low)
+
+        def run(self) -> None:
+            super().run()
+            for store in self.stores.values():
+                store.close()
+
+    for seed in range(25):
+        run(seed, world=WorldOnDisk)
