@@ -217,4 +217,4 @@ def _positions_of_windows(positions: dict[Partition, Position], result: Result, 
 
 def _parts(result: Result) -> tuple[pa.Table, pa.Table | None, pa.Table | None, int]:
     """What sinks are given of a result."""
-    return result.table, result.failed, None if result.windows is None else result.windows.late, result.in_force
+    return result.table, result.failed, None if result.windows is None else result.windows.late_results, result.in_force

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from spark_tasks.apply import Applied
 
 
-LATE_COLUMNS = ["window_start", "window_end", "late_by"]
-"""What rows that came too late have besides their own columns: the last window that they would be in, and by how much."""
-
-
 @dataclass(frozen=True)
 class Failed:
     """A record that the task could not process."""
@@ -116,20 +112,22 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
     return Sorted(table, 0, letters, first)
 
 
-def late_letters(stage: Stage, late: pa.Table | None, origins: Provenance) -> Iterator[Outgoing]:
+def late_letters(stage: Stage, late: pa.Table | None, prefix: str, origins: Provenance) -> Iterator[Outgoing]:
     """The dead letters of rows that came after their windows had closed, if the task keeps such rows.
 
     Args:
         stage: the task.
         late: the rows, with their window; None if there are none.
+        prefix: of the columns that say what they are too late for.
         origins: where they came from.
     """
     if late is None or stage.task.window is None or stage.task.window.late != "dead_letter":
         return
     dead = next(link for link in stage.egress if link.kind == "dead")
-    about = late.select(LATE_COLUMNS).to_pylist()
-    rows = late.drop_columns(LATE_COLUMNS)
-    for index, said in enumerate(about):
+    about = [name for name in late.column_names if name.startswith(prefix)]
+    rows = late.drop_columns(about)
+    for index, found in enumerate(late.select(about).to_pylist()):
+        said = {name.removeprefix(prefix): value for name, value in found.items()}
         by = said["late_by"]
         failure = Failure(
             "SX-TIME-LATE",

@@ -19,7 +19,7 @@ from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
-from peer.shards import Planned, Shards, StateTopic
+from peer.shards import LATE_PREFIX, Planned, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from peer.topic_rows import read_topic
 from queues import admin, block, marked_topics, state_topics, totals
@@ -248,7 +248,7 @@ class PreparedTask:
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         failed = unfit(applied, planned.origins)
         ways = sort_out(self.stage, self.sinks, failed)
-        letters = [*ways.letters, *late_letters(self.stage, planned.late, planned.late_from)]
+        letters = [*ways.letters, *late_letters(self.stage, planned.late, LATE_PREFIX, planned.late_from)]
         return Result(
             _table(applied, planned.results.schema),
             rows_in,

@@ -39,6 +39,9 @@ from sardonyx.state.windows import Piece, WindowShard, entry_schema
 
 log = structlog.get_logger()
 
+LATE_PREFIX = "sx_late:"
+"""Of the columns that say what a late row is too late for. They are apart from those of the row."""
+
 _STORE = "windows"
 """The name of the store in the state log."""
 
@@ -113,7 +116,7 @@ class Planned(NamedTuple):
 
     results: pa.Table
     late: pa.Table | None
-    """Late rows with ``window_start``, ``window_end`` and ``late_by``, if the task keeps them; else None."""
+    """Late rows, if the task keeps them; with the last window that each would be in, in columns with :data:`LATE_PREFIX`."""
     late_rows: int
     rows_in: dict[Partition, int]
     """Rows that went in, by partition; those of combined rows are counted one by one."""
@@ -123,6 +126,18 @@ class Planned(NamedTuple):
     """Where the late rows came from."""
     origins: Provenance
     """Where the results came from: a partition, up to an offset."""
+
+    @property
+    def late_results(self) -> pa.Table | None:
+        """The late rows as the edges of late rows give them: with ``window_start``, ``window_end`` and ``late_by``."""
+        if self.late is None:
+            return None
+        about = [name for name in self.late.column_names if name.startswith(LATE_PREFIX)]
+        public = [name.removeprefix(LATE_PREFIX) for name in about]
+        rows = self.late.drop_columns([*about, *(name for name in public if name in self.late.column_names)])
+        for name, column in zip(public, about, strict=True):
+            rows = rows.append_column(name, self.late[column])
+        return rows
 
     @property
     def dropped(self) -> int:
@@ -275,8 +290,8 @@ class Shards:
             if SLICE in rows.column_names:  # combined: such rows are dropped and counted
                 continue
             for name in ("window_start", "window_end"):
-                rows = rows.append_column(name, self._instants(here[name]))
-            tables.append(rows.append_column("late_by", here["late_by"]))
+                rows = rows.append_column(LATE_PREFIX + name, self._instants(here[name]))
+            tables.append(rows.append_column(LATE_PREFIX + "late_by", here["late_by"]))
             provenance.add([read.message], [rows.num_rows])
         return block.concat(tables) if tables else pa.table({})
 

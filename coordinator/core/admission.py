@@ -96,6 +96,13 @@ def _resume_problems(
             f"{left}, so its positions do not say what was done",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
+    open_windows = [task.name for task in before.spec.catalog if task.window is not None]
+    if before.status == "stopped" and open_windows:
+        yield (
+            f"its task {open_windows[0]} had windows open when it was stopped",
+            "the new job would begin without what they have counted, and give a second result for them",
+            f"{_WITHOUT}, before the first window that was open",
+        )
     for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
         yield (
             f"its input {name} would be read a second time",

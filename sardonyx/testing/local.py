@@ -171,7 +171,7 @@ class _Run:
     def _write(self, work: PreparedTask, result: Result) -> None:
         """Write the results to the links, as the transaction of a batch does."""
         for sink in work.sinks:
-            late = None if result.windows is None else result.windows.late
+            late = None if result.windows is None else result.windows.late_results
             for message in sink.messages(result.table, result.failed, late, result.in_force):
                 topic = self._topics.setdefault(message.topic, [])
                 if isinstance(message, Records):

@@ -192,7 +192,7 @@ def test_a_late_row_is_a_dead_letter_and_changes_no_window() -> None:
     planned = peer.give(rows(("a", 11, 9.0), ("a", MINUTE + 1, 2.0)), split=MINUTE)
     assert planned.late is not None
     (letter,) = planned.late.to_pylist()
-    assert (letter["user"], letter["ms"], letter["window_end"].timestamp()) == ("a", 9.0, 60)
+    assert (letter["user"], letter["ms"], letter["sx_late:window_end"].timestamp()) == ("a", 9.0, 60)
     assert planned.late_from.message(0)[0].offset() > 0
     peer.give([], clock=END)
     assert [(row["hits"], row["most"]) for row in peer.results] == [(1, 5.0), (1, 2.0)]

@@ -173,6 +173,8 @@ class Twin:
             return False
         if before["status"] in ("killed", "failed") and not nothing_between(before["spec"]):
             return False
+        if before["status"] == "stopped" and any(task.get("window") for task in before["spec"]["catalog"]):
+            return False
         if set(without_positions(before["spec"])) & set(without_positions(spec)):
             return False
         for task in before["stages"]:
