@@ -23,9 +23,10 @@ from queues import block
 from queues.batch import Batch
 from queues.messages import Logged, Outgoing
 from sardonyx.core.clocks import SourceClock
+from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
-from sardonyx.state.base import GONE, Store
+from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.columns import SLICE
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.log import ShardLog
@@ -229,6 +230,7 @@ class Shards:
                 changes, more = None, False
             else:
                 changes, more = planned.changes, planned.more
+                self._check_limit(number, _of(shard.store), changes)
                 if planned.results.num_rows:
                     results.append(planned.results)
                     origin = _Origin(partitions[0], batch.positions[partitions[0]].offset)
@@ -338,6 +340,22 @@ class Shards:
         """Give a shard its store. The first rows say which columns it has."""
         shard.store = MemoryStore(schema)
         shard.windows = WindowShard(self._window, self._keys, shard.store, self._times)
+
+    def _check_limit(self, number: int, store: Store, changes: pa.Table) -> None:
+        limit = self._window.state_limit
+        if limit is None or len(store) + changes.num_rows <= limit:
+            return
+        gone = changes[GONE].combine_chunks()
+        puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
+        known = len(store.read(puts.combine_chunks())[0])
+        entries = len(store) + len(puts) - known - len(store.read(removed.combine_chunks())[0])
+        if entries > limit:
+            raise FunctionError(
+                "SX-STATE-LIMIT",
+                f"the state of partition {number} would have {entries:,} entries, and `state_limit` is {limit:,}",
+                cause="a window has an entry for each key, as long as it is open",
+                fix="raise `state_limit=`, give the job more `partitions=`, or let windows be shorter or keys fewer",
+            )
 
     def _times(self, rows: pa.Table) -> Times | None:
         where = next((link.row_time for link in self._links if link.row_time is not None), None)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from queues import block
 from queues.batch import Batch
 from queues.messages import Logged
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link, Stage, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -233,6 +235,18 @@ def test_a_peer_that_still_has_a_shard_reads_nothing() -> None:
     peer.give([], clock=END)
     assert peer.topic.reads == reads
     assert len(peer.results) == 3
+
+
+def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:
+    """Entries that change count once, and entries that go make room."""
+    peer = Peer(msgspec.structs.replace(COUNTED, state_limit=2))
+    peer.give(rows(("a", 10, 1.0)))
+    peer.give(rows(("a", 20, 1.0)), clock=MINUTE)
+    peer.give(rows(("a", MINUTE, 1.0), ("a", 2 * MINUTE, 1.0)))
+    peer.give(rows(("a", MINUTE, 1.0), ("a", 2 * MINUTE, 1.0)))
+    with pytest.raises(FunctionError) as caught:
+        peer.give(rows(("a", 3 * MINUTE, 1.0)))
+    assert caught.value.code == "SX-STATE-LIMIT"
 
 
 @pytest.mark.parametrize("history", range(60))
