@@ -17,14 +17,14 @@ class Overlay:
         self._store = store
         self.schema: pa.Schema = store.schema
         self._schema = self.schema.append(pa.field(GONE, pa.bool_(), nullable=False))
-        self._changes: pa.Table = self._schema.empty_table()
+        self._changes: pa.Table | None = None
         self._was_put: list[pa.Array] = []
 
     def read(self, keys: pa.Array) -> tuple[Numbers, pa.Table]:
         """The entries of these keys, as :meth:`Store.read` gives them."""
         positions, found = self._store.read(keys)
         at = numpy(positions).astype(np.int64)
-        if not self._changes.num_rows:
+        if self._changes is None:
             return at, found
         changed = pc.index_in(keys, one(self._changes[KEY]))
         mine = np.flatnonzero(numpy(changed.is_valid()))
@@ -38,9 +38,9 @@ class Overlay:
 
     def scan(self, first: bytes = b"", before: bytes | None = None, limit: int | None = None) -> pa.Table:
         """Entries in the order of their keys, as :meth:`Store.scan` gives them."""
-        newer = (
-            self._changes.filter(_between(one(self._changes[KEY]), first, before)) if self._changes.num_rows else None
-        )
+        newer = self._changes
+        if newer is not None:
+            newer = newer.filter(_between(one(newer[KEY]), first, before))
         if newer is None or not newer.num_rows:
             return self._store.scan(first, before, limit)
         found = self._store.scan(first, before, None if limit is None else limit + newer.num_rows)
@@ -61,7 +61,9 @@ class Overlay:
 
     def changes(self) -> pa.Table:
         """All changes, for :meth:`Store.apply`. Entries that came and went since are left out."""
-        if not self._was_put or not self._changes.num_rows:
+        if self._changes is None:
+            return self._schema.empty_table()
+        if not self._was_put:
             return self._changes
         keys = one(self._changes[KEY])
         doubtful = pc.and_(one(self._changes[GONE]), pc.is_in(keys, pa.concat_arrays(self._was_put)))
@@ -78,7 +80,7 @@ class Overlay:
             return
         flags = pa.array(np.full(entries.num_rows, gone))
         further = pa.table([*entries.columns, flags], schema=self._schema)
-        if self._changes.num_rows:
+        if self._changes is not None:
             keep = pc.invert(pc.is_in(one(self._changes[KEY]), one(further[KEY])))
             further = pa.concat_tables([self._changes.filter(keep), further])
         self._changes = further.combine_chunks()

@@ -17,6 +17,7 @@ from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import length, ordinal
 
 INSTANT = pa.timestamp("us", "UTC")
+_NOT_LATE = LATE.empty_table()
 
 
 class Piece(NamedTuple):
@@ -64,6 +65,7 @@ class Layout:
         self.boundless = window.kind in {"everything", "counted"}
         self.panes = panes(window)
         self._rows = not window.aggregate
+        self._nothing: pa.Table | None = None
 
     def key_columns(self, rows: pa.Table, chosen: pa.Array) -> dict[str, Column]:
         """The columns of entries with the keys of these rows."""
@@ -115,8 +117,10 @@ class Layout:
         """Tables of results in one; an empty one of the right columns if there are none."""
         if tables:
             return pa.concat_tables(tables)
-        nothing = np.zeros(0, np.int64)
-        return self.results(self.schema.empty_table(), nothing, nothing, None, final=True)
+        if self._nothing is None:
+            none = np.zeros(0, np.int64)
+            self._nothing = self.results(self.schema.empty_table(), none, none, None, final=True)
+        return self._nothing
 
 
 def panes(window: WindowSpec) -> bool:
@@ -189,4 +193,4 @@ def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: b
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of late rows in one."""
-    return pa.concat_tables([LATE.empty_table(), *tables])
+    return pa.concat_tables(tables) if tables else _NOT_LATE

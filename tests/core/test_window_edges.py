@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from queues.keys import canonical
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import AggregateSpec, WindowSpec
@@ -167,3 +168,20 @@ def test_dictionary_columns_are_read_as_their_values():
     )
     found = aggregated(rows, {"last": AggregateSpec(of="last", column="v")}, keys=["k"]).sort_by("k")
     assert found["last"].to_pylist() == ["z", "y"]
+
+
+@pytest.mark.parametrize("spread", [1, 700, 10**9])
+def test_large_blocks_are_combined_by_key_and_slice(spread):
+    """Each key and slice has one partial row, with the first row's key, however far apart the times are."""
+    chance = np.random.default_rng(spread)
+    keys, times = chance.integers(0, 300, 5_000), chance.integers(-spread, spread, 5_000) * 1_000_000
+    rows = pa.table({"k": keys, "v": chance.integers(0, 100, 5_000)})
+    aggregate = {"n": AggregateSpec(of="count"), "total": AggregateSpec(of="sum", column="v")}
+    partial = combine(rows, times, WindowSpec(kind="tumbling", size="1 s", aggregate=aggregate), ["k"])
+    wanted = {}
+    for key, time, value in zip(keys.tolist(), times.tolist(), rows["v"].to_pylist(), strict=True):
+        count, total = wanted.get((key, time // 1_000_000 * 1_000_000), (0, 0))
+        wanted[key, time // 1_000_000 * 1_000_000] = count + 1, total + value
+    assert {(row["k"], row["sx_slice"]): (row["n.count"], row["total.sum"]) for row in partial.to_pylist()} == wanted
+    assert partial.num_rows == len(wanted)
+    assert partial["sx_key"].to_pylist() == [canonical(key) for key in partial["k"].to_pylist()]

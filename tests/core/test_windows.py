@@ -12,16 +12,17 @@ import pytest
 
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.timing import AggregateSpec, WindowSpec
-from sardonyx.state import timed
+from sardonyx.state import counted, hopping, sessions, timed
 from sardonyx.state.combine import combine, combines
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.times import times_of
+from sardonyx.state.overlay import Overlay
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 from tests.core.dict_store import DictStore
 from tests.core.window_twin import Twin
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
 """For each kind of window. ``SARDONYX_HISTORIES=2000`` for a long run."""
 HOUR = 3_600_000_000
 CHANGES_OF_CLOCKS = {
@@ -301,20 +302,55 @@ def test_a_window_with_a_function_gives_all_its_rows(kind):
     examined(kind, HISTORIES // 4 + 1, rows=True)
 
 
-def test_a_planted_defect_is_found(monkeypatch):
-    """Were a row late by the clock after its batch, and not by its place in the log, the histories would show it."""
-    sort = timed.TimeWindows._sort
-    monkeypatch.setattr(
-        timed.TimeWindows,
-        "_sort",
-        lambda self, number, piece, found: sort(self, number, piece._replace(in_force=self.clock), found),
-    )
-    plan = timed.TimeWindows.plan
+def judge_by_the_batch(monkeypatch):
+    """Rows are late by the clock after their batch, and not by their place in the log."""
+    sort, plan = timed.TimeWindows._sort, timed.TimeWindows.plan
+
+    def sorted_late(self, number, piece, found):
+        sort(self, number, piece._replace(in_force=self.clock), found)
 
     def planned(self, pieces, clock, limit):
         self.clock = clock
         return plan(self, pieces, clock, limit)
 
+    monkeypatch.setattr(timed.TimeWindows, "_sort", sorted_late)
     monkeypatch.setattr(timed.TimeWindows, "plan", planned)
+
+
+def forget_which_windows_closed(monkeypatch):
+    """Hopping windows close again as long as their slices are there."""
+    monkeypatch.setattr(hopping.HoppingSlices, "_mark", lambda self, state: (-(2**63), None))
+
+
+def let_closed_sessions_take_rows(monkeypatch):
+    """A session that the clock has closed, and no plan yet, takes rows."""
+    held = sessions.SessionWindows._held
+    monkeypatch.setattr(
+        sessions.SessionWindows, "_held", lambda self, state, keys, clock: held(self, state, keys, NEVER)
+    )
+
+
+def number_rows_by_batch(monkeypatch):
+    """Counted windows forget how many rows a key had in the batches before."""
+    numbered = counted.CountedWindows._numbered
+    monkeypatch.setattr(
+        counted.CountedWindows,
+        "_numbered",
+        lambda self, state, *rows: numbered(self, Overlay(DictStore(state.schema)), *rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "defect"),
+    [
+        ("tumbling", judge_by_the_batch),
+        ("hopping", forget_which_windows_closed),
+        ("session", let_closed_sessions_take_rows),
+        ("counted", number_rows_by_batch),
+    ],
+)
+def test_a_planted_defect_is_found(monkeypatch, kind, defect):
+    """With a defect in the windows, the histories fail: they reach what they are meant to show."""
+    defect(monkeypatch)
     with pytest.raises(AssertionError):
-        examined("tumbling")
+        examined(kind, 400)
