@@ -15,8 +15,8 @@ from sardonyx.core.timing import AggregateSpec, WindowSpec
 from sardonyx.state import counted, hopping, sessions, timed
 from sardonyx.state.combine import combine, combines
 from sardonyx.state.memory import MemoryStore
-from sardonyx.state.times import times_of
 from sardonyx.state.overlay import Overlay
+from sardonyx.state.times import times_of
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 from tests.core.dict_store import DictStore
 from tests.core.window_twin import Twin
