@@ -227,21 +227,17 @@ def _same(name, found, wanted):
 
 
 def order(row):
+    """Sorts rows that the shard and the twin gave in the same way. The values of quantiles differ by more than their error."""
     if "pane" not in row:
         return sorted((name, repr(value)) for name, value in row.items())
-    values = (
-        (name, repr(round(value, 6) if isinstance(value, float) else value))
+    exact = {
+        name: round(value, 6) if isinstance(value, float) else value
         for name, value in row.items()
         if name not in QUANTILES
-    )
-    return (
-        repr(row["key"]),
-        row["window_start"] or 0,
-        row["window_end"] or 0,
-        row["pane"],
-        row["window_time"] or 0,
-        sorted(values),
-    )
+    }
+    near = [(value is None, value != value, value or 0) for name, value in sorted(row.items()) if name in QUANTILES]  # noqa: PLR0124
+    bounds = (row["window_start"] or 0, row["window_end"] or 0, row["pane"], row["window_time"] or 0)
+    return repr(row["key"]), *bounds, sorted((name, repr(value)) for name, value in exact.items()), near
 
 
 def check(history, seed, combined):
