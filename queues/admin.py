@@ -352,6 +352,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # a caller waits for the end, which comes with an answer of its own
             "auto.offset.reset": "earliest",
         },
         logger=CLIENT_LOG,

@@ -8,6 +8,7 @@ messages in the order in which they were written, and one peer runs the tasks on
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,7 +129,7 @@ class _Run:
         for link in stage.ingress:
             self._topics.setdefault(link.topic, self._fill(link, work))
         with _lifecycle(work):
-            for batch in (*self._batches(stage), *_last_batches(stage, work)):
+            for batch in itertools.chain(self._batches(stage), _last_batches(stage, work)):
                 clock.start()
                 done = work.apply(batch, clock)
                 self._write(work, done)
