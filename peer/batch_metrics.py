@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sardonyx.runtime.metrics import REGISTRY
 
 if TYPE_CHECKING:
-    from peer.prepared_task import Result
+    from peer.batch_result import Result
 
 _TASK = ("job", "task")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,24 +14,24 @@ import msgspec
 import pyarrow as pa
 
 from peer import gc_policy
+from peer.batch_result import Result
 from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
-from peer.shards import LATE_PREFIX, Planned, Shards, StateTopic
+from peer.shards import LATE_PREFIX, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from peer.topic_rows import read_topic
 from queues import admin, block, marked_topics, state_topics, totals
 from queues.batch import Batch
 from queues.group_clocks import committed_by
-from queues.messages import Outgoing
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core import node_paths
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import Failure, InputError, InternalError, SetupError
+from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
@@ -49,27 +49,6 @@ from spark_tasks.workarounds import forget_sockets
 
 if TYPE_CHECKING:
     from spark_tasks.session import SparkSession
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a batch of messages."""
-
-    table: pa.Table
-    rows_in: int
-    skipped: int = 0
-    first_error: Failure | None = None
-    """The failure of the first record that is skipped or becomes a dead letter."""
-    failed: pa.Table | None = None
-    """The failed records for the task's failed edges, as rows with the columns of ``peer.sinks.FAILED``."""
-    letters: Sequence[Outgoing] = ()
-    """Dead letters, for the batch's transaction."""
-    clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
-    """Of partitions of the user's topics, after the batch."""
-    in_force: int = NEVER
-    """The greatest clock that was in force before a row of the batch."""
-    windows: Planned | None = None
-    """What the windows of the task have made of the batch."""
 
 
 @dataclass

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from peer.prepared_task import PreparedTask, Result, StepTimer, assemble
+from peer.batch_result import Result
+from peer.prepared_task import PreparedTask, StepTimer, assemble
 from queues.batch import Batch
 from queues.messages import ROWS_HEADER, Logged, Outgoing, Records
 from queues.read_buffer import Message

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from peer.prepared_task import Result
+from peer.batch_result import Result
 from queues import block, dead_letters
 from queues.messages import Outgoing
 from queues.read_buffer import Message

@@ -22,7 +22,9 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
 
     def batch(job: str, task: str, rows_in: int, **seconds: float) -> None:
-        result: Any = SimpleNamespace(rows_in=rows_in, table=SimpleNamespace(num_rows=1), skipped=0, letters=[])
+        result: Any = SimpleNamespace(
+            rows_in=rows_in, table=SimpleNamespace(num_rows=1), skipped=0, letters=[], windows=None
+        )
         count_batch(job, task, result, seconds)
 
     with written_to(path):

@@ -7,8 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from peer.batch_commit import _positions
-from peer.prepared_task import Result
+from peer.batch_result import Result, positions_after
 from peer.provenance import Provenance
 from peer.shards import Planned, ShardCommit
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
@@ -92,11 +91,11 @@ def test_a_batch_counts_what_it_writes_to_each_link():
     batch = Batch(rows={first: 10, other: 4}, positions={first: Position(3), other: Position(2)})
     messages = [a_block(TO_SUM, 6), a_block(TO_SUM, 1, 1), a_block(TO_KEEP, 3), Records("users", [(None, b"row")])]
     assert (rows_to(messages, TO_SUM), rows_to(messages, TO_KEEP)) == (7, 3)
-    found = _positions(READ, batch, Result(pa.table({"n": range(8)}), 14), messages)
+    found = positions_after(READ, batch, Result(pa.table({"n": range(8)}), 14), messages)
     assert found[first] == Position(3, Counts(10, 8), told=(7, 3))
     assert found[other] == Position(2, Counts(4, 0), told=(0, 0))
     again = Batch(rows={other: 4}, positions={other: found[other]})
-    found |= _positions(READ, again, Result(pa.table({"n": range(8)}), 5), messages)
+    found |= positions_after(READ, again, Result(pa.table({"n": range(8)}), 5), messages)
     assert found[other] == Position(2, Counts(9, 8), told=(7, 3)), "the number of rows of splits is an estimate"
     assert link_counts.written(READ, "read.sum", found) == 14
     assert link_counts.written(READ, "read.keep", found) == 6
@@ -106,7 +105,7 @@ def test_rows_of_internal_links_count_where_they_were_read():
     """Also if what is read beside them gives other numbers of rows than were expected."""
     here, topic = Partition(SUM.ingress[0].topic, 0), Partition("users", 0)
     batch = Batch(rows={here: 10, topic: 4}, positions={here: Position(3), topic: Position(2)})
-    found = _positions(SUM, batch, Result(pa.table({}), 13), [])
+    found = positions_after(SUM, batch, Result(pa.table({}), 13), [])
     assert (found[here].counts.rows_in, found[topic].counts.rows_in) == (10, 3)
     assert link_counts.read(SUM.ingress[0], found) == 10
 
@@ -121,13 +120,13 @@ def test_windows_that_close_without_rows_count_what_they_write():
     shard = ShardCommit(here, Mark(), NEVER, done=True)
     closed = Planned(pa.table({}), None, 0, {}, [], [shard], Provenance(), Provenance())
     result = Result(pa.table({"n": [1, 2]}), 0, windows=closed)
-    found = _positions(SUM, Batch(positions=before), result, [a_block(topic, 2)])
+    found = positions_after(SUM, Batch(positions=before), result, [a_block(topic, 2)])
     assert (found[here].told, found[there].told) == ((4,), (0,))
     assert link_counts.written(SUM, SUM.counted[0].name, found) == 4
     nothing = Result(pa.table({}), 0, windows=closed)
-    assert _positions(SUM, Batch(positions=before), nothing, []) == before
+    assert positions_after(SUM, Batch(positions=before), nothing, []) == before
     fresh = {here: Position(3)}
-    assert _positions(SUM, Batch(positions=fresh), nothing, []) == fresh
+    assert positions_after(SUM, Batch(positions=fresh), nothing, []) == fresh
 
 
 def test_combined_rows_count_one_by_one():

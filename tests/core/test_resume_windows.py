@@ -32,5 +32,5 @@ def test_a_job_that_was_stopped_with_windows_is_not_resumed(status: str, refused
     """What its open windows had counted would be missing. Those of a completed one have closed."""
     tasks = {"read": SimpleNamespace(positions={"t": [7]}), "count": SimpleNamespace(positions={})}
     before: dict[str, Any] = {"refused": False, "links": "gone", "resumed_by": "", "status": status, "tasks": tasks}
-    found = resume_refusal("j-2", counting(), "j-1", cast(Job, SimpleNamespace(spec=counting(), **before)), "d")
+    found = resume_refusal("j-2", counting(), "j-1", cast("Job", SimpleNamespace(spec=counting(), **before)), "d")
     assert (found is not None and "count had windows open" in found.message) is refused

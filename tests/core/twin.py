@@ -171,9 +171,9 @@ class Twin:
         """Only what has ended and left nothing behind, once, and by a job that reads the same topics in the same tasks."""
         if before is None or not ended(before) or before["links"] != "gone" or before["resumed_by"]:
             return False
-        if before["status"] in ("killed", "failed") and not nothing_between(before["spec"]):
-            return False
-        if before["status"] == "stopped" and any(task.get("window") for task in before["spec"]["catalog"]):
+        windows = any(task.get("window") for task in before["spec"]["catalog"])
+        between = before["status"] in ("killed", "failed") and not nothing_between(before["spec"])
+        if between or (before["status"] == "stopped" and windows):
             return False
         if set(without_positions(before["spec"])) & set(without_positions(spec)):
             return False

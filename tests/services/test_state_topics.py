@@ -68,9 +68,7 @@ class Shard:
         store: Store = MemoryStore(SCHEMA)
         topic, number = self.partition
         restore = Restore(mark, {"values": store}, topic=topic, partition=number)
-        restore.read(
-            read_state(self.settings, self.partition, restore.start, end_offset(self.settings, self.partition))
-        )
+        restore.read((read or self.read)(restore.start))
         restore.finish()
         return dict(zip(*(column.to_pylist() for column in store.scan().columns), strict=True))
 

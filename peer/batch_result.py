@@ -1,0 +1,104 @@
+"""What a batch makes, and the positions that are committed with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from peer.shards import Planned
+from queues.batch import Batch
+from queues.messages import Outgoing, Records, rows_to
+from sardonyx.core.clocks import END, NEVER, SourceClock
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import Counts
+from sardonyx.core.graph import Stage
+from sardonyx.core.link_counts import with_told
+from sardonyx.core.positions import Partition, Position, add
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a batch of messages."""
+
+    table: pa.Table
+    rows_in: int
+    skipped: int = 0
+    first_error: Failure | None = None
+    """The failure of the first record that is skipped or becomes a dead letter."""
+    failed: pa.Table | None = None
+    """The failed records for the task's failed edges, as rows with the columns of ``peer.sinks.FAILED``."""
+    letters: Sequence[Outgoing] = ()
+    """Dead letters, for the batch's transaction."""
+    clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
+    """Of partitions of the user's topics, after the batch."""
+    in_force: int = NEVER
+    """The greatest clock that was in force before a row of the batch."""
+    windows: Planned | None = None
+    """What the windows of the task have made of the batch."""
+
+
+def positions_after(
+    stage: Stage, batch: Batch, result: Result, messages: Sequence[Outgoing | Records]
+) -> dict[Partition, Position]:
+    """The batch's positions with the counts after it.
+
+    What is known of the whole batch only counts on one partition, so that the sum is exact. The rows of internal links are
+    known for each partition.
+    """
+    positions = dict(batch.positions)
+    if result.windows is not None:
+        first = _positions_of_windows(positions, result, result.windows)
+    else:
+        first = _positions_of_rows(stage, positions, batch, result)
+    written = [rows_to(messages, link.topic) for link in stage.counted]
+    for partition, before in batch.positions.items():
+        if positions[partition].counts != before.counts or (partition == first and any(written)):
+            told = with_told(before, written if partition == first else [0] * len(written)).told
+            positions[partition] = positions[partition]._replace(told=told)
+    return positions
+
+
+def _positions_of_rows(
+    stage: Stage, positions: dict[Partition, Position], batch: Batch, result: Result
+) -> Partition | None:
+    """Count the rows of a batch. Returns the partition that what is written counts on; None: nothing is."""
+    exact = {link.topic for link in stage.ingress if link.kind == "internal"}
+    if sum(batch.rows.values()) == result.rows_in:
+        read = batch.rows
+    else:
+        read = {partition: rows for partition, rows in batch.rows.items() if partition.topic in exact}
+    first = next((p for p in batch.rows if p.topic not in exact), next(iter(batch.rows), None))
+    for partition in batch.rows:
+        made = Counts(read.get(partition, 0))
+        if partition == first:
+            rest = result.rows_in - sum(read.values())
+            made = add(made, Counts(rest, result.table.num_rows, result.skipped, len(result.letters)))
+        positions[partition] = positions[partition]._replace(counts=add(positions[partition].counts, made))
+    for partition, clock in result.clocks.items():
+        position = positions[partition]
+        ends = position.clock.value == END  # with this batch
+        positions[partition] = position._replace(clock=clock.ended() if ends else clock)
+    return first
+
+
+def _positions_of_windows(positions: dict[Partition, Position], result: Result, windows: Planned) -> Partition | None:
+    """The same for a task with windows. A partition is not drained before the results of its windows are out."""
+    for partition, rows in windows.rows_in.items():
+        positions[partition] = positions[partition]._replace(
+            counts=add(positions[partition].counts, Counts(rows_in=rows))
+        )
+    for shard in windows.shards:
+        position = positions[shard.partition]
+        positions[shard.partition] = position._replace(
+            clock=position.clock._replace(seen=shard.closed),
+            state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
+            drained=position.drained if shard.done else None,
+        )
+    if not windows.shards:
+        return None
+    first = windows.shards[0].partition
+    made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), windows.dropped)
+    positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+    return first
