@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from confluent_kafka import Message
+
+__all__ = ["CLIENT_LOG", "RECONNECT_MS", "Message"]
+
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the Kafka client logs. At warning its lines are mostly about reconnects, which it deals with by itself."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-
-from confluent_kafka import Message
+from typing import TYPE_CHECKING
 
 from queues.batch import Chunk, split
 from queues.messages import CHAIN_HEADER, CLOCK_HEADER, DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, STOP_HEADER
 from sardonyx.core.positions import Partition
 
-__all__ = ["Message", "ReadBuffer", "chunk_of", "runs"]
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 class ReadBuffer:

@@ -20,8 +20,8 @@ import msgspec
 from peer.batch_result import Result
 from peer.prepared_task import PreparedTask, StepTimer, assemble
 from queues.batch import Batch
+from queues.client import Message
 from queues.messages import ROWS_HEADER, Logged, Outgoing, Records
-from queues.read_buffer import Message
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import Counts, LinkFacts

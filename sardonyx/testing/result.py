@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from peer.batch_result import Result
 from queues import block, dead_letters
+from queues.client import Message
 from queues.messages import Outgoing
-from queues.read_buffer import Message
 from sardonyx.connectors import registry
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts

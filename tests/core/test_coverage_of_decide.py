@@ -42,6 +42,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import graph_of
 from tests.compat.make import SPEC
+from tests.core import test_resume_windows
 
 MODULES = [decide, changeset, scheduling, timers, admission]
 HISTORIES = 5000
@@ -224,6 +225,8 @@ def reread(history: History) -> None:
         explain(state, job)
     assert decide.replay([]).n == 0
     two_releases()
+    for status in ("stopped", "completed"):
+        test_resume_windows.refusal(status)
     for world in just_gave():
         timers.due(world.state, world.now, TIMERS)
         timers.next_due(world.state, TIMERS)
