@@ -172,6 +172,11 @@ class PreparedTask:
         if self.windows is not None:
             self.windows.committed()
 
+    def close(self) -> None:
+        """The assignment is over. Runs on the thread that :meth:`apply` runs on, after its last call."""
+        if self.windows is not None:
+            self.windows.close()
+
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
         enter_group(self.spark, self._spark_group)
@@ -347,7 +352,8 @@ def prepare(
         raise _too_old(error) from error
     free_unused(spark)
     code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
-    return assemble(settings, spark, peer, assignment, graph_of(spec, settings.deployment, job), facts, code)
+    graph = graph_of(spec, settings.deployment, job)
+    return assemble(settings, spark, peer, assignment, graph, facts, code, state_folder=code_cache / "state")
 
 
 def assemble(
@@ -359,10 +365,12 @@ def assemble(
     facts: dict[str, LinkFacts],
     code: CodeBundle | None,
     state_topic: Callable[[Link], StateTopic] | None = None,
+    state_folder: Path | None = None,
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
-    ``state_topic``: gives the log of a task's state, for its link; None: in Kafka.
+    ``state_topic``: gives the log of a task's state, for its link; None: in Kafka. ``state_folder``: for stores on disk; None:
+    the one for temporary files.
 
     Raises:
         SardonyxError: the task cannot run here.
@@ -385,14 +393,14 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        windows=_windows(stage, state_topic or partial(state_topics.StateTopic, settings)),
+        windows=_windows(stage, state_topic or partial(state_topics.StateTopic, settings), state_folder),
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
     )
 
 
-def _windows(stage: Stage, state_topic: Callable[[Link], StateTopic]) -> Shards | None:
+def _windows(stage: Stage, state_topic: Callable[[Link], StateTopic], folder: Path | None) -> Shards | None:
     state = next((link for link in stage.egress if link.kind == "state"), None)
-    return None if state is None else Shards(stage, state_topic(state), stage.task.batch_size)
+    return None if state is None else Shards(stage, state_topic(state), stage.task.batch_size, folder)
 
 
 def _sinks(

@@ -7,10 +7,14 @@ After the commit they are applied. So a shard is never ahead of what is committe
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -67,6 +71,8 @@ class _Shard:
     store: Store | None = None
     """None: there never was a row, so the columns are not known."""
     windows: WindowShard | None = None
+    folder: Path | None = None
+    """Of a store on disk."""
     more: bool = False
     """Windows remain to be closed by the clock that was planned last."""
     incarnation: int | None = None
@@ -153,9 +159,10 @@ class Shards:
         stage: a task with windows.
         topic: the log of its state.
         most: about the most results of a batch.
+        folder: for stores on disk. They are copies of the log, so nothing in it outlives the assignment.
     """
 
-    def __init__(self, stage: Stage, topic: StateTopic, most: int) -> None:
+    def __init__(self, stage: Stage, topic: StateTopic, most: int, folder: Path | None = None) -> None:
         assert stage.task.window is not None  # noqa: S101 (for the type checker: the caller asks)
         self._window = stage.task.window
         self._keys = list(stage.task.group_by or ())
@@ -163,6 +170,7 @@ class Shards:
         self._state = next(link for link in stage.egress if link.kind == "state")
         self._topic = topic
         self._most = most
+        self._folder = folder
         self._shards: dict[int, _Shard] = {}
         self._planned: dict[int, tuple[_Shard, pa.Table | None, bool]] = {}
 
@@ -249,6 +257,12 @@ class Shards:
         table = block.concat(results) if results else pa.table({})
         return found._replace(results=table, late=block.concat(lates) if lates else None, late_rows=late_rows)
 
+    def close(self) -> None:
+        """The assignment is over: give memory and files back."""
+        for shard in self._shards.values():
+            _discard(shard)
+        self._shards.clear()
+
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]
 
@@ -311,8 +325,9 @@ class Shards:
         position = batch.positions[first]
         mark = None if position.state is None else Mark(*position.state)
         if shard is None or shard.log.mark != (mark or Mark()):
-            if shard is not None and shard.store is not None:
-                shard.store.close()
+            if shard is not None:
+                del self._shards[number]
+                _discard(shard)
             shard = self._restored(number, mark if batch.started[first] is not None else None)
             self._shards[number] = shard
         shard.incarnation = incarnation
@@ -324,22 +339,35 @@ class Shards:
         end = self._topic.end(number)  # after the position was asked for: see `queues.state_topics`
         shard = _Shard(ShardLog(partial(self._topic.end, number)))
         stores: dict[str, Store] = {}
-        messages = list(self._topic.read(number, (mark or Mark()).low, end))
-        if messages:
-            self._furnish(shard, block.decode([messages[0].value]).drop_columns([GONE]).schema)
-            stores[_STORE] = _of(shard.store)
-        restore = Restore(mark, stores, topic=self._state.topic, partition=number)
-        restore.read(messages)
-        shard.log = ShardLog(partial(self._topic.end, number), restore.finish())
-        if messages:
+        messages = iter(self._topic.read(number, (mark or Mark()).low, end))
+        found = next(messages, None)
+        try:
+            if found is not None:
+                self._furnish(shard, block.decode([found.value]).drop_columns([GONE]).schema)
+                stores[_STORE] = _of(shard.store)
+            restore = Restore(mark, stores, topic=self._state.topic, partition=number)
+            restore.read(itertools.chain(() if found is None else (found,), messages))
+            shard.log = ShardLog(partial(self._topic.end, number), restore.finish())
+        except BaseException:
+            _discard(shard)
+            raise
+        if found is not None:
             spent = round(time.monotonic() - began, 3)
             log.info("state_restored", partition=number, count=len(_of(shard.store)), seconds=spent)
         return shard
 
     def _furnish(self, shard: _Shard, schema: pa.Schema) -> None:
         """Give a shard its store. The first rows say which columns it has."""
-        shard.store = MemoryStore(schema)
+        shard.store = MemoryStore(schema) if self._window.store == "memory" else self._on_disk(shard, schema)
         shard.windows = WindowShard(self._window, self._keys, shard.store, self._times)
+
+    def _on_disk(self, shard: _Shard, schema: pa.Schema) -> Store:
+        from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
+
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        shard.folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
+        return RocksStore(schema, shard.folder)
 
     def _check_limit(self, number: int, store: Store, changes: pa.Table) -> None:
         limit = self._window.state_limit
@@ -360,6 +388,13 @@ class Shards:
     def _times(self, rows: pa.Table) -> Times | None:
         where = next((link.row_time for link in self._links if link.row_time is not None), None)
         return None if where is None else row_times(rows, where, self._links[0].source)
+
+
+def _discard(shard: _Shard) -> None:
+    if shard.store is not None:
+        shard.store.close()
+    if shard.folder is not None:
+        shutil.rmtree(shard.folder, ignore_errors=True)
 
 
 def _of(store: Store | None) -> Store:

@@ -118,6 +118,8 @@ class TaskLoop:
             self._roller.close()
             self._work.abandon()
             self._stop_hooks()
+            if self._work.windows is not None:
+                self.session.background.submit(self._work.close)
             self.session.background.close()
 
     def step(self) -> None:

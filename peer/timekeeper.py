@@ -39,7 +39,8 @@ class Timekeeper:
         ]
         self._specs = {link.topic: link.time for link in stage.ingress if link.time is not None}
         self._window = stage.task.window
-        self._grace = 0 if self._window is None else length(self._window.grace)
+        window = self._window
+        self._held_back = 0 if window is None else length(window.grace) + length(window.allowed_lateness)
         self._stating = Stating[Partition](clients.reader.everything)
         self._stated_at = 0.0
         self._open: int | None = None
@@ -86,10 +87,12 @@ class Timekeeper:
             self._stating.heard(self._reached(known))
 
     def _reached(self, clocks: Mapping[Partition, SourceClock]) -> Mapping[Partition, SourceClock]:
-        """Up to where the results of this task are out. Windows give theirs when they close, ``grace`` after their end."""
+        """Up to where the results of this task are out. Windows give theirs ``grace`` after their end, and correct them within
+        ``allowed_lateness`` after that.
+        """
         if self._window is None:
             return clocks
-        return {p: SourceClock(value=less(clock.seen, self._grace)) for p, clock in clocks.items()}
+        return {p: SourceClock(value=less(clock.seen, self._held_back)) for p, clock in clocks.items()}
 
     def _statements(self, clock: int) -> list[Outgoing]:
         """Sentinels say by themselves that nothing comes any more."""

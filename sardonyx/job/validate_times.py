@@ -51,6 +51,12 @@ def _input(task: TaskSpec, time: TimeSpec) -> Iterator[Wrong]:
     if time.kind == "kafka" and task.type == "input" and task.connector != "kafka":
         fix = "take a column of its rows: event_time(...)"
         yield Wrong("SX-TIME-INPUT", f"kafka_time needs Kafka records, and it reads {task.connector}", fix)
+    if time.adds_column and time.kind != "kafka" and task.type == "input" and task.connector != "kafka":
+        yield Wrong(
+            "SX-TIME-INPUT",
+            f"{time.kind} numbers or stamps the records of Kafka topics, and it reads {task.connector}",
+            "take a column of its rows: event_time(...)",
+        )
     yield from _not_for(time)
     for name in ("delay", "idle", "ahead"):
         text = getattr(time, name)
