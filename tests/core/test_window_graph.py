@@ -88,7 +88,7 @@ def test_where_the_time_of_a_row_stands(time, row_time):
 def test_the_results_of_windows_over_numbers_have_numbers():
     """Results of windows by number are from right before their end, too."""
     job = Job("nested")
-    rows = job.input("in", kafka("in"), time=ordinal("nr"))
+    rows = job.input("in", kafka("in", start="earliest"), time=ordinal("nr"))
     small = job.window("small", tumbling(10), after=rows, aggregate={"n": Count()})
     large = job.window("large", tumbling(100), after=small, aggregate={"n": Sum("n")})
     job.output("out", blackhole(), after=large)
