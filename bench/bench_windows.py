@@ -142,7 +142,7 @@ def main() -> int:
     print(
         json.dumps(
             {
-                **machine(),
+                "machine": machine(),
                 "records": args.records,
                 "rounds": found,
                 "ratio": {k: round(v / first, 2) for k, v in medians.items()},
