@@ -8,6 +8,7 @@ slot, the coordinator removes it (:func:`remove_static_member`); otherwise the b
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import time
 from collections.abc import Callable, Collection
@@ -32,6 +33,9 @@ _KNOWN = 2.0
 _LEAVE = 5.0
 """Seconds that a group may take to let a member leave. After that we close the client anyway."""
 
+_SERVED = 2.0
+"""Seconds to serve what still waits in a client's queue before it closes. It takes far less: nothing more comes in."""
+
 _CLOSE = 10.0
 """Seconds to wait for a client to close: it waits for answers of its own."""
 
@@ -43,13 +47,15 @@ _SETTLED = 2.0
 
 _TICK = 0.02
 
+_AT_ONCE = 1000
+"""Largest number of messages taken from a client that leaves, in one call."""
+
 
 def leave(consumer: Consumer) -> None:
     """Leave the group at once, so that the others need not wait until its heartbeat is missed, and close the client.
 
     Closing alone would keep a static member in its group: librdkafka sends the leave request only when it unsubscribes.
-    Closing may take minutes in which the client waits for a coordinator that it no longer looks for (seen with librdkafka 2.16
-    on three brokers under faults). So it goes on without us after a while.
+    Closing may take long, as the client waits for answers of its own. So it goes on without us after a while.
     """
     try:
         if _poll(consumer, lambda: bool(consumer.memberid()), _KNOWN):
@@ -57,6 +63,7 @@ def leave(consumer: Consumer) -> None:
             _poll(consumer, lambda: not consumer.memberid(), _LEAVE)
     except (KafkaException, RuntimeError) as error:  # it was fenced, so it has no membership to end
         log.debug("group_leave_failed", error=str(error))
+    _serve_queue(consumer)
     background = BackgroundThread("consumer-ends")
     try:
         background.submit(consumer.close).result(_CLOSE)
@@ -66,6 +73,23 @@ def leave(consumer: Consumer) -> None:
         log.debug("consumer_close_failed", error=str(error))
     finally:
         background.close()
+
+
+def _serve_queue(consumer: Consumer) -> None:
+    """Serve what still waits in the client's queue; drop messages. A client that was fenced must not close before that.
+
+    An assignment that comes waits in this queue until the client is polled. Another peer may take the slot meanwhile. The next
+    heartbeat then tells the client that it is fenced, which is fatal, and so :func:`leave` fails before it polls. A client
+    with a fatal error does not serve its queue when it closes. librdkafka 2.16 (rdkafka_cgrp.c, rd_kafka_cgrp_terminate0) gives
+    back what was assigned, but goes on waiting for the application's answer to the assignment, which can no longer come.
+    Its main thread waits without a pause, because timers that are due no longer run (rdkafka_timer.c, rd_kafka_timers_run):
+    it takes a whole core. This happens with cooperative assignment only. To serve the queue gives the answer, whatever our
+    callbacks do. librdkafka takes the answer of a fenced client as giving everything back.
+    """
+    deadline = time.monotonic() + _SERVED
+    with contextlib.suppress(KafkaException, RuntimeError):  # RuntimeError: it is closed already
+        while consumer.consume(_AT_ONCE, 0) and time.monotonic() < deadline:
+            pass
 
 
 def remove_static_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> bool:

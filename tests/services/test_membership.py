@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from queues.committed import ReaderLost
-from queues.membership import described, leave, remove_static_member
+from queues.membership import described, leave, open_consumer, remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction_errors import ProducerLost, TransactionAborted
@@ -123,6 +123,33 @@ def test_who_leaves_before_it_was_let_in_is_not_waited_for(task: Task) -> None:
     until(lambda: all_of(one), what="all partitions again")
     task.feed(3)
     assert sum(next_batch(one).rows.values()) > 0
+
+
+def test_who_is_fenced_before_he_took_his_partitions_can_close(task: Task) -> None:
+    """They wait in his client's queue, unread. librdkafka 2.16 would never end then, and would take a core."""
+    group, slot = task.stage.group(task.settings.deployment, JOB), task.stage.member(0)
+    before = open_consumer(task.settings, group, slot, task.stage.ingress)
+    topics = [link.topic for link in task.stage.ingress]
+    before.subscribe(topics)
+
+    def assigned() -> bool:
+        members = described(task.settings, group).result(10).members
+        return any(member.assignment.topic_partitions for member in members)
+
+    def fenced() -> bool:
+        try:
+            before.subscribe(topics)  # as it is; a client that was fenced refuses
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError._FATAL)
+        return False
+
+    until(assigned, what="the group to give it partitions")
+    successor = task.reader(slot=0)
+    until(lambda: all_of(successor), what="the slot's partitions")
+    until(fenced, what="the client to hear that it is fenced")
+    with capture_logs() as logs:
+        leave(before)
+    assert "consumer_close_hangs" not in [line["event"] for line in logs]
 
 
 def test_the_place_of_a_lost_peer_is_given_up_for_it(task: Task) -> None:
