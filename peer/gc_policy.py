@@ -7,16 +7,13 @@ reference cycles.
 
 What a process has freed, the C library and Arrow keep for later. After a fault the peers that remain work off larger
 batches, at once and in many threads, so what they keep grew from fault to fault: from 400 to 455 MiB in 20 minutes. The
-process gives it back to the operating system now and then. What is free between blocks in use cannot be given back.
-With a heap for nearly each thread, as the C library has it, there is much of that, so the process has two heaps. That
-costs no throughput (bench/bench_windows.py with MALLOC_ARENA_MAX=2: the same within the spread of its rounds).
+process gives it back to the operating system now and then.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import time
 
 _BY_ITSELF = (100_000, 20, 100)
@@ -28,22 +25,14 @@ _ALL = 5.0
 _GIVE_BACK = 60.0
 """Seconds between two times that free memory is given back: seldom, since what is needed again soon costs page faults."""
 
-_HEAPS = 2
-_M_ARENA_MAX = -8
-"""The parameter's number in glibc's malloc.h."""
-
 _last = time.monotonic()
 
 
 def seldom() -> None:
-    """Collect rarely from now on, and keep memory in few heaps.
+    """Collect rarely from now on.
 
     The collector never again scans the objects that exist now, such as imported modules.
     """
-    if "MALLOC_ARENA_MAX" not in os.environ:  # otherwise the user has chosen
-        limit = getattr(ctypes.CDLL(None), "mallopt", None)
-        if limit is not None:
-            limit(_M_ARENA_MAX, _HEAPS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_BY_ITSELF)
