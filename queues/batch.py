@@ -116,6 +116,7 @@ class HeldPartition:
     clock: SourceClock = field(init=False)
     """The committed clock, or what was stated since."""
     quiet_since: float | None = field(init=False, default=None)
+    """Since when nothing was at hand. None: something was, or nobody has looked since."""
     leader_stops: bool = field(init=False, default=False)
     """The elected sentinel says that the job was stopped."""
 
@@ -142,6 +143,11 @@ class HeldPartition:
         self.at_end = False
 
     @property
+    def standing(self) -> Position:
+        """The committed position; where reading began, if nothing was ever committed."""
+        return self.committed or Position(self.view.position)
+
+    @property
     def to_commit(self) -> bool:
         """Whether Kafka's position must be brought up, or the partition was found drained and that is not committed yet."""
         drained = self.view.drained
@@ -152,8 +158,8 @@ class HeldPartition:
         )
 
     def quiet_for(self, now: float, *, buffered: bool) -> float:
-        """For how many seconds nothing was at hand, as far as these calls have seen. Time in which the reader did not ask, or had
-        rows that were not processed yet, does not count.
+        """For how many seconds nothing was at hand, as far as these calls have seen. The reader sets ``quiet_since`` back when
+        rows come, and when it has not asked for a while. Time in which it had rows that were not processed yet does not count.
 
         Args:
             now: seconds, by a clock that only goes forwards.

@@ -11,6 +11,7 @@ The reader is not thread-safe. All its code, rebalance callbacks included, runs 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from bisect import bisect_left
@@ -49,6 +50,14 @@ _AT_ONCE = 10_000
 
 _OUTSIDE = KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
 """Errors that say: a position is outside the topic."""
+
+_UNASKED = 1.0
+"""Seconds without a poll after which it is not known whether rows wait at the broker. A loop that works polls many times in a
+second; one that does not was stopped, or its machine was."""
+
+_INCARNATIONS = itertools.count(1)
+"""Numbers of assignments, of all readers in this process: what is known of a partition may outlive a reader, and another peer may
+have had the partition before the next one gets it."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -90,8 +99,8 @@ class Reader:
         self._cut_at = time.monotonic()
         """When the last batch with rows began; before the first, when reading began."""
         self._paused = False
+        self._polled_at = time.monotonic()
         self._closing = False
-        self._incarnation = 0
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
         self._copartitioned = requires_copartitioning(ways)
@@ -115,6 +124,7 @@ class Reader:
             InputError: ``SX-INPUT-DELETED`` and the like: records that were to be read were deleted.
         """
         self._take_due()
+        self._look_at_the_time()
         self._throttle()
         self._group.check_assignment()
         message = self._consumer.poll(timeout)
@@ -226,6 +236,11 @@ class Reader:
         return {partition: held.committed for partition, held in self._held.items()}
 
     @property
+    def standing(self) -> dict[Partition, Position]:
+        """The same; of a partition that was never committed, where reading began."""
+        return {partition: held.standing for partition, held in self._held.items()}
+
+    @property
     def idle(self) -> bool:
         """Whether the buffer is empty and nothing waits for a commit."""
         return not self._buffer and not any(held.later or held.to_commit for held in self._held.values())
@@ -323,6 +338,14 @@ class Reader:
     def _full(self) -> bool:
         return self._buffer.rows >= 2 * self._batch_rows
 
+    def _look_at_the_time(self) -> None:
+        """No partition is quiet that this reader does not ask for rows."""
+        now = time.monotonic()
+        if self._paused or now - self._polled_at > _UNASKED:
+            for held in self._held.values():
+                held.quiet_since = None
+        self._polled_at = now
+
     def _throttle(self) -> None:
         """Pause fetching while the buffer is full. Every poll still serves the group."""
         if self._full != self._paused:
@@ -389,6 +412,7 @@ class Reader:
         if held is None or held.past_end:
             return
         held.at_end = False
+        held.quiet_since = None
         link, _ = self._links[partition.topic]
         if link.has_sentinels:
             chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
@@ -475,8 +499,7 @@ class Reader:
         starts: list[TopicPartition] = []
         for partition, start in self._asked(partitions).items():
             _, facts = self._links[partition.topic]
-            self._incarnation += 1
-            held = assigned(partition, start, facts, self._incarnation, timed=self._timed)
+            held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed)
             self._held[partition] = held
             starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)

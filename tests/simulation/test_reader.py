@@ -1,0 +1,185 @@
+"""When a reader calls a partition quiet, and how it names its assignments. Its client and the clock are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+import queues.reader
+from queues.reader import Reader
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition
+from sardonyx.runtime.settings import Settings
+from sentinel.rules import BOUND_END
+from tests.simulation.messages import Record, end_of_partition
+
+TOPIC = "t"
+ONE, OTHER = Partition(TOPIC, 0), Partition(TOPIC, 1)
+LIMIT = {TOPIC: 5.0}
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+class Client:
+    """A consumer whose broker is a list of messages."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.paused: set[int] = set()
+
+    def subscribe(self, _topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self.came, self.went = on_assign, on_revoke
+
+    def give(self, *numbers: int) -> None:
+        self.came(self, [TopicPartition(TOPIC, number) for number in numbers])
+
+    def take(self, *numbers: int) -> None:
+        self.went(self, [TopicPartition(TOPIC, number) for number in numbers])
+
+    def poll(self, _timeout: float) -> Any:
+        found = next((m for m in self.waiting if m.partition() not in self.paused), None)
+        if found is not None:
+            self.waiting.remove(found)
+        return found
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        del timeout
+        return [found for _ in range(count) if (found := self.poll(0)) is not None]
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in places}
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        del timeout
+        return places
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        pass
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None:
+        pass
+
+    def assignment(self) -> list[int]:
+        return [0]
+
+    def memberid(self) -> str:
+        return "member"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(queues.reader, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    client = Client()
+    monkeypatch.setattr(queues.reader, "open_consumer", lambda *_: client)
+    monkeypatch.setattr(queues.reader.GroupWatch, "assigned", lambda self: None)
+    return client
+
+
+def opened() -> Reader:
+    link = Link("in", TOPIC, "input", "in", "count")
+    settings = Settings.model_construct()
+    return Reader(settings, "g", "slot-0", {"in": (link, LinkFacts(2))}, lambda *_: BOUND_END, 2, timed=True)
+
+
+@pytest.fixture
+def reader(clock: Clock, client: Client) -> Reader:
+    """It holds two partitions, and has read both to their ends."""
+    reader = opened()
+    client.give(0, 1)
+    client.waiting += [end_of_partition(TOPIC, 0, 0), end_of_partition(TOPIC, 1, 0)]
+    reader.poll(0)
+    reader.cut(10)
+    return reader
+
+
+def passes(reader: Reader, clock: Clock, seconds: float) -> set[Partition]:
+    """Time passes in which the reader works, and looks now and then. What is quiet then."""
+    until = clock.now + seconds
+    while clock.now < until:
+        clock.now += 0.25
+        reader.poll(0)
+        found = reader.quiet(LIMIT)
+    return found
+
+
+def come(reader: Reader, client: Client, clock: Clock, number: int, offset: int) -> None:
+    """A row comes, is processed at once, and nothing follows it."""
+    client.waiting += [Record(TOPIC, number, offset, b"x"), end_of_partition(TOPIC, number, offset + 1)]
+    reader.poll(0)
+    batch = reader.cut(10)
+    reader.committed(batch.positions)
+
+
+def test_a_partition_is_quiet_when_nothing_has_come_for_long(reader: Reader, clock: Clock) -> None:
+    """The time counts from the first look on; a partition that never had a row is no exception."""
+    assert passes(reader, clock, 4.0) == set()
+    assert passes(reader, clock, 1.5) == {ONE, OTHER}
+
+
+def test_a_partition_is_not_quiet_right_after_a_row(reader: Reader, client: Client, clock: Clock) -> None:
+    """The row may come and be committed between two looks: the time counts anew from it."""
+    assert passes(reader, clock, 4.5) == set()
+    come(reader, client, clock, 0, 0)
+    assert passes(reader, clock, 1.0) == {OTHER}
+    assert passes(reader, clock, 4.0) == {OTHER}
+    assert passes(reader, clock, 0.5) == {ONE, OTHER}
+
+
+def test_the_time_in_which_a_process_was_stopped_does_not_count(reader: Reader, clock: Clock) -> None:
+    """Rows may wait at the broker that it has not asked for."""
+    passes(reader, clock, 1.0)
+    clock.now += 60.0
+    reader.poll(0)
+    assert reader.quiet(LIMIT) == set()
+    assert passes(reader, clock, 4.5) == set()
+    assert passes(reader, clock, 1.0) == {ONE, OTHER}
+
+
+def test_a_partition_is_not_quiet_while_it_is_not_fetched(reader: Reader, client: Client, clock: Clock) -> None:
+    """The buffer is full of another partition's rows: what waits at the broker is not known."""
+    passes(reader, clock, 1.0)
+    client.waiting += [Record(TOPIC, 0, offset, b"x") for offset in range(8)]
+    reader.poll(0)
+    passes(reader, clock, 10.0)
+    assert client.paused == {0, 1}
+    while reader.batch_due_in(2, 0) == 0:
+        reader.committed(reader.cut(2).positions)
+    reader.poll(0)
+    assert reader.quiet(LIMIT) == set()
+    assert OTHER in passes(reader, clock, 5.5)
+
+
+def test_assignments_of_two_readers_have_different_numbers(reader: Reader, client: Client) -> None:
+    """The state of a partition outlives a reader, and another peer may have had the partition in between."""
+    before = reader.incarnations
+    client.take(0, 1)
+    client.give(0, 1)
+    again = reader.incarnations
+    after = opened()
+    client.give(0, 1)
+    numbers = [*before.values(), *again.values(), *after.incarnations.values()]
+    assert len(set(numbers)) == 6
