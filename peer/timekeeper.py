@@ -57,16 +57,16 @@ class Timekeeper:
         None: nothing. The positions are never empty: they fence the transaction.
         """
         self._hear()
-        held = self._clients.reader.held
+        reader = self._clients.reader
         quiet = self._quiet()
         idle = {
             partition: position._replace(clock=position.clock._replace(idle=True))
-            for partition, position in held.items()
-            if position is not None and not position.clock.idle and partition in quiet
+            for partition, position in reader.standing.items()
+            if partition in quiet and not position.clock.idle
         }
-        own = self._clients.reader.clocks | {partition: position.clock for partition, position in idle.items()}
+        own = reader.clocks | {partition: position.clock for partition, position in idle.items()}
         messages = self._statements(max(self._stating.clock(self._reached(own)), self._wall(own)))
-        positions = idle or {partition: position for partition, position in held.items() if position is not None}
+        positions = idle or {partition: position for partition, position in reader.held.items() if position is not None}
         return (messages, positions) if idle or (messages and positions) else None
 
     def committed(self) -> None:
@@ -77,8 +77,9 @@ class Timekeeper:
             self._open = None
 
     def _hear(self) -> None:
-        """Ask what is committed for the partitions of others, if there are any."""
+        """Ask what is committed for the partitions of others, if there are any. What this peer holds may be another's soon."""
         clients = self._clients
+        self._stating.heard(self._reached(clients.reader.clocks))
         if clients.clocks is None or len(clients.reader.held) == len(clients.reader.everything):
             return
         answer = clients.clocks.answer()
