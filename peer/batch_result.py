@@ -49,7 +49,7 @@ def positions_after(
     """
     positions = dict(batch.positions)
     if result.windows is not None:
-        first = _positions_of_windows(positions, result, result.windows)
+        first = _positions_of_windows(stage, positions, result, result.windows)
     else:
         first = _positions_of_rows(stage, positions, batch, result)
     written = [rows_to(messages, link.topic) for link in stage.counted]
@@ -83,16 +83,22 @@ def _positions_of_rows(
     return first
 
 
-def _positions_of_windows(positions: dict[Partition, Position], result: Result, windows: Planned) -> Partition | None:
-    """The same for a task with windows. A partition is not drained before the results of its windows are out."""
+def _positions_of_windows(
+    stage: Stage, positions: dict[Partition, Position], result: Result, windows: Planned
+) -> Partition | None:
+    """The same for a task with windows. A partition is not drained before the results of its windows are out. How far the windows
+    are closed stands with all partitions of a shard: what a task states is the least of all.
+    """
     for partition, rows in windows.rows_in.items():
         positions[partition] = positions[partition]._replace(
             counts=add(positions[partition].counts, Counts(rows_in=rows))
         )
     for shard in windows.shards:
+        for partition in {Partition(link.topic, shard.partition.number) for link in stage.ingress} & positions.keys():
+            position = positions[partition]
+            positions[partition] = position._replace(clock=position.clock._replace(seen=shard.closed))
         position = positions[shard.partition]
         positions[shard.partition] = position._replace(
-            clock=position.clock._replace(seen=shard.closed),
             state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
             drained=position.drained if shard.done else None,
         )

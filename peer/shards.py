@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import structlog
 
 from peer.provenance import Provenance
-from peer.window_split import row_times, rows_in
+from peer.window_split import late_in, row_times, rows_in
 from queues import block
 from queues.batch import Batch
 from queues.messages import Logged, Outgoing
@@ -200,10 +200,12 @@ class Shards:
     def committed(self) -> None:
         """The transaction with what was planned has committed."""
         for shard, changes, more in self._planned.values():
+            if changes is not None and changes.num_rows and shard.store is not None:
+                shard.store.apply(
+                    changes
+                )  # first: a shard whose store has failed must not pass for one that has this commit
             shard.log.committed()
             shard.more = more
-            if changes is not None and changes.num_rows and shard.store is not None:
-                shard.store.apply(changes)
         self._planned.clear()
 
     def dropped(self) -> None:
@@ -243,7 +245,7 @@ class Shards:
                     results.append(planned.results)
                     origin = _Origin(partitions[0], batch.positions[partitions[0]].offset)
                     found.origins.add([origin], [planned.results.num_rows])
-                late_rows += planned.late.num_rows
+                late_rows += late_in(planned.late, [read.piece.rows for read in own])
                 if planned.late.num_rows and self._window.late != "drop":
                     lates.append(self._kept(planned.late, own, found.late_from))
                 for message in shard.log.messages({_STORE: changes}, {_STORE: _of(shard.store)}):

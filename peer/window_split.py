@@ -79,6 +79,20 @@ def rows_in(rows: pa.Table) -> int:
     return int(pc.sum(rows[ROWS]).as_py() or 0) if SLICE in rows.column_names else int(rows.num_rows)
 
 
+def late_in(late: pa.Table, pieces: Sequence[pa.Table]) -> int:
+    """How many rows are late: combined ones are counted one by one.
+
+    Args:
+        late: says which rows of which piece are late.
+        pieces: the rows of each.
+    """
+    found = 0
+    for index, rows in enumerate(pieces):
+        here = late["row"].filter(pc.equal(late["piece"], index))
+        found += rows_in(rows.take(here)) if len(here) else 0
+    return found
+
+
 def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
     """The times of rows that a task gives to a window.
 
