@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.core.row_times import row_times, time_of
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom, stateful
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
@@ -50,8 +50,10 @@ class Link(msgspec.Struct, frozen=True):
     """Input: where the times of its rows come from. The stage that reads it may be another task than the input that says so."""
     window: WindowSpec | None = None
     """Internal, into a window: the task that writes combines the rows of each key by it. No ``group_by``: there is one key."""
+    keyed: bool = False
+    """Internal, into a task that keeps a state for each key. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
-    """Internal, into a window: where the time of a row stands; None if the window needs none and the rows have none."""
+    """Internal, into a window or a keyed task: where the time of a row stands; None if none is needed and the rows have none."""
 
     @property
     def owned(self) -> bool:
@@ -61,7 +63,7 @@ class Link(msgspec.Struct, frozen=True):
     @property
     def by_key(self) -> bool:
         """Whether rows with equal keys are in one partition."""
-        return bool(self.group_by) or self.window is not None
+        return bool(self.group_by) or self.window is not None or self.keyed
 
     @property
     def ends_at_marker(self) -> bool:
@@ -137,7 +139,7 @@ class Graph(msgspec.Struct, frozen=True):
     bounded: bool
     """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
     timed: bool = False
-    """Whether the job has clocks: an input has times, or a task has windows."""
+    """Whether the job has clocks: an input has times, or a task has windows or a state for each key."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -177,9 +179,9 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
 
     A Kafka input without a function is bound in place, unless Sardonyx must look at its rows before it distributes
     them.
-    That is so if a later task groups them or puts them into windows, if an edge out of the input has a condition, or if the input
-    itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place, unless it groups or has a
-    lifecycle.
+    That is so if a later task groups them, puts them into windows or keeps a state for their keys, if an edge out of the input has
+    a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
+    unless it groups or has a lifecycle.
     An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
     into
@@ -206,8 +208,7 @@ class _Layout:
             self._ins[target].append(source)
             self._outs[source].append(target)
         self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
-        windows = any(task.window for task in spec.catalog)
-        self._times = row_times(spec, self._order) if windows else {}
+        self._times = row_times(spec, self._order) if any(map(stateful, spec.catalog)) else {}
         self._first: dict[str, str] = {}
         """Fused tasks -> the first of those that they are fused with."""
         for name in self._order:
@@ -222,7 +223,7 @@ class _Layout:
             order=self._order,
             stages=[self._stage(name) for name in self._order if name not in elsewhere],
             bound={name: self._beside(name) for name in self._order if name in elsewhere},
-            timed=any(task.time is not None or task.window is not None for task in self._spec.catalog),
+            timed=any(task.time is not None or stateful(task) for task in self._spec.catalog),
             bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
         )
 
@@ -284,7 +285,8 @@ class _Layout:
             route=route,
             group_by=reader.group_by,
             window=reader.window,
-            row_time=None if reader.window is None else time_of(reader, self._times[target]),
+            keyed=reader.keyed is not None,
+            row_time=time_of(reader, self._times[target]) if stateful(reader) else None,
         )
 
 
@@ -292,7 +294,7 @@ def _kept_beside(task: TaskSpec) -> Iterator[LinkKind]:
     """What a task writes besides its results, each into a link of its own."""
     if task.on_error.then == "dead_letter" or (task.window is not None and task.window.late == "dead_letter"):
         yield "dead"
-    if task.window is not None:
+    if stateful(task):
         yield "state"
 
 
@@ -306,7 +308,7 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
     def looked_at(task: TaskSpec) -> bool:
         readers = outs[task.name]
         routed = any(spec.route(task.name, reader) != Route() for reader in readers)
-        keyed = any(tasks[reader].group_by or tasks[reader].window for reader in readers)
+        keyed = any(tasks[reader].group_by or stateful(tasks[reader]) for reader in readers)
         return routed or task.on_error != OnError() or keyed
 
     inputs = {n for n, t in tasks.items() if t.type == "input" and stands_still(t) and not looked_at(t)}

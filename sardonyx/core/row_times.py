@@ -44,9 +44,12 @@ def row_times(spec: JobSpec, order: Iterable[str]) -> dict[str, Times]:
 
 
 def time_of(task: TaskSpec, times: Times) -> RowTime | None:
-    """By which column a window sorts the rows that its task reads; None if they have no time, or several."""
+    """By which column a window, or the state of a key, tells the time of the rows that its task reads; None if they have no time,
+    or several.
+    """
     known = sorted((each for each in times if isinstance(each, RowTime)), key=lambda each: each.column)
-    named = None if task.window is None else task.window.time
+    says = task.window or task.keyed
+    named = None if says is None else says.time
     if named is not None:
         ordinal = any(each.ordinal for each in known)
         return next((each for each in known if each.column == named), RowTime(column=named, ordinal=ordinal))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.text import near
 from sardonyx.core.timing import TimeSpec, WindowSpec
 
@@ -116,6 +117,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Input: where the times of its rows come from; None: they have none."""
     window: WindowSpec | None = None
     """Function: it aggregates the rows of each key in windows; ``fn`` is then given what the windows that close hold."""
+    keyed: KeyedSpec | None = None
+    """Function: it keeps a state for each key, which ``fn`` is given with the rows of the key."""
     doc: str = ""
 
 
@@ -160,10 +163,15 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
         found: list[str | None] = []
         for task in self.catalog:
-            found += [task.fn, task.lifecycle, group_function(task)]
+            found += [task.fn, task.lifecycle, group_function(task), None if task.keyed is None else task.keyed.on_timer]
             found.append(task.connector if task.connector and ":" in task.connector else None)
         found += [route.where for _, route in sorted(self.routes.items())]
         return list(dict.fromkeys(name for name in found if name))
+
+
+def stateful(task: TaskSpec) -> bool:
+    """Whether a task keeps a state for each key: of windows, or of a function."""
+    return task.window is not None or task.keyed is not None
 
 
 def group_function(task: TaskSpec) -> str | None:
