@@ -163,7 +163,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
         found: list[str | None] = []
         for task in self.catalog:
-            found += [task.fn, task.lifecycle, group_function(task), None if task.keyed is None else task.keyed.on_timer]
+            found += [
+                task.fn,
+                task.lifecycle,
+                group_function(task),
+                None if task.keyed is None else task.keyed.on_timer,
+            ]
             found.append(task.connector if task.connector and ":" in task.connector else None)
         found += [route.where for _, route in sorted(self.routes.items())]
         return list(dict.fromkeys(name for name in found if name))

@@ -181,9 +181,7 @@ def _text(info: kinds.Type, within: tuple[type, ...]) -> str:
         if info.cls in within:
             return f"<{len(within) - within.index(info.cls)} up>"
         within = (*within, info.cls)
-        return (
-            f"{_word(info)}({', '.join(f'{each.encode_name}: {_text(each.type, within)}' for each in info.fields)})"
-        )
+        return f"{_word(info)}({', '.join(f'{each.encode_name}: {_text(each.type, within)}' for each in info.fields)})"
     if isinstance(info, kinds.EnumType):
         return f"enum({', '.join(repr(each.value) for each in info.cls)})"
     if isinstance(info, kinds.LiteralType):

@@ -41,7 +41,6 @@ Cells = dict[bytes, Cell]
 class Write(NamedTuple):
     """A change of one entry."""
 
-    cells: Cells
     part: bytes
     value: bytes | None
     """None: it goes."""
@@ -121,12 +120,17 @@ class State(Handle, Generic[T]):
         self._held: _Held[T | None] | None = None
         self._gone = False
 
+    def begin(self, now: int) -> None:
+        super().begin(now)
+        if self._ttl is not None:  # the value may have gone since the call before
+            self._held = None
+
     @property
     def value(self) -> T:
         """The value, which may be changed in place or set. Before it is first set, what ``T()`` gives: 0, an empty list, a struct
         with its defaults; None if ``T`` has none.
         """
-        if self._held is None or (self._ttl is not None and not self._held.changed and not self.exists):
+        if self._held is None:
             self._held = self._load()
         return self._held.value  # type: ignore[return-value]  # None only where T has nothing to begin with
 
@@ -170,8 +174,8 @@ class State(Handle, Generic[T]):
             data = self._held.encoded(self._codec)
         gone, self._gone = self._gone, False
         if data is not None:
-            return [Write(self._cells, b"", data)]
-        return [Write(self._cells, b"", None)] if gone and b"" in self._cells else []
+            return [Write(b"", data)]
+        return [Write(b"", None)] if gone and b"" in self._cells else []
 
     def undo(self) -> None:
         self._held, self._gone = None, False
@@ -270,17 +274,19 @@ class ListState(Handle, Generic[T]):
         for number, held in self._items.items():
             data = None if held is None else held.encoded(self._codec)
             if data is not None:
-                found.append(Write(self._cells, number.to_bytes(8, "big"), data))
+                found.append(Write(number.to_bytes(8, "big"), data))
         for number in sorted(self._removed):
             part = number.to_bytes(8, "big")
             if part in self._cells:
-                found.append(Write(self._cells, part, None))
+                found.append(Write(part, None))
         if self._changed or found:
             first = next(iter(self._items), self._next)
             whole = _RANGE.encode((first, self._next))[0] if self._items else None
             if whole is not None or b"" in self._cells:
-                found.append(Write(self._cells, b"", whole))
+                found.append(Write(b"", whole))
         self._removed, self._changed = set(), False
+        if not self._items:
+            self._next = 0  # as it would be read from an empty store
         return found
 
     def undo(self) -> None:
@@ -356,17 +362,17 @@ class MapState(Handle, MutableMapping[K, V], Generic[K, V]):
         found: list[Write] = []
         for part, held in sorted(self._items.items()):
             if held is None:
-                found += [Write(self._cells, part, None)] * (part in self._cells)
+                found += [Write(part, None)] * (part in self._cells)
                 continue
             data = None if isinstance(held.value[1], _SCALARS) and not held.changed else held.encoded(self._codec)
             if data is not None:
-                found.append(Write(self._cells, part, data))
+                found.append(Write(part, data))
         if not found:
             return []
         if not self._parts():
-            return [*found, *[Write(self._cells, b"", None)] * (b"" in self._cells)]
+            return [*found, *[Write(b"", None)] * (b"" in self._cells)]
         if b"" not in self._cells or self._ttl is not None:
-            found.append(Write(self._cells, b"", b"\xc3"))
+            found.append(Write(b"", b"\xc3"))
         return found
 
     def undo(self) -> None:
@@ -408,7 +414,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._now = NEVER
-        self._after: int | None = None
+        self._due: Setting | None = None
         self._changed: dict[str, Setting | None] = {}
 
     def set(self, at: datetime, name: str = "", *, by: Clock = "event") -> None:
@@ -422,10 +428,10 @@ class Timers:
                 clock of the machine has. When that is, differs from run to run.
 
         Raises:
-            FunctionError: ``SX-TIMER-PAST``, ``SX-TIMER-TIME``.
+            FunctionError: ``SX-TIMER-PAST``; ``SX-TIMER-TIME``, it is no time.
         """
-        moment = _microseconds(at, name)
-        if self._after is not None and moment <= self._after:
+        moment = _microseconds(at, name, by)
+        if self._due is not None and (by == "wall") == self._due.wall and moment <= self._due.at:
             raise FunctionError(
                 "SX-TIMER-PAST",
                 f"on_timer sets timer {name!r} for {at.isoformat()}, which is not after the timer that is due",
@@ -439,14 +445,14 @@ class Timers:
         """Remove a timer that has not fired yet, if there is one of this name."""
         self._changed[name] = None
 
-    def begin(self, now: int, after: int | None = None) -> None:
+    def begin(self, now: int, due: Setting | None = None) -> None:
         """A call of the function begins.
 
         Args:
             now: the clock of the rows.
-            after: in a call for a timer, when that was due.
+            due: the timer that the call is for.
         """
-        self._now, self._after, self._changed = now, after, {}
+        self._now, self._due, self._changed = now, due, {}
 
     def taken(self) -> dict[str, Setting | None]:
         """What the call has set and deleted."""
@@ -454,12 +460,12 @@ class Timers:
         return found
 
 
-def _microseconds(at: object, name: str) -> int:
-    if not isinstance(at, datetime) or not isinstance(name, str):
+def _microseconds(at: object, name: object, by: object) -> int:
+    if not isinstance(at, datetime) or not isinstance(name, str) or by not in ("event", "wall"):
         raise FunctionError(
             "SX-TIMER-TIME",
-            f"timer {name!r} cannot be set for {at!r}",
-            cause="a timer is set for a datetime, and its name is a text",
+            f"timer {name!r} cannot be set for {at!r} by {by!r}",
+            cause='a timer is set for a datetime, its name is a text, and it goes by "event" or "wall"',
             fix="give a datetime, such as `row['at'] + timedelta(hours=1)`",
         )
     return ((at.replace(tzinfo=UTC) if at.tzinfo is None else at) - EPOCH) // _MICROSECOND

@@ -11,6 +11,7 @@ kind                  key                                                   valu
 :data:`DUE`           when it is due, the key, the name                     the clock when it was set, the values of the key
 :data:`WALL`          the same for timers by the clock of the machine       the same
 :data:`EXPIRES`       when to look at an entry of a state, the key of it    nothing
+:data:`ENDED`         nothing                                               at the end of the input: the last clock before
 :data:`SHAPE`         nothing                                               the types of the states
 ===================== ===================================================== ==============================================
 
@@ -32,7 +33,7 @@ VALUE, AT = "v", "at"
 """Columns of entries: MessagePack; of the entries of states with a ttl, when they were written last."""
 COLUMN = "s:"
 """The names of declared columns begin with this in entries."""
-STATE, TIMER, DUE, WALL, EXPIRES, SHAPE = b"\1", b"\2", b"\3", b"\4", b"\5", b"\xff"
+STATE, TIMER, DUE, WALL, EXPIRES, ENDED, SHAPE = b"\1", b"\2", b"\3", b"\4", b"\5", b"\xfe", b"\xff"
 _LENGTH = struct.Struct(">I")
 _FLIP = 1 << 63
 
