@@ -179,8 +179,8 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
 
     A Kafka input without a function is bound in place, unless Sardonyx must look at its rows before it distributes
     them.
-    That is so if a later task groups them, puts them into windows or keeps a state for their keys, if an edge out of the input has
-    a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
+    That is so if a later task groups them, puts them into windows or keeps a state for their keys, if an edge out of the input
+    has a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
     unless it groups or has a lifecycle.
     An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges

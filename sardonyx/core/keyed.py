@@ -14,8 +14,8 @@ class KeyedSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     on_timer: str | None = None
     """``module:function``, which is called when a timer is due."""
     ttl: dict[str, str] = {}
-    """By the name of the state (the parameter that it is given to), or ``*``: how long after it was last written it is kept, by the
-    clock of the rows."""
+    """By the name of the state (the parameter that it is given to), or ``*``: how long after it was last written it is kept, by
+    the clock of the rows."""
     state: str | None = None
     """Of a function of tables: the columns of its state, as Spark writes a schema."""
     time: str | None = None

@@ -81,7 +81,7 @@ class Codec(Generic[T]):
             kind in _BEGINS or issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
         )
         try:
-            return kind() if makes else None  # type: ignore[no-any-return]
+            return kind() if makes else None
         except TypeError:  # a field has no default
             return None
 
@@ -100,7 +100,7 @@ def same(value: object, back: object) -> bool:
     if isinstance(value, float) and isinstance(back, float):
         return value == back or (math.isnan(value) and math.isnan(back))
     if isinstance(value, list | tuple) and type(value) is type(back):
-        return len(value) == len(back) and all(map(same, value, back))  # type: ignore[arg-type]
+        return len(value) == len(back) and all(map(same, value, back))
     if isinstance(value, Mapping) and isinstance(back, Mapping):
         return value.keys() == back.keys() and all(same(value[key], back[key]) for key in value)
     if isinstance(value, msgspec.Struct) and type(value) is type(back):
@@ -139,7 +139,7 @@ def unhashed(kind: Any) -> str:
 def shape_of(kind: Any) -> Iterator[tuple[str, str, bool]]:
     """What a type is made of: the path of each part (empty for the whole), its type, and whether it may be added later."""
     info = kinds.type_info(kind)
-    if isinstance(info, kinds.StructType) and info.array_like or not isinstance(info, _RECORDS[:3]):
+    if (isinstance(info, kinds.StructType) and info.array_like) or not isinstance(info, _RECORDS[:3]):
         yield "", _text(info, ()), False
         return
     yield "", _word(info), False

@@ -47,7 +47,7 @@ class Write(NamedTuple):
 
 
 class Key:
-    """Annotates a parameter that is given the key of the row: its value; of several columns a tuple; None without ``group_by``."""
+    """Annotates a parameter that is given the key: its value; of several columns a tuple; None without ``group_by``."""
 
 
 class Handle:
@@ -424,8 +424,8 @@ class Timers:
             at: when; a time without a zone counts as UTC. A time that has passed already is due at once, after this row. In
                 ``on_timer`` it must be later than the timer that is due.
             name: which timer of the key.
-            by: ``"event"``: when the clock of the rows has come to ``at``, and at the end of a bounded input. ``"wall"``: when the
-                clock of the machine has. When that is, differs from run to run.
+            by: ``"event"``: when the clock of the rows has come to ``at``, and at the end of a bounded input. ``"wall"``: when
+                the clock of the machine has. When that is, differs from run to run.
 
         Raises:
             FunctionError: ``SX-TIMER-PAST``; ``SX-TIMER-TIME``, it is no time.

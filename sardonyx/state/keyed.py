@@ -1,8 +1,8 @@
 """The state of the keys of one shard: what a function is given of it, and what becomes of it.
 
-A batch takes three steps. :meth:`KeyedShard.prepare` reads what the function may see. The function works on it, perhaps in another
-process (:mod:`sardonyx.state.keyed_run`). :meth:`KeyedShard.finish` makes a table of changes, for the state log and the store. No
-step changes the store.
+A batch takes three steps. :meth:`KeyedShard.prepare` reads what the function may see. The function works on it, perhaps in
+another process (:mod:`sardonyx.state.keyed_run`). :meth:`KeyedShard.finish` makes a table of changes, for the state log and the
+store. No step changes the store.
 
 A state with a ttl is looked at in time by an entry that names it. That entry is written when the state is, and again when it was
 looked at and the state was written meanwhile: so a write costs no second entry.
@@ -190,8 +190,8 @@ class KeyedShard:
     def _due(
         self, clock: int, in_force: int, keys: list[bytes], limit: int
     ) -> tuple[list[tuple[bytes, bytes]], tuple[int, bytes, str] | None]:
-        """Timers that may fire: those that are due after the batch, at most ``limit``; and of keys that have rows, all that are due
-        before their last rows. And the last one of the former, if there are more.
+        """Timers that may fire: those that are due after the batch, at most ``limit``; and of keys that have rows, all that are
+        due before their last rows. And the last one of the former, if there are more.
         """
         entries = self._store.scan(DUE, after(DUE, clock), limit + 1)
         found = _pairs(entries)

@@ -122,7 +122,7 @@ class _OfKey:
         return None
 
 
-class _Stop(Exception):  # noqa: N818 - no error
+class _Stop(Exception):
     """A function raised, and that ends the run."""
 
 
@@ -223,10 +223,8 @@ class _Run:
     ) -> None:
         """Call a function; keep its results and its changes, or, if it raises, neither.
 
-        Args:
-            now: the clock by which states expire.
-            touched: when what it writes was written.
-            ends: the input has ended: no timer can be set any more.
+        ``now`` is the clock by which states expire. What the call writes was written at ``touched``. If the input has ended
+        (``ends``), no timer can be set any more.
         """
         for _, _, _, handle in key.parts:
             handle.begin(now)
@@ -259,8 +257,8 @@ class _Run:
                 key.set(name, setting)
         if results:
             assert isinstance(self.done.results, list)  # noqa: S101 (for the type checker)
-            self.done.results += results
-            self.done.origins += [origin] * len(results)
+            self.done.results.extend(results)
+            self.done.origins.extend([origin] * len(results))
 
     def _key(self, code: int) -> _OfKey:
         found = self.keys.get(code)
@@ -276,14 +274,15 @@ def _results(given: object) -> list[dict[str, Any]]:
     if isinstance(given, Mapping):
         return [dict(given)]
     found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
-    if not all(isinstance(each, Mapping) for each in found):
+    rows = [dict(each) for each in found if isinstance(each, Mapping)]
+    if len(rows) < len(found):
         raise FunctionError(
             "SX-KEYED-RESULT",
             f"the function gave back {shorten(repr(given))}",
             cause="a function with keyed state gives a dict, several of them, or None",
             fix="let it return or yield dicts",
         )
-    return [dict(each) for each in found]
+    return rows
 
 
 def described(error: BaseException, given: object) -> Failure:

@@ -53,6 +53,8 @@ def run_tables(
         if first_fails and run.failed:
             break
     states = run.states
+    mine = np.isin(states.codes, sorted(run.given))
+    states = _States(states.codes[mine], states.at[mine], states.columns.filter(pa.array(mine)))
     state = states.columns.append_column("code", pa.array(states.codes)).append_column(AT, pa.array(states.at))
     results = concat(run.results) if run.results else pa.table({})
     return Done(results, [], {}, {}, [], run.failed, state, sorted(run.given))
@@ -63,7 +65,8 @@ def _stretches(signature: Signature, work: Work) -> list[Numbers]:
     rows = np.arange(len(work.codes))
     if signature.ttl is None or not len(rows):
         return [rows]
-    cuts, start, written = [], 0, {}
+    cuts: list[int] = []
+    start, written = 0, dict[int, int]()
     times = work.in_force if work.times is None else np.maximum(work.times, work.in_force)
     for row, (code, clock, time) in enumerate(
         zip(work.codes.tolist(), work.in_force.tolist(), times.tolist(), strict=True)
@@ -111,7 +114,7 @@ class _Run:
         state = self._state_of(distinct, rows, heads)
         try:
             given = self._fn(table, state, **self._params)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's function raises
             if len(rows) == 1 or first_fails:
                 shown = table.slice(0, 1).to_pylist()[0] if len(rows) == 1 else f"{len(rows)} rows"
                 self.failed.append(Failed(int(rows[0]), None, type(error).__name__, self._describe(error, shown)))
@@ -129,7 +132,7 @@ class _Run:
         entries = self._work.entries
         keys = [read_state_key(entry).key for entry in entries[KEY].to_pylist()]
         codes = np.array([self._code_of[key] for key in keys], np.int64)
-        at = numpy(one(entries[AT].cast(pa.int64()).fill_null(NEVER))) if len(keys) else np.zeros(0, np.int64)
+        at = numpy(one(entries[AT].cast(pa.int64()).fill_null(NEVER))) if keys else np.zeros(0, np.int64)
         columns = pa.table([entries[COLUMN + name] for name in self._declared.names], schema=self._declared)
         return _States(codes, at, columns)
 

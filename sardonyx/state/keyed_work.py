@@ -92,9 +92,9 @@ class Done(NamedTuple):
     fired: list[Due]
     failed: list[Failed]
     state: pa.Table | None = None
-    """Of functions of tables: a column ``code``, a column ``at``, and the declared ones: the new state of these keys. The state of
-    other keys with rows in ``replaced`` goes."""
-    replaced: list[int] = []
+    """Of functions of tables: a column ``code``, a column ``at``, and the declared ones: the new state of keys. What is in
+    ``replaced`` and not here goes."""
+    replaced: Sequence[int] = ()
     """Of functions of tables: the numbers of the keys whose state the function has given."""
 
 
@@ -126,7 +126,7 @@ def split(work: Work, parts: int) -> list[tuple[Work, Numbers]]:
 
 
 def joined(parts: Sequence[tuple[Work, Numbers]], dones: Sequence[Done]) -> Done:
-    """What came of the parts that :func:`split` made, as if the work had been done as a whole. The order of results is by part."""
+    """What came of the parts that :func:`split` made, as if the work had been done as a whole. Results are in order by part."""
     if len(dones) == 1:
         return dones[0]
     results: list[dict[str, Any]] = []

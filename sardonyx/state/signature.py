@@ -44,7 +44,7 @@ class StateType(NamedTuple):
 
     def shape(self) -> dict[str, tuple[str, bool]]:
         """By the path of each part of its type: what it is, and whether it may be added later."""
-        found = {self.name: (self.kind, True)}
+        found: dict[str, tuple[str, bool]] = {self.name: (self.kind, True)}
         for place, part in zip((".key", ".item") if self.kind == "map" else ("",), self.parts, strict=True):
             for path, text, optional in shape_of(part):
                 found[f"{self.name}{place}.{path}" if path else f"{self.name}{place}:"] = (text, optional)
@@ -181,9 +181,7 @@ def _of_tables(
     unknown = [each for each in spec.ttl if each != ALL_STATES]
     if unknown:
         raise _unfit(
-            name,
-            f"ttl names the state {unknown[0]!r}, and a function of tables has one without a name",
-            'write ttl="..."',
+            name, f"ttl names the state {unknown[0]!r}, but the state of tables has no name", 'write ttl="..."'
         )
     takes = Takes({}, None, None)
     return Signature(True, {}, takes, None, declared, _ttl(spec, ALL_STATES))
