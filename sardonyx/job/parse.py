@@ -16,12 +16,13 @@ import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import listed, near, nearest, shorten
 from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 
 _DECIDED_BY_US = ("code",)
+_NOT_YET = ("keyed",)
+"""Fields of a task that no peer can run yet."""
 _ON_ERROR = ("fail", "skip", "dead_letter")
 _WHAT: dict[type[msgspec.Struct], str] = {
     JobSpec: "a job",
@@ -29,7 +30,6 @@ _WHAT: dict[type[msgspec.Struct], str] = {
     OnError: "on_error",
     TimeSpec: "time",
     WindowSpec: "window",
-    KeyedSpec: "keyed",
 }
 _WANTED = {
     "batch_size": "a number of rows (not a size in bytes), such as 50000",
@@ -48,12 +48,9 @@ _WANTED = {
     "most": 'a duration, such as "12 h" (over an ordinal time a number of rows)',
     "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
     "accumulate": "true or false",
-    "on_timer": "a function, as module:function",
-    "state": 'the columns of the state, such as "total double, n bigint"',
     "state_limit": "a number of entries",
     "store": "memory or rocksdb",
     "time": "the name of a column",
-    "ttl": 'a duration, such as "30 days", or a mapping from states to durations',
     "zone": "the name of a time zone, such as Europe/Berlin",
     "group_by": "a column, a list of columns, or a function (module:function)",
     "min_peers": "a number of peers",
@@ -175,8 +172,6 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         written["time"] = _time(written["time"], name, problems)
     if written.get("window") is not None or "aggregate" in written:
         written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), name, problems)
-    if written.get("keyed") is not None:
-        written["keyed"] = _keyed(written["keyed"], name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -191,7 +186,7 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
                 fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
                 problems.append(_problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
-    fields = _fields(TaskSpec, written, name, problems)
+    fields = _fields(TaskSpec, written, name, problems, skip=_NOT_YET)
     return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
@@ -251,18 +246,6 @@ def _window(written: object, aggregate: object, task: str, problems: list[Sardon
     if "kind" not in fields:  # nor can its lengths be checked
         return WindowSpec(kind="everything", emit="changes", aggregate=fields.get("aggregate", {}))
     return WindowSpec(**fields)
-
-
-def _keyed(written: object, task: str, problems: list[SardonyxError]) -> KeyedSpec:
-    """A mapping; ``ttl`` in it may be one duration for all states."""
-    if not isinstance(written, Mapping):
-        fix = "write a mapping, such as {ttl: 30 days}, which may be empty: {}"
-        problems.append(_problem(task, f"keyed cannot be {_shown(written)}", fix))
-        return KeyedSpec()
-    given = dict(written)
-    if isinstance(given.get("ttl"), str):
-        given["ttl"] = {ALL_STATES: given["ttl"]}
-    return KeyedSpec(**_fields(KeyedSpec, given, task, problems))
 
 
 def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:
@@ -330,7 +313,7 @@ def _fields(
     """The values that can be read, by field; the others are added to ``problems``."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = {name: field for name, field in fields.items() if name not in skip}
-    named = [name for name in fields if name not in _DECIDED_BY_US]
+    named = [name for name in fields if name not in (*_DECIDED_BY_US, *skip)]
     what = what or _WHAT[kind]
     for key in written:
         if key not in known:
