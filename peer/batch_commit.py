@@ -63,7 +63,7 @@ class BatchCommit:
         result = self._work.apply(batch, self._clock)
         with self._clock("encode"):
             messages = [message for sink in self._work.sinks for message in sink.messages(*_parts(result))]
-        state = [] if result.windows is None else result.windows.messages
+        state = [] if result.planned is None else result.planned.messages
         return result, [*messages, *result.letters, *state]
 
     def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
@@ -81,7 +81,7 @@ class BatchCommit:
         failpoint("begin")  # 5
         outgoing = [*batch.outbox, *messages, *displaced, *statements]
         if self._changes_nothing(batch, positions, outgoing):
-            self._work.windows_committed()
+            self._work.state_committed()
             return
         if self._session.store is not None:
             with self._clock("write"):
@@ -90,14 +90,14 @@ class BatchCommit:
         if times is not None:
             times.committed()
         failpoint("apply-state")
-        self._work.windows_committed()
+        self._work.state_committed()
         failpoint("committed")
         self._committed(result)
 
     def _changes_nothing(self, batch: Batch, positions: dict[Partition, Position], outgoing: Sequence[Any]) -> bool:
         """Whether a batch that only brought the state of its partitions up has found nothing to do."""
         held = self._session.reader.held
-        nothing = self._work.windows is not None and not batch.rows and not outgoing
+        nothing = self._work.shards is not None and not batch.rows and not outgoing
         return nothing and all(held.get(partition) == position for partition, position in positions.items())
 
     def between(self) -> None:
@@ -147,4 +147,4 @@ class BatchCommit:
 
 def _parts(result: Result) -> tuple[pa.Table, pa.Table | None, pa.Table | None, int]:
     """What sinks are given of a result."""
-    return result.table, result.failed, None if result.windows is None else result.windows.late_results, result.in_force
+    return result.table, result.failed, None if result.planned is None else result.planned.late_results, result.in_force

@@ -39,6 +39,6 @@ def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float
     ROWS_OUT.add(result.table.num_rows, job=job, task=task)
     SKIPPED.add(result.skipped, job=job, task=task)
     DEAD_LETTERS.add(len(result.letters), job=job, task=task)
-    LATE.add(result.windows.dropped if result.windows is not None else 0, job=job, task=task)
+    LATE.add(result.planned.dropped if result.planned is not None else 0, job=job, task=task)
     for step, spent in seconds.items():
         STEP_SECONDS.observe(spent, job=job, task=task, step=step)

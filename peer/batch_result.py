@@ -35,8 +35,8 @@ class Result:
     """Of partitions of the user's topics, after the batch."""
     in_force: int = NEVER
     """The greatest clock that was in force before a row of the batch."""
-    windows: Planned | None = None
-    """What the windows of the task have made of the batch."""
+    planned: Planned | None = None
+    """What the task's shards have made of the batch, if it has state."""
 
 
 def positions_after(
@@ -48,8 +48,8 @@ def positions_after(
     known for each partition.
     """
     positions = dict(batch.positions)
-    if result.windows is not None:
-        first = _positions_of_windows(stage, positions, result, result.windows)
+    if result.planned is not None:
+        first = _positions_of_shards(stage, positions, result, result.planned)
     else:
         first = _positions_of_rows(stage, positions, batch, result)
     written = [rows_to(messages, link.topic) for link in stage.counted]
@@ -83,17 +83,17 @@ def _positions_of_rows(
     return first
 
 
-def _positions_of_windows(
-    stage: Stage, positions: dict[Partition, Position], result: Result, windows: Planned
+def _positions_of_shards(
+    stage: Stage, positions: dict[Partition, Position], result: Result, planned: Planned
 ) -> Partition | None:
-    """The same for a task with windows. A partition is not drained before the results of its windows are out. How far the windows
-    are closed stands with all partitions of a shard: what a task states is the least of all.
+    """The same for a task with state. A partition is not drained before all that is due at its end is out. How far a shard has
+    come stands with all its partitions: what a task states is the least of all.
     """
-    for partition, rows in windows.rows_in.items():
+    for partition, rows in planned.rows_in.items():
         positions[partition] = positions[partition]._replace(
             counts=add(positions[partition].counts, Counts(rows_in=rows))
         )
-    for shard in windows.shards:
+    for shard in planned.shards:
         for partition in {Partition(link.topic, shard.partition.number) for link in stage.ingress} & positions.keys():
             position = positions[partition]
             positions[partition] = position._replace(clock=position.clock._replace(seen=shard.closed))
@@ -102,9 +102,9 @@ def _positions_of_windows(
             state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
             drained=position.drained if shard.done else None,
         )
-    if not windows.shards:
+    if not planned.shards:
         return None
-    first = windows.shards[0].partition
-    made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), windows.dropped)
+    first = planned.shards[0].partition
+    made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), planned.dropped)
     positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
     return first

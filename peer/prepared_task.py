@@ -17,6 +17,7 @@ from peer import gc_policy
 from peer.batch_result import Result
 from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
+from peer.operators import WindowOperator
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
@@ -134,8 +135,8 @@ class PreparedTask:
     """The hooks of the task's lifecycle, if it has one."""
     timed: bool = False
     """Whether the job has clocks."""
-    windows: Shards | None = None
-    """The windows of the task, if it has any."""
+    shards: Shards | None = None
+    """The state of the task, if it has any."""
     writers: Mapping[str, Stage] = field(default_factory=dict)
     """By internal link that it reads, the task that writes it."""
 
@@ -167,15 +168,15 @@ class PreparedTask:
         reached = {partition: None if position is None else position.offset for partition, position in now.items()}
         return any(reached[partition] != started for partition, started in batch.started.items())
 
-    def windows_committed(self) -> None:
-        """Apply what the windows have planned: it is committed."""
-        if self.windows is not None:
-            self.windows.committed()
+    def state_committed(self) -> None:
+        """Apply what the shards have planned: it is committed."""
+        if self.shards is not None:
+            self.shards.committed()
 
     def close(self) -> None:
         """The assignment is over. Runs on the thread that :meth:`apply` runs on, after its last call."""
-        if self.windows is not None:
-            self.windows.close()
+        if self.shards is not None:
+            self.shards.close()
 
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
@@ -197,8 +198,8 @@ class PreparedTask:
             InputError: the messages do not have the format that the job declares.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
-        if self.windows is not None:
-            return self._through_windows(self.windows, batch, clock)
+        if self.shards is not None:
+            return self._through_shards(self.shards, batch, clock)
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
         ways = sort_out(self.stage, self.sinks, done.failed)
         return Result(
@@ -212,11 +213,11 @@ class PreparedTask:
             done.in_force,
         )
 
-    def _through_windows(self, windows: Shards, batch: Batch, clock: StepTimer) -> Result:
-        """Put rows into windows. The function is given what the windows that close hold."""
-        with clock("windows"):
+    def _through_shards(self, shards: Shards, batch: Batch, clock: StepTimer) -> Result:
+        """Let the task's operator have the rows. Functions are given its results: of windows, what those that close hold."""
+        with clock("windows" if self.stage.task.window is not None else "state"):
             try:
-                planned = windows.plan(batch)
+                planned = shards.plan(batch)
             except InputError as error:  # another peer may have gone on, and what this one needs of the log is deleted
                 if self._positions_moved(batch):
                     raise PositionsMoved("another peer has the state of these partitions") from error
@@ -230,7 +231,7 @@ class PreparedTask:
                 applied = self.function.apply(planned.results)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
-        failed = unfit(applied, planned.origins)
+        failed = [*planned.failed, *unfit(applied, planned.origins)]
         ways = sort_out(self.stage, self.sinks, failed)
         letters = [*ways.letters, *late_letters(self.stage, planned.late, LATE_PREFIX, planned.late_from)]
         return Result(
@@ -241,7 +242,7 @@ class PreparedTask:
             ways.failed,
             letters,
             in_force=_in_force(batch),
-            windows=planned,
+            planned=planned,
         )
 
     def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
@@ -393,14 +394,16 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        windows=_windows(stage, state_topic or partial(state_topics.StateTopic, settings), state_folder),
+        shards=_shards(stage, state_topic or partial(state_topics.StateTopic, settings), state_folder),
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
     )
 
 
-def _windows(stage: Stage, state_topic: Callable[[Link], StateTopic], folder: Path | None) -> Shards | None:
+def _shards(stage: Stage, state_topic: Callable[[Link], StateTopic], folder: Path | None) -> Shards | None:
     state = next((link for link in stage.egress if link.kind == "state"), None)
-    return None if state is None else Shards(stage, state_topic(state), stage.task.batch_size, folder)
+    if state is None:
+        return None
+    return Shards(stage, WindowOperator(stage, stage.task.batch_size), state_topic(state), folder)
 
 
 def _sinks(

@@ -1,28 +1,29 @@
-"""The windows of one assignment: a shard for each partition number that this peer holds, planned in a batch, applied after it.
+"""The state of one assignment: a shard for each partition number that this peer holds, planned in a batch, applied after it.
 
 A shard belongs to the holder of its partitions. It is made again from the state log when this peer gets them, unless the peer
-still has it as the position says. A plan changes nothing. Its changes go into the state log, in the transaction of the batch.
-After the commit they are applied. So a shard is never ahead of what is committed.
+still has it as the position says. What its rows become is the task's operator (:mod:`peer.operators`). A plan changes nothing.
+Its changes go into the state log, in the transaction of the batch. After the commit they are applied. So a shard is never ahead
+of what is committed.
 """
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance
-from peer.window_split import late_in, row_times, rows_in
+from peer.window_split import rows_in
 from queues import block
 from queues.batch import Batch
 from queues.messages import Logged, Outgoing
@@ -31,24 +32,16 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, KEY, Store
-from sardonyx.state.columns import SLICE
-from sardonyx.state.kinds import ordinal
 from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
-from sardonyx.state.planned import INSTANT
-from sardonyx.state.planned import Planned as WindowsPlanned
+from sardonyx.state.planned import Piece
 from sardonyx.state.restore import Restore
-from sardonyx.state.times import Times
-from sardonyx.state.windows import Piece, WindowShard, entry_schema
+
+if TYPE_CHECKING:
+    from peer.failed_records import Failed
 
 log = structlog.get_logger()
-
-LATE_PREFIX = "sx_late:"
-"""Of the columns that say what a late row is too late for. They are apart from those of the row."""
-
-_STORE = "windows"
-"""The name of the store in the state log."""
 
 
 class StateTopic(Protocol):
@@ -68,27 +61,20 @@ class _Shard:
     """The state of one partition number."""
 
     log: ShardLog
-    store: Store | None = None
-    """None: there never was a row, so the columns are not known."""
-    windows: WindowShard | None = None
+    stores: Stores
     folder: Path | None = None
-    """Of a store on disk."""
+    """Of stores on disk."""
     more: bool = False
-    """Windows remain to be closed by the clock that was planned last."""
+    """Something remains to be done by the clock that was planned last."""
+    wake: int | None = None
+    """When it is due by the machine's clock."""
     incarnation: int | None = None
     """Of its first partition, when it was last compared with the position."""
 
 
-class _Read(NamedTuple):
-    """A block, and the message that it came with."""
-
-    piece: Piece
-    message: Any
-
-
 @dataclass(frozen=True)
 class _Origin:
-    """Where results of windows came from, as a message says it of itself."""
+    """Where the results of a shard came from, as a message says it of itself."""
 
     place: Partition
     reached: int
@@ -113,17 +99,17 @@ class ShardCommit(NamedTuple):
     """Whose position the shard's mark rides with."""
     mark: Mark
     closed: int
-    """The clock up to which all windows have closed, and their results are out."""
+    """The clock by which everything that is due is done, and its results are out."""
     done: bool
-    """Whether all windows are closed that the clock of the batch closes."""
+    """Whether this is the clock of the batch."""
 
 
 class Planned(NamedTuple):
-    """What the windows make of a batch."""
+    """What the shards make of a batch."""
 
     results: pa.Table
     late: pa.Table | None
-    """Late rows, if the task keeps them; with the last window that each would be in, in columns with :data:`LATE_PREFIX`."""
+    """Late rows, if the task keeps them; with what they are too late for, in columns with :data:`LATE_PREFIX`."""
     late_rows: int
     rows_in: dict[Partition, int]
     """Rows that went in, by partition; those of combined rows are counted one by one."""
@@ -133,6 +119,8 @@ class Planned(NamedTuple):
     """Where the late rows came from."""
     origins: Provenance
     """Where the results came from: a partition, up to an offset."""
+    failed: Sequence[Failed] = ()
+    """Records that the user's function raised for, in a shard."""
 
     @property
     def late_results(self) -> pa.Table | None:
@@ -156,28 +144,34 @@ class Shards:
     """All shards of an assignment.
 
     Args:
-        stage: a task with windows.
+        stage: a task with state.
+        operator: what it does with its rows.
         topic: the log of its state.
-        most: about the most results of a batch.
         folder: for stores on disk. They are copies of the log, so nothing in it outlives the assignment.
+        now: the machine's clock, in microseconds since 1970.
     """
 
-    def __init__(self, stage: Stage, topic: StateTopic, most: int, folder: Path | None = None) -> None:
-        assert stage.task.window is not None  # noqa: S101 (for the type checker: the caller asks)
-        self._window = stage.task.window
-        self._keys = list(stage.task.group_by or ())
+    def __init__(
+        self,
+        stage: Stage,
+        operator: Operator,
+        topic: StateTopic,
+        folder: Path | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._operator = operator
         self._links = stage.ingress
         self._state = next(link for link in stage.egress if link.kind == "state")
         self._topic = topic
-        self._most = most
         self._folder = folder
+        self._now = now
         self._shards: dict[int, _Shard] = {}
-        self._planned: dict[int, tuple[_Shard, pa.Table | None, bool]] = {}
+        self._planned: dict[int, tuple[_Shard, Answer]] = {}
 
     # --- on the thread of the task ---
 
     def due(self, incarnations: Mapping[Partition, int]) -> set[Partition]:
-        """The partitions that need a batch although nothing is read: their shard is not there yet, or has windows left to close.
+        """The partitions that need a batch although nothing is read: their shard is not there yet, or has something left to do.
 
         Args:
             incarnations: of the partitions that the peer holds.
@@ -188,10 +182,13 @@ class Shards:
         return {
             partition
             for number, (partition, incarnation) in first.items()
-            if number not in self._shards
-            or self._shards[number].more
-            or self._shards[number].incarnation != incarnation
+            if number not in self._shards or self._is_due(self._shards[number], incarnation)
         }
+
+    def _is_due(self, shard: _Shard, incarnation: int) -> bool:
+        if shard.more or shard.incarnation != incarnation:
+            return True
+        return shard.wake is not None and shard.wake <= self._now()
 
     def together(self, partitions: Iterable[Partition]) -> set[Partition]:
         """All partitions of the shards that these partitions belong to: what a batch that touches them must commit."""
@@ -199,18 +196,18 @@ class Shards:
 
     def committed(self) -> None:
         """The transaction with what was planned has committed."""
-        for shard, changes, more in self._planned.values():
-            if changes is not None and changes.num_rows and shard.store is not None:
-                shard.store.apply(
-                    changes
-                )  # first: a shard whose store has failed must not pass for one that has this commit
+        for shard, answer in self._planned.values():
+            # Stores first: a shard whose store has failed must not pass for one that has this commit.
+            for name, changes in answer.changes.items():
+                if changes.num_rows:
+                    shard.stores.all[name].apply(changes)
             shard.log.committed()
-            shard.more = more
+            shard.more, shard.wake = answer.more, answer.wake
         self._planned.clear()
 
     def dropped(self) -> None:
         """What was planned is not committed, or it is not known. What was is read from the positions."""
-        for shard, _, _ in self._planned.values():
+        for shard, _ in self._planned.values():
             shard.log.dropped()
             shard.incarnation = None
         self._planned.clear()
@@ -221,43 +218,41 @@ class Shards:
         """What a batch makes of the shards that it touches. Makes shards again from their log if need be.
 
         Raises:
-            FunctionError: rows do not fit the windows.
+            FunctionError: rows do not fit the operator, or the user's function raises.
             InputError: the state log is torn, or its positions are gone.
         """
         self.dropped()
+        found = Planned(pa.table({}), None, 0, {}, [], [], Provenance(), Provenance())
+        reads = self._reads(batch, found.rows_in)
+        now = self._now()
+        touched = sorted({partition.number for partition in batch.positions})
+        shards = {number: self._shard(number, batch) for number in touched}
+        clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
+        asked = [Asked(n, shards[n].stores, reads.get(n, ()), clocks[n], now) for n in touched]
         results: list[pa.Table] = []
         lates: list[pa.Table] = []
-        found = Planned(pa.table({}), None, 0, {}, [], [], Provenance(), Provenance())
+        failed: list[Failed] = []
         late_rows = 0
-        pieces = self._pieces(batch, found.rows_in)
-        for number in sorted({partition.number for partition in batch.positions}):
-            partitions = self._partitions(number)
-            shard = self._shard(number, batch)
-            own = pieces.get(number, [])
-            clock = min(batch.positions[partition].clock.value for partition in partitions)
-            planned = self._plan(shard, [read.piece for read in own], clock)
-            if planned is None:
-                changes, more = None, False
-            else:
-                changes, more = planned.changes, planned.more
-                self._check_limit(number, _of(shard.store), changes)
-                if planned.results.num_rows:
-                    results.append(planned.results)
-                    origin = _Origin(partitions[0], batch.positions[partitions[0]].offset)
-                    found.origins.add([origin], [planned.results.num_rows])
-                late_rows += late_in(planned.late, [read.piece.rows for read in own])
-                if planned.late.num_rows and self._window.late != "drop":
-                    lates.append(self._kept(planned.late, own, found.late_from))
-                for message in shard.log.messages({_STORE: changes}, {_STORE: _of(shard.store)}):
-                    found.messages.append(
-                        Outgoing(self._state.topic, message.value, number, headers=list(message.headers))
-                    )
-            first = partitions[0]
+        for each, answer in zip(asked, self._operator.plan(asked), strict=True):
+            shard, first = shards[each.number], self._partitions(each.number)[0]
+            self._check_limit(each, answer.changes)
+            if answer.results.num_rows:
+                results.append(answer.results)
+                found.origins.add([_Origin(first, batch.positions[first].offset)], [answer.results.num_rows])
+            late_rows += answer.late_rows
+            for message, rows in answer.late:
+                lates.append(rows)
+                found.late_from.add([message], [rows.num_rows])
+            failed += answer.failed
+            for made in shard.log.messages(answer.changes, shard.stores.all):
+                found.messages.append(Outgoing(self._state.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
-            found.shards.append(ShardCommit(first, shard.log.planned, before if more else clock, not more))
-            self._planned[number] = shard, changes, more
+            closed = before if answer.more else each.clock
+            found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more))
+            self._planned[each.number] = shard, answer
         table = block.concat(results) if results else pa.table({})
-        return found._replace(results=table, late=block.concat(lates) if lates else None, late_rows=late_rows)
+        late = block.concat(lates) if lates else None
+        return found._replace(results=table, late=late, late_rows=late_rows, failed=failed)
 
     def close(self) -> None:
         """The assignment is over: give memory and files back."""
@@ -268,14 +263,14 @@ class Shards:
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]
 
-    def _pieces(self, batch: Batch, counts: dict[Partition, int]) -> dict[int, list[_Read]]:
+    def _reads(self, batch: Batch, counts: dict[Partition, int]) -> dict[int, list[Read]]:
         """The blocks of a batch by partition number, in the order of the log, each with its message.
 
         Of several links, how their blocks lie to each other is decided by when they were read. There the clock in force is that
         of the shard before the batch.
         """
-        found: dict[int, list[_Read]] = {}
-        for link in self._links:
+        found: dict[int, list[Read]] = {}
+        for number, link in enumerate(self._links):
             messages = iter(batch.messages.get(link.name, ()))
             clocks = iter(batch.in_force.get(link.name, ()))
             for partition, count in batch.spans.get(link.name, ()):
@@ -285,36 +280,8 @@ class Shards:
                     if len(self._links) > 1:
                         clock = min(batch.clocks[each].value for each in self._partitions(partition.number))
                     counts[partition] = counts.get(partition, 0) + rows_in(rows)
-                    found.setdefault(partition.number, []).append(_Read(Piece(rows, clock), message))
+                    found.setdefault(partition.number, []).append(Read(number, Piece(rows, clock), message))
         return found
-
-    def _plan(self, shard: _Shard, pieces: list[Piece], clock: int) -> WindowsPlanned | None:
-        """None: the shard never had a row."""
-        if shard.windows is None:
-            if not pieces:
-                return None
-            self._furnish(shard, entry_schema(self._window, self._keys, pieces[0].rows.schema))
-        assert shard.windows is not None  # noqa: S101 (for the type checker: furnished)
-        return shard.windows.plan(pieces, clock, self._most)
-
-    def _kept(self, late: pa.Table, own: list[_Read], provenance: Provenance) -> pa.Table:
-        """The late rows of a shard as they were given, with the window that each is too late for."""
-        tables: list[pa.Table] = []
-        for index, read in enumerate(own):
-            here = late.filter(pc.equal(late["piece"], index))
-            if not here.num_rows:
-                continue
-            rows = read.piece.rows.take(here["row"])
-            if SLICE in rows.column_names:  # combined: such rows are dropped and counted
-                continue
-            for name in ("window_start", "window_end"):
-                rows = rows.append_column(LATE_PREFIX + name, self._instants(here[name]))
-            tables.append(rows.append_column(LATE_PREFIX + "late_by", here["late_by"]))
-            provenance.add([read.message], [rows.num_rows])
-        return block.concat(tables) if tables else pa.table({})
-
-    def _instants(self, times: pa.ChunkedArray) -> pa.ChunkedArray:
-        return times if ordinal(self._window) else times.cast(INSTANT)
 
     # --- shards ---
 
@@ -333,72 +300,82 @@ class Shards:
             shard = self._restored(number, mark if batch.started[first] is not None else None)
             self._shards[number] = shard
         shard.incarnation = incarnation
-        shard.more = True  # a former holder may have left windows to close
+        shard.more = True  # a former holder may have left something to do
         return shard
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:
         began = time.monotonic()
         end = self._topic.end(number)  # after the position was asked for: see `queues.state_topics`
-        shard = _Shard(ShardLog(partial(self._topic.end, number)))
-        stores: dict[str, Store] = {}
-        messages = iter(self._topic.read(number, (mark or Mark()).low, end))
-        found = next(messages, None)
+        shard = self._empty(number)
         try:
-            if found is not None:
-                self._furnish(shard, block.decode([found.value]).drop_columns([GONE]).schema)
-                stores[_STORE] = _of(shard.store)
-            restore = Restore(mark, stores, topic=self._state.topic, partition=number)
-            restore.read(itertools.chain(() if found is None else (found,), messages))
+            stores = shard.stores
+            restore = Restore(
+                mark,
+                stores.all,
+                topic=self._state.topic,
+                partition=number,
+                others=self._operator.by_rows,
+                make=stores.open,
+            )
+            restore.read(self._topic.read(number, (mark or Mark()).low, end))
             shard.log = ShardLog(partial(self._topic.end, number), restore.finish())
         except BaseException:
             _discard(shard)
             raise
-        if found is not None:
+        if shard.log.mark.seq:
             spent = round(time.monotonic() - began, 3)
-            log.info("state_restored", partition=number, count=len(_of(shard.store)), seconds=spent)
+            log.info("state_restored", partition=number, count=len(shard.stores), seconds=spent)
         return shard
 
-    def _furnish(self, shard: _Shard, schema: pa.Schema) -> None:
-        """Give a shard its store. The first rows say which columns it has."""
-        shard.store = MemoryStore(schema) if self._window.store == "memory" else self._on_disk(shard, schema)
-        shard.windows = WindowShard(self._window, self._keys, shard.store, self._times)
+    def _empty(self, number: int) -> _Shard:
+        folder: Path | None = None
+        if self._operator.store != "memory":
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
+        stores = Stores(partial(self._make, folder))
+        shard = _Shard(ShardLog(partial(self._topic.end, number)), stores, folder)
+        try:
+            for name, schema in self._operator.schemas().items():
+                stores.open(name, schema)
+        except BaseException:
+            _discard(shard)
+            raise
+        return shard
 
-    def _on_disk(self, shard: _Shard, schema: pa.Schema) -> Store:
+    def _make(self, folder: Path | None, name: str, schema: pa.Schema) -> Store:
+        if folder is None:
+            return MemoryStore(schema)
         from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
 
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        shard.folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
-        return RocksStore(schema, shard.folder)
+        return RocksStore(schema, folder / name)
 
-    def _check_limit(self, number: int, store: Store, changes: pa.Table) -> None:
-        limit = self._window.state_limit
-        if limit is None or len(store) + changes.num_rows <= limit:
+    def _check_limit(self, asked: Asked, changes: Mapping[str, pa.Table]) -> None:
+        limit, stores = self._operator.state_limit, asked.stores
+        if limit is None or len(stores) + sum(table.num_rows for table in changes.values()) <= limit:
             return
-        gone = changes[GONE].combine_chunks()
-        puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
-        known = len(store.read(puts.combine_chunks())[0])
-        entries = len(store) + len(puts) - known - len(store.read(removed.combine_chunks())[0])
+        entries = len(stores) + sum(_growth(stores.all[name], table) for name, table in changes.items())
         if entries > limit:
             raise FunctionError(
                 "SX-STATE-LIMIT",
-                f"the state of partition {number} would have {entries:,} entries, and `state_limit` is {limit:,}",
-                cause="a window has an entry for each key, as long as it is open",
-                fix="raise `state_limit=`, give the job more `partitions=`, or let windows be shorter or keys fewer",
+                f"the state of partition {asked.number} would have {entries:,} entries, and `state_limit` is {limit:,}",
+                cause=self._operator.entries,
+                fix="raise `state_limit=`, give the job more `partitions=`, or keep less: shorter windows, a `ttl=`, fewer keys",
             )
 
-    def _times(self, rows: pa.Table) -> Times | None:
-        where = next((link.row_time for link in self._links if link.row_time is not None), None)
-        return None if where is None else row_times(rows, where, self._links[0].source)
+
+def _growth(store: Store, changes: pa.Table) -> int:
+    """How many more entries a store has after changes."""
+    gone = changes[GONE].combine_chunks()
+    puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
+    new = len(puts) - len(store.read(puts.combine_chunks())[0])
+    return new - len(store.read(removed.combine_chunks())[0])
 
 
 def _discard(shard: _Shard) -> None:
-    if shard.store is not None:
-        shard.store.close()
+    shard.stores.close()
     if shard.folder is not None:
         shutil.rmtree(shard.folder, ignore_errors=True)
 
 
-def _of(store: Store | None) -> Store:
-    assert store is not None  # noqa: S101 (for the type checker: there are rows)
-    return store
+__all__ = ["LATE_PREFIX", "Planned", "ShardCommit", "Shards", "StateTopic"]

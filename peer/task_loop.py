@@ -118,7 +118,7 @@ class TaskLoop:
             self._roller.close()
             self._work.abandon()
             self._stop_hooks()
-            if self._work.windows is not None:
+            if self._work.shards is not None:
                 self.session.background.submit(self._work.close)
             self.session.background.close()
 
@@ -129,7 +129,7 @@ class TaskLoop:
             self._splitter.split_if_due()
             self._roller.look()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
-            pending = self._work.windows.due(reader.incarnations) if self._work.windows is not None else set()
+            pending = self._work.shards.due(reader.incarnations) if self._work.shards is not None else set()
             due_in = 0.0 if pending else reader.batch_due_in(self._batch_size, self._batch_timeout)
             if due_in > 0:
                 reader.poll(min(due_in, TICK))
@@ -139,8 +139,8 @@ class TaskLoop:
                 return
             failpoint("read")  # 1
             batch = reader.cut(self._batch_size)  # 2
-            if self._work.windows is not None and not reader.add(
-                batch, self._work.windows.together([*batch.positions, *pending])
+            if self._work.shards is not None and not reader.add(
+                batch, self._work.shards.together([*batch.positions, *pending])
             ):
                 raise BatchDropped("the group has not given all partitions of its keys to this peer")
             session.clock.start()

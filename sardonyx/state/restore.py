@@ -8,7 +8,7 @@ must be there, whole. A store is never silently empty.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,7 @@ from queues import block
 from queues.messages import Logged
 from sardonyx.core.errors import InputError
 from sardonyx.core.text import counted
-from sardonyx.state.base import KEY, Store
+from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, Round, Saved, ShardLog
 from sardonyx.state.memory import key_list
 from sardonyx.state.messages import About, Mark, about, last_key
@@ -35,6 +35,8 @@ class Restore:
         stores: the stores of the shard, by name.
         topic: that of the log.
         partition: its number.
+        others: names of further stores, which are there only if the log holds them.
+        make: makes such a store, with the schema that the log says.
         saved: by store, what it keeps beside its entries (see :meth:`sardonyx.state.log.ShardLog.saved`). A store without it, or
             that was saved too long ago, is cleared and read from the log.
     """
@@ -46,11 +48,14 @@ class Restore:
         *,
         topic: str,
         partition: int,
+        others: Collection[str] = (),
+        make: Callable[[str, pa.Schema], Store] | None = None,
         saved: Mapping[str, bytes | None] | None = None,
     ) -> None:
         self._without_position = mark is None
         self._mark = mark or Mark()
         self._stores = dict(stores)
+        self._others, self._make = others, make
         self._where: dict[str, object] = {"topic": topic, "partition": partition}
         self._shapes = {name: shape_of(store.schema) for name, store in stores.items()}
         standing = {name: self._usable((saved or {}).get(name)) for name in stores}
@@ -139,12 +144,19 @@ class Restore:
         if said.kind == "undo":
             return pa.table({})
         where = {**self._where, "offset": message.offset}
-        if said.store not in self._stores:
-            raise _unknown_store(said.store, self._stores, where)
         entries = block.decode([message.value])
+        if said.store not in self._stores:
+            self._add(said.store, entries.schema, where)
         if said.shape != self._shapes[said.store]:
             refuse_other_shape(said.store, entries.schema, self._stores[said.store].schema, where)
         return entries
+
+    def _add(self, name: str, schema: pa.Schema, where: dict[str, object]) -> None:
+        if self._make is None or name not in self._others:
+            raise _unknown_store(name, [*self._stores, *self._others], where)
+        store = self._stores[name] = self._make(name, schema.remove(schema.get_field_index(GONE)))
+        self._shapes[name] = shape_of(store.schema)
+        self._seq_of[name] = self._mark.base
 
     def _whole(self) -> None:
         """The last message of a commit has come."""
@@ -222,7 +234,7 @@ def _newest(tables: list[pa.Table]) -> list[pa.Table]:
     return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
 
 
-def _unknown_store(name: str, stores: Mapping[str, Store], where: dict[str, object]) -> InputError:
+def _unknown_store(name: str, stores: Collection[str], where: dict[str, object]) -> InputError:
     return InputError(
         "SX-STATE-SHAPE",
         f"the state log holds a store {name!r}, which the task does not have",

@@ -134,7 +134,7 @@ class _Run:
                 clock.start()
                 done = work.apply(batch, clock)
                 self._write(work, done)
-                work.windows_committed()
+                work.state_committed()
                 result.add(done)
                 if work.hooks is not None:
                     work.hooks.after_batch(done.table.num_rows)
@@ -173,7 +173,7 @@ class _Run:
     def _write(self, work: PreparedTask, result: Result) -> None:
         """Write the results to the links, as the transaction of a batch does."""
         for sink in work.sinks:
-            late = None if result.windows is None else result.windows.late_results
+            late = None if result.planned is None else result.planned.late_results
             for message in sink.messages(result.table, result.failed, late, result.in_force):
                 topic = self._topics.setdefault(message.topic, [])
                 if isinstance(message, Records):
@@ -231,7 +231,7 @@ def _last_batches(stage: Stage, work: PreparedTask) -> Iterator[Batch]:
     """The batches in which the windows close: the inputs have ended."""
     incarnations = {Partition(link.topic, 0): 1 for link in stage.ingress}
     first = True
-    while work.windows is not None and (first or work.windows.due(incarnations)):
+    while work.shards is not None and (first or work.shards.due(incarnations)):
         first = False
         batch = Batch()
         _touch(batch, stage, END)

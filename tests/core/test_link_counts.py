@@ -119,11 +119,11 @@ def test_windows_that_close_without_rows_count_what_they_write():
     before = {here: Position(3, Counts(10), told=(2,)), there: Position(2, Counts(4), told=(0,))}
     shard = ShardCommit(here, Mark(), NEVER, done=True)
     closed = Planned(pa.table({}), None, 0, {}, [], [shard], Provenance(), Provenance())
-    result = Result(pa.table({"n": [1, 2]}), 0, windows=closed)
+    result = Result(pa.table({"n": [1, 2]}), 0, planned=closed)
     found = positions_after(SUM, Batch(positions=before), result, [a_block(topic, 2)])
     assert (found[here].told, found[there].told) == ((4,), (0,))
     assert link_counts.written(SUM, SUM.counted[0].name, found) == 4
-    nothing = Result(pa.table({}), 0, windows=closed)
+    nothing = Result(pa.table({}), 0, planned=closed)
     assert positions_after(SUM, Batch(positions=before), nothing, []) == before
     fresh = {here: Position(3)}
     assert positions_after(SUM, Batch(positions=fresh), nothing, []) == fresh

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from peer.operators import WindowOperator
 from peer.shards import Planned, Shards
 from peer.window_split import WindowSplit
 from queues import block
@@ -123,7 +124,7 @@ class Peer:
         """A peer that knows nothing holds all partitions from now on."""
         if self.shards is not None:
             self.shards.close()
-        self.shards = Shards(self.stage, self.topic, self.most)
+        self.shards = Shards(self.stage, WindowOperator(self.stage, self.most), self.topic)
         self.incarnation += 1
 
     def batch(self, rows: list[dict], clock: int = NEVER, *, split: int = NEVER) -> Batch:

@@ -296,7 +296,7 @@ class LightWork:
     source: None = None
     hooks: None = None
     timed = False
-    windows = None
+    shards = None
 
     @property
     def sinks(self) -> list[Sink]:
