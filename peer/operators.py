@@ -89,6 +89,8 @@ class Asked(NamedTuple):
     """In the order of the log; of several links one after the other. None if only the clock has gone on."""
     clock: int
     """After the rows: the least over the shard's partitions, in microseconds."""
+    before_end: int
+    """The same, or the clock that was stated right before the end if the clock is ``END`` since this batch."""
     now: int
     """What the machine's clock says, in microseconds since 1970."""
 

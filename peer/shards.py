@@ -228,7 +228,9 @@ class Shards:
         touched = sorted({partition.number for partition in batch.positions})
         shards = {number: self._shard(number, batch) for number in touched}
         clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
-        asked = [Asked(n, shards[n].stores, reads.get(n, ()), clocks[n], now) for n in touched]
+        asked = [
+            Asked(n, shards[n].stores, reads.get(n, ()), clocks[n], self._before_end(n, batch), now) for n in touched
+        ]
         results: list[pa.Table] = []
         lates: list[pa.Table] = []
         failed: list[Failed] = []
@@ -259,6 +261,9 @@ class Shards:
         for shard in self._shards.values():
             _discard(shard)
         self._shards.clear()
+
+    def _before_end(self, number: int, batch: Batch) -> int:
+        return min(batch.stated.get(p, batch.positions[p].clock.value) for p in self._partitions(number))
 
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]

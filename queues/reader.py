@@ -184,6 +184,7 @@ class Reader:
         batch.incarnations[partition] = held.incarnation
         if self._timed:
             batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
+            batch.stated[partition] = held.clock.value
         batch.started[partition] = held.committed.offset if held.committed else None
         batch.outbox += held.start.outbox
 
