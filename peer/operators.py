@@ -103,8 +103,6 @@ class Answer(NamedTuple):
     """By name of the store. It is one of the shard's stores."""
     more: bool = False
     """Something is still due by this clock: a further plan without rows and with the same clock comes before any other."""
-    wake: int | None = None
-    """The time of the machine's clock, in microseconds, at which the shard is due again without rows; None: at none."""
     late_rows: int = 0
     late: Sequence[tuple[Any, pa.Table]] = ()
     """Late rows that the task keeps, with the message that they came with. What they are too late for stands in columns with
@@ -153,6 +151,13 @@ class Operator(Protocol):
         """
         ...
 
+    def wake(self, stores: Stores) -> int | None:
+        """The time of the machine's clock, in microseconds, at which a shard is due again without rows; None: at none.
+
+        It is asked after the changes of a batch are applied.
+        """
+        ...
+
 
 class WindowOperator:
     """Windows: see :class:`sardonyx.state.windows.WindowShard`.
@@ -182,6 +187,9 @@ class WindowOperator:
     def plan(self, asked: Sequence[Asked]) -> Sequence[Answer]:
         return [self._plan(each) for each in asked]
 
+    def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
+        return None
+
     def _plan(self, asked: Asked) -> Answer:
         shard = self._shard(asked)
         if shard is None:
@@ -190,7 +198,7 @@ class WindowOperator:
         late = planned.late
         kept = [] if self._window.late == "drop" or not late.num_rows else self._kept(late, asked.reads)
         late_rows = late_in(late, [read.piece.rows for read in asked.reads])
-        return Answer(planned.results, {self._STORE: planned.changes}, planned.more, None, late_rows, kept)
+        return Answer(planned.results, {self._STORE: planned.changes}, planned.more, late_rows, kept)
 
     def _shard(self, asked: Asked) -> WindowShard | None:
         """None: the shard never had a row. The first rows say which columns its store has."""

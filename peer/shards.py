@@ -202,7 +202,7 @@ class Shards:
                 if changes.num_rows:
                     shard.stores.all[name].apply(changes)
             shard.log.committed()
-            shard.more, shard.wake = answer.more, answer.wake
+            shard.more, shard.wake = answer.more, self._operator.wake(shard.stores)
         self._planned.clear()
 
     def dropped(self) -> None:

@@ -41,8 +41,8 @@ class Batch:
     clocks: dict[Partition, SourceClock] = field(default_factory=dict)
     """In a job with clocks: those of ``positions`` before this batch."""
     stated: dict[Partition, int] = field(default_factory=dict)
-    """In a job with clocks: the clock that was stated last in each of ``positions``. Where a partition ends with this batch, that is
-    the clock right before its end."""
+    """In a job with clocks: the clock that was stated last in each of ``positions``. Where a partition ends with this batch, that
+    is the clock right before its end."""
     in_force: dict[str, list[int]] = field(default_factory=dict)
     """In a job with clocks, of each of ``messages`` of an internal link: the clock that was stated before it."""
     outbox: list[Outgoing] = field(default_factory=list)
