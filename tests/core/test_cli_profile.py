@@ -23,7 +23,7 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
 
     def batch(job: str, task: str, rows_in: int, **seconds: float) -> None:
         result: Any = SimpleNamespace(
-            rows_in=rows_in, table=SimpleNamespace(num_rows=1), skipped=0, letters=[], windows=None
+            rows_in=rows_in, table=SimpleNamespace(num_rows=1), skipped=0, letters=[], planned=None
         )
         count_batch(job, task, result, seconds)
 

@@ -57,5 +57,5 @@ def test_windows_over_two_links_say_for_both_how_far_they_are_closed() -> None:
     commit = ShardCommit(places[0], Mark(), 50, done=True)
     nothing = pa.table({})
     planned = Planned(nothing, None, 0, {}, [], [commit], Provenance(), Provenance())
-    found = positions_after(stage, batch, Result(nothing, 0, windows=planned), [])
+    found = positions_after(stage, batch, Result(nothing, 0, planned=planned), [])
     assert [found[place].clock.seen for place in places] == [50, 50]
