@@ -72,7 +72,7 @@ faults-long: $(READY) java ## the long runs among the tests
 test-upgrade: $(READY) java ## the release before beside this one, under kills; needs the history of this repository: SEED=7 for the same run again
 	@SEED=$(SEED) $(BIN)/pytest -s -m upgrade tests/upgrade
 
-bench: $(READY) java ## Sardonyx beside Structured Streaming, Quix Streams and a bare copy: more than an hour; PART=topic for one part, RUNS=5
+bench: $(READY) java ## Sardonyx beside Structured Streaming, Kafka Streams, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 

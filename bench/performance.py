@@ -5,7 +5,7 @@ runs. Each run of either side begins with nothing of its own running. What was w
 both sides. Figures go to ``bench/results/performance``; `docs/performance.md` shows them.
 
 Opponents run in environments of their own below the cache directory, made at the first run: PySpark 4.0.0 with its Kafka
-connector, and Quix Streams.
+connector, and Quix Streams. The program of Kafka Streams is built there by Maven.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from confluent_kafka import Consumer, TopicPartition
 from machine import machine
 from performance_alone import cost, link, session
 from performance_memory import backpressure, memory
+from performance_restore import restore
 from performance_scaling import scaling
+from performance_time import clock, cost_of_time
 from performance_track import (
-    ENVIRONMENTS,
+    KAFKA_STREAMS,
     RESULTS,
     STEPS,
     Feed,
@@ -48,6 +50,7 @@ from performance_track import (
     smaller,
 )
 from performance_watch import daemons
+from performance_windows import said_left_out, window, window_wide
 from topic_to_topic import PARTITIONS, create_topic, fill, services
 
 from sardonyx import Job
@@ -64,17 +67,34 @@ LARGE = 100_000
 """Rows of a batch, where they go through many tasks; theirs take all that there is."""
 
 
+STREAMS = "Kafka Streams, exactly once, two threads"
+
+
 def topic(track: Track, runs: int) -> Sequence[Row]:
-    """Topic to topic, without and with start-up, from the same runs."""
-    return race(
-        [
-            Row(TOPIC, "Structured Streaming, at least once", 2),
-            Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
-        ],
-        runs,
-        lambda: both(track.ours(filter_job, PART)),
-        lambda: both(track.theirs("structured_streaming", part=PART)),
+    """Topic to topic, without and with start-up, from the same runs; and beside Kafka Streams."""
+    rows = list(
+        race(
+            [
+                Row(TOPIC, "Structured Streaming, at least once", 2),
+                Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
+            ],
+            runs,
+            lambda: both(track.ours(filter_job, PART)),
+            lambda: both(track.theirs("structured_streaming", part=PART)),
+        )
     )
+    if not said_left_out():
+        rows.append(
+            raced(
+                TOPIC,
+                STREAMS,
+                1,
+                runs,
+                lambda: track.ours(filter_job, PART).steady,
+                lambda: track.theirs(KAFKA_STREAMS, part=PART).steady,
+            )
+        )
+    return rows
 
 
 def quix(track: Track, runs: int) -> Sequence[Row]:
@@ -93,16 +113,24 @@ def quix(track: Track, runs: int) -> Sequence[Row]:
 
 def limit(track: Track, runs: int) -> Sequence[Row]:
     """As little as can be done with a record, exactly once."""
+    beside = [("bare confluent-kafka, exactly once", 0.6, "bare_copy")]
+    beside += [] if said_left_out() else [(STREAMS, 1, KAFKA_STREAMS)]
     return [
         raced(
             "topic to topic, unchanged",
-            "bare confluent-kafka, exactly once",
-            0.6,
+            against,
+            goal,
             runs,
             lambda: track.ours(pass_job, right=anything).steady,
-            lambda: track.theirs("bare_copy", right=anything).steady,
+            functools.partial(passed, track, name),
         )
+        for against, goal, name in beside
     ]
+
+
+def passed(track: Track, name: str) -> float:
+    """An opponent's speed with records as they are."""
+    return track.theirs(name, work="pass", right=anything).steady
 
 
 def cluster(track: Track, runs: int) -> Sequence[Row]:
@@ -315,11 +343,21 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "memory": memory,
     "scaling": scaling,
     "backpressure": backpressure,
+    "window": window,
+    "window-wide": window_wide,
+    "restore": restore,
+    "clock": clock,
+    "cost-of-time": cost_of_time,
 }
 LONG = {"backpressure"}
 """Parts that run only when they are named."""
-BESIDE = {"topic", "quix", "start", "chain", "latency", "trickle"}
-"""Parts with opponents that need environments of their own."""
+BESIDE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("topic", "start", "chain", "latency", "trickle"), ("structured_streaming",)),
+    "quix": ("quix_streams",),
+    "window": ("structured_windows", "quix_windows"),
+    "window-wide": ("structured_windows",),
+}
+"""Opponents of a part that need environments of their own."""
 
 
 def keep(rows: Sequence[Row]) -> None:
@@ -365,15 +403,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "backpressure": functools.partial(backpressure, minutes=args.minutes),
     }
     rows: list[Row] = []
-    beside = BESIDE.intersection(args.part)
-    for name in ENVIRONMENTS if beside else ():
+    beside = {name for part in args.part for name in BESIDE.get(part, ())}
+    for name in sorted(beside):
         environment(name)
     with services() as settings, tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         source = f"{settings.deployment}-in"
         create_topic(settings, source)
         fill(settings, source, args.records)
         track = Track(settings, Path(temporary), source, args.records, args.peers)
-        if beside:
+        if any(name.startswith("structured") for name in beside):
             with smaller(track, 1000) as few:
                 few.theirs("structured_streaming", part=0.9)  # fetches the connector, if it is not there
         for part in args.part:

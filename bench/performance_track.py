@@ -16,15 +16,17 @@ import uuid
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import kafka_streams
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read_back
 
-from sardonyx import Job, kafka
+from sardonyx import Job, event_time, kafka
 from sardonyx.cli.daemons import local_daemons
 from sardonyx.client.client import Client
 from sardonyx.dev.kafka_jars import cache_dir
@@ -36,11 +38,15 @@ RESULTS = HERE / "results" / "performance"
 """Figures and plots."""
 ENVIRONMENTS = {
     "structured_streaming": ["pyspark==4.0.0"],
+    "structured_windows": ["pyspark==4.0.0"],
     "quix_streams": ["quixstreams==3.28.1"],
+    "quix_windows": ["quixstreams==3.28.1"],
     "bare_copy": [],
     "plain_arrow": [],
 }
 """What each opponent needs; nothing: it runs in our own environment."""
+KAFKA_STREAMS = "kafka_streams"
+"""An opponent in Java: see ``kafka_streams.py``."""
 STEPS = 4
 """Tasks of the chain, and queries."""
 
@@ -73,10 +79,11 @@ def busy(rows: pa.Table) -> pa.Table:
     return rows.append_column("mixed", mixed).append_column("label", label).append_column("worth", value)
 
 
-def filter_job(source: str, target: str, end: str | None = "latest", **options: Any) -> Job:
-    """JSON, filter and map."""
+def filter_job(source: str, target: str, end: str | None = "latest", *, timed: bool = False, **options: Any) -> Job:
+    """JSON, filter and map; with ``timed`` the rows have a time, which nothing asks for."""
     job = Job("bench-filter")
-    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
+    time = event_time("at", delay="1 s") if timed else None
+    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end), time=time)
     work = job.task("work", kept, after=read, **options)
     job.output("write", kafka(target), after=work)
     return job
@@ -165,31 +172,40 @@ class Track:
     ) -> Run:
         """An opponent's process, to its end; chained ones have none, and are ended when all has come."""
         chained = work == "chain"
-        given = self.given(work, bounded=not chained)
-        topics = given["topics"]
         began = time.time()
+        if not chained:
+            target = self.finished(name, work)
+            return self.landed(target, began, time.time(), part, right)
+        given = self.given(work, bounded=False)
+        topics = given["topics"]
         with opponent(name, given) as process:
-            if chained:
-                while self._written(topics[-1]) < self.records * part:
-                    assert process.poll() is None, f"{name} ended by itself"
-                    time.sleep(0.25)
-            else:
-                said = []
-                while said[-1:] != ["done"] and (line := process.stdout.readline() if process.stdout else ""):
-                    said += [line.strip()] if line.strip() in ("ready", "done") else []
-                assert said == ["ready", "done"], f"{name} failed; see {self.folder}"
-            ended = time.time()  # as ours: what it does to end itself is not waited for
-        return self.landed(topics[-1], began, ended, part, right, self._first_written(topics[1]) if chained else None)
+            while self._written(topics[-1]) < self.records * part:
+                assert process.poll() is None, f"{name} ended by itself"
+                time.sleep(0.25)
+            ended = time.time()
+        return self.landed(topics[-1], began, ended, part, right, self._first_written(topics[1]))
 
-    def given(self, work: str, *, bounded: bool, linger: int = 50) -> dict[str, Any]:
+    def finished(self, name: str, work: str, **more: Any) -> str:
+        """Run an opponent until it has written all; the topic to which it did. ``more``: what it must know besides."""
+        given = self.given(work, bounded=True, **more)
+        with opponent(name, given) as process:
+            said = []
+            while said[-1:] != ["done"] and (line := process.stdout.readline() if process.stdout else ""):
+                said += [line.strip()] if line.strip() in ("ready", "done") else []
+            told = (Path(given["folder"]) / "stderr").read_text()[-2000:]
+            assert said == ["ready", "done"], f"{name} failed; see {self.folder}:\n{told}"
+        return str(given["topics"][-1])  # as ours: what it does to end itself was not waited for
+
+    def given(self, work: str, *, bounded: bool, linger: int = 50, **more: Any) -> dict[str, Any]:
         """What an opponent must know."""
-        return {
+        return more | {
             "bootstrap": self.settings.kafka.bootstrap_servers,
             "topics": [self.source, *(self.target() for _ in range(STEPS if work == "chain" else 1))],
             "work": work,
             "records": self.records,
             "bounded": bounded,
             "linger": linger,
+            "threads": kafka_streams.THREADS,
             "folder": tempfile.mkdtemp(dir=self.folder),
             "ivy": str(cache_dir() / "bench" / "ivy"),
         }
@@ -262,11 +278,15 @@ class Feed:
     Args:
         track: whose source they go to.
         rate: records a second.
+        timed: whether ``at`` says so too, in whole milliseconds; otherwise it is always the same.
     """
 
-    def __init__(self, track: Track, rate: float) -> None:
+    def __init__(self, track: Track, rate: float, *, timed: bool = False) -> None:
         self.fed = 0
         """Records so far."""
+        self.times: list[float] = []
+        """If ``timed``, of each record, in seconds since 1970."""
+        self._timed = timed
         self._producer = Producer({**track.settings.kafka.client(), "linger.ms": 0, "acks": "all"})
         self._topic = track.source
         self._rate = rate
@@ -288,23 +308,31 @@ class Feed:
             while self.fed < (time.time() - began) * self._rate:
                 number = self.fed
                 row = {"id": number, "key": f"key-{number % 100}", "value": time.time(), "at": "2026-01-01T00:00:00Z"}
+                if self._timed:
+                    moment = datetime.fromtimestamp(int(row["value"] * 1000) / 1000, UTC)
+                    row["at"] = moment.isoformat(timespec="milliseconds")
                 try:
                     self._producer.produce(self._topic, json.dumps(row).encode(), partition=number % PARTITIONS)
                 except BufferError:
                     self._producer.poll(0.1)
                     continue
                 self.fed += 1
+                if self._timed:
+                    self.times.append(moment.timestamp())
             self._producer.poll(0)
 
 
 @contextlib.contextmanager
 def opponent(name: str, given: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
     """Its process; killed at the end if it still runs."""
-    script = HERE / "opponents" / f"{name}.py"
-    python = environment(name)
+    if name == KAFKA_STREAMS:
+        command, python = kafka_streams.command(), ""
+    else:
+        python = str(environment(name))
+        command = [python, str(HERE / "opponents" / f"{name}.py")]
     process = subprocess.Popen(
-        [str(python), str(script), json.dumps(given)],
-        env={**os.environ, "PYSPARK_PYTHON": str(python)},
+        [*command, json.dumps(given)],
+        env={**os.environ, "PYSPARK_PYTHON": python},
         stdout=subprocess.PIPE,
         stderr=(Path(given["folder"]) / "stderr").open("w"),
         text=True,
@@ -367,6 +395,24 @@ def raced(
     """One figure of each run: see :func:`race`."""
     (row,) = race([Row(bench, against, goal)], runs, lambda: [ours()], lambda: [theirs()])
     return row
+
+
+def race_all(runs: int, ours: Callable[[], float], theirs: Sequence[tuple[Row, Callable[[], float]]]) -> list[Row]:
+    """Several opponents, one after the other between two of our runs, to the mean of which each is held."""
+    before = ours()
+    for _ in range(runs):
+        figures = [run() for _, run in theirs]
+        after = ours()
+        for (row, _), figure in zip(theirs, figures, strict=True):
+            row.ours.append((before + after) / 2)
+            row.theirs.append(figure)
+            row.ratios.append(row.ours[-1] / figure)
+            told = f"{row.ours[-1]:,.0f} {figure:,.0f} {row.ratios[-1]:.2f}"
+            print(f"  {row.bench} beside {row.against}: {told}", flush=True)
+        before = after
+    for row, _ in theirs:
+        print(row.line(), flush=True)
+    return [row for row, _ in theirs]
 
 
 def race(

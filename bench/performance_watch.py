@@ -63,7 +63,13 @@ class Daemons:
 
 @contextlib.contextmanager
 def daemons(
-    track: Track, virtual: int, *, count: int = 1, program: Sequence[str | Path] = PRODUCT, master: str | None = None
+    track: Track,
+    virtual: int,
+    *,
+    count: int = 1,
+    program: Sequence[str | Path] = PRODUCT,
+    master: str | None = None,
+    quiet: bool = False,
 ) -> Iterator[Daemons]:
     """Run them as long as the block runs, from when all their virtual peers are there.
 
@@ -73,11 +79,12 @@ def daemons(
         count: peer daemons.
         program: what Python is given to be a peer daemon.
         master: Spark's; None: as configured.
+        quiet: whether their logs do without a line for each batch.
     """
     folder = Path(tempfile.mkdtemp(dir=track.folder))
     # Each committed batch is a line of the log then.
     spoken = track.settings.log.model_copy(update={"level": "debug", "format": "json"})
-    settings = track.settings.model_copy(update={"log": spoken})
+    settings = track.settings if quiet else track.settings.model_copy(update={"log": spoken})
     if master is not None:
         settings = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
     with contextlib.ExitStack() as stack:

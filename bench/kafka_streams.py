@@ -1,0 +1,60 @@
+"""The program in `kafka-streams/`, built by Maven when a part needs it: Kafka Streams as an opponent."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from sardonyx.dev.kafka_jars import cache_dir
+from sardonyx.runtime.java import find_java
+
+PROJECT = Path(__file__).parent / "kafka-streams"
+THREADS = 2
+"""Of the program, which runs in one process."""
+
+
+def command() -> list[str]:
+    """What starts the program; raises if it is :func:`left_out`."""
+    assert not left_out(), left_out()
+    path = f"{output()}/kafka-streams-opponent-1.jar:{output()}/lib/*"
+    return [str(find_java().path), "-Xmx1g", "-cp", path, "Opponent"]
+
+
+@functools.cache
+def left_out() -> str | None:
+    """Why there is no such program here, after an attempt to build it; None: it is built."""
+    if (output() / "ready").exists():
+        return None
+    maven = shutil.which("mvn")
+    if maven is None:
+        return "it is built by Maven, and there is no mvn on the PATH"
+    print("building the program of Kafka Streams", flush=True)
+    built = subprocess.run(
+        [maven, "-q", "-B", "-f", PROJECT / "pom.xml", f"-Doutput={output()}", "package"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if built.returncode:
+        said = next((line for line in built.stdout.splitlines() if "ERROR" in line), "it said nothing")
+        return f"mvn package failed: {said}"
+    (output() / "ready").touch()
+    return None
+
+
+def output() -> Path:
+    """Where it is built: a folder for each state of its sources."""
+    return cache_dir() / "bench" / f"kafka-streams-{digest(PROJECT)}"
+
+
+def digest(project: Path) -> str:
+    """Of the sources, by name and content."""
+    found = hashlib.sha256()
+    for path in sorted([project / "pom.xml", *(project / "src").rglob("*.java")]):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(project)} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:12]

@@ -1,0 +1,151 @@
+"""Windows beside those of others: a count per key and minute, and the same with a key of its own for each record."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import kafka_streams
+import numpy as np
+import orjson
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from performance_track import KAFKA_STREAMS, RESULTS, Row, Track, race_all
+from performance_watch import daemons
+from rich.console import Console
+from topic_to_topic import PARTITIONS, SCHEMA
+from window_figures import Results, expected, key_number, steady
+
+from sardonyx import Count, Job, event_time, kafka, tumbling
+from sardonyx.cli.profile import profile_table, profiled, read_profile
+from sardonyx.client.views import JobView
+from sardonyx.connectors.generator import Generator
+from sardonyx.job.load import load_job
+
+TASKS = 3
+"""Of the job, and its virtual peers: what reads, what counts, what writes."""
+
+
+def window(track: Track, runs: int) -> list[Row]:
+    """A thousand keys."""
+    title = "windowed count per key"
+    beside = [
+        (Row(title, "Structured Streaming, RocksDB, at least once", 2), "structured_windows"),
+        (Row(title, "Quix Streams, exactly once", 5), "quix_windows"),
+    ]
+    if not said_left_out():
+        beside.append((Row(title, "Kafka Streams, exactly once, two threads", 1), KAFKA_STREAMS))
+    return counted(track, runs, "key", beside, 200_000)
+
+
+def window_wide(track: Track, runs: int) -> list[Row]:
+    """A key a row: nothing can be combined."""
+    row = Row("windowed count, a key a row", "Structured Streaming, RocksDB, at least once", 2)
+    return counted(track, runs, "id", [(row, "structured_windows")], 100_000)
+
+
+def said_left_out() -> bool:
+    """Whether Kafka Streams is left out, which is said then."""
+    why = kafka_streams.left_out()
+    if why:
+        print(f"  Kafka Streams is left out: {why}", flush=True)
+    return why is not None
+
+
+def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]], rate: float) -> list[Row]:
+    """The races, and our own speed beside what it should be at least."""
+    wanted = expected(pa.concat_tables(generated(track.records)), by)
+
+    def ours() -> float:
+        return steady(results(track, our_windows(track, by)[1], by), wanted, once=True)
+
+    def theirs(name: str) -> float:
+        return steady(results(track, track.finished(name, "windows", by=by), by), wanted, once=False)
+
+    rows = race_all(runs, ours, [(row, functools.partial(theirs, name)) for row, name in beside])
+    speeds = rows[0].ours
+    aim = Row(rows[0].bench, "the rate that is aimed at", 1, ours=speeds, theirs=[rate] * len(speeds))
+    aim.ratios = [speed / rate for speed in speeds]
+    print(aim.line(), flush=True)
+    rows.append(aim)
+    explain(track, rows, f"window-by-{by}", lambda where: our_windows(where, by)[0])
+    return rows
+
+
+def generated(records: int) -> list[pa.Table]:
+    """The records of the source."""
+    made = Generator({"count": records})
+    return [made.read(split.data) for split in made.splits()]
+
+
+def window_job(source: str, target: str, by: str) -> Job:
+    """JSON, a count per key and minute."""
+    job = Job("bench-window", partitions=PARTITIONS)
+    timed = event_time("at", delay="1 s")
+    read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end="latest"), time=timed)
+    found = job.window("work", tumbling("1 min"), after=read, group_by=by, aggregate={"hits": Count()})
+    job.output("write", kafka(target), after=found)
+    return job
+
+
+def our_windows(track: Track, by: str) -> tuple[JobView, str]:
+    """Run the job to its end; and the topic with its results."""
+    target = track.target()
+    with daemons(track, TASKS, quiet=True) as found:
+        view = found.client.submit(load_job(window_job(track.source, target, by))).await_completion(900)
+    assert view.status == "completed", view
+    return view, target
+
+
+def results(track: Track, topic: str, by: str) -> Results:
+    """All that is committed in a topic of windows."""
+    consumer = Consumer(
+        {
+            **track.settings.kafka.client(),
+            "group.id": f"{topic}-check",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found: list[tuple[int, int, int, int]] = []
+    ended: set[int] = set()
+    while len(ended) < PARTITIONS:
+        for message in consumer.consume(10_000, 1.0):
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition())
+                continue
+            row = orjson.loads(message.value())
+            key = row[by] if by in row else row["key"]  # the program in Java has one name for it
+            found.append((key_number(key), start_of(row["window_start"]), row["hits"], message.timestamp()[1]))
+    consumer.close()
+    keys, starts, hits, written = np.array(found, np.int64).reshape(-1, 4).T
+    return Results(keys, starts, hits, written / 1000)
+
+
+@functools.cache
+def start_of(start: str | int) -> int:
+    """Of a window, in milliseconds since 1970: what others write; we write a timestamp."""
+    return start if isinstance(start, int) else round(datetime.fromisoformat(start).timestamp() * 1000)
+
+
+def explain(track: Track, rows: Sequence[Row], name: str, run: Callable[[Track], JobView]) -> None:
+    """If a goal was missed, run ours once more, and show and keep where the time of its batches goes."""
+    if all(row.met is not False for row in rows):
+        return
+    file = Path(tempfile.mkdtemp(dir=track.folder)) / "metrics.json"
+    view = run(dataclasses.replace(track, settings=profiled(track.settings, file)))
+    table = profile_table(read_profile(file, view.id))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{name}-profile.txt").open("w") as kept:
+        for place in (None, kept):
+            console: Any = Console(file=place, width=140)
+            console.print(table)

@@ -1,0 +1,121 @@
+"""What windows must give, whether they gave it, and how fast: pure, for every contestant the same.
+
+A window of a key counts as done when its right count first stood in the output. So contestants can be compared that give a
+result of a window once with those that give it again whenever it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+MINUTE = 60_000
+"""Milliseconds of a window."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What stands in an output, a place of the arrays for each result."""
+
+    keys: np.ndarray
+    """The number of the key: see :func:`key_number`."""
+    starts: np.ndarray
+    """Of the window, milliseconds since 1970."""
+    hits: np.ndarray
+    written: np.ndarray
+    """When the broker got it, in seconds since 1970."""
+
+
+def key_number(key: int | str) -> int:
+    """The number in a key: an id is one, and `customer-000000000042` has one at its end."""
+    return int(str(key).rpartition("-")[2])
+
+
+def expected(rows: pa.Table, by: str) -> tuple[np.ndarray, np.ndarray]:
+    """The windows of each key, sorted, and how many rows each has; as :func:`places` has them."""
+    column = rows[by]
+    if pa.types.is_integer(column.type):
+        keys = column.to_numpy()
+    else:
+        coded = column.combine_chunks().dictionary_encode()
+        numbers = np.array([key_number(key) for key in coded.dictionary.to_pylist()], np.int64)
+        keys = numbers[coded.indices.to_numpy()]
+    return np.unique(places(keys, rows["at"].cast(pa.int64()).to_numpy() // 1000), return_counts=True)
+
+
+def places(keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """A number for each window of a key; of two, the earlier window has the lesser.
+
+    Args:
+        keys: at most 2^31 - 1.
+        moments: any of the window, in milliseconds since 1970.
+    """
+    return (moments // MINUTE << 31) + keys
+
+
+def steady(results: Results, wanted: tuple[np.ndarray, np.ndarray], *, once: bool) -> float:
+    """Records a second between the moments by which windows with a tenth and with nine tenths of all records were done.
+
+    Args:
+        results: what stands there.
+        wanted: see :func:`expected`.
+        once: each window gives one result.
+
+    Raises:
+        AssertionError: that is not what should stand there.
+    """
+    windows, counts = wanted
+    found = places(results.keys, results.starts)
+    place = np.minimum(np.searchsorted(windows, found), len(windows) - 1)
+    assert (windows[place] == found).all(), "there are results of windows that have no row"
+    assert (results.hits <= counts[place]).all(), "windows count rows twice"
+    right = results.hits == counts[place]
+    done = np.full(len(windows), np.inf)
+    np.minimum.at(done, place[right], results.written[right])
+    missing = int(np.isinf(done).sum())
+    assert not missing, f"{missing} of {len(windows)} windows count too few rows"
+    assert not once or len(found) == len(windows), f"{len(windows)} windows gave {len(found)} results"
+    order = np.argsort(done, kind="stable")
+    records = np.cumsum(counts[order])
+    first, last = done[order][np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
+    return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
+
+
+def closed_at(made: Sequence[float], ends: Sequence[float], partitions: int) -> dict[float, float]:
+    """When the row was made that closes a window: its partition is the last one to have a row that is not before the end.
+
+    Args:
+        made: when each record was made, which is its time as well; record n lies in partition n % partitions.
+        ends: of windows. Those that no row has closed are left out.
+        partitions: of the topic.
+    """
+    of = [np.array(made[number::partitions]) for number in range(partitions)]
+    found = {}
+    for end in set(ends):
+        first = [int(np.searchsorted(times, end)) for times in of]
+        if all(place < len(times) for place, times in zip(first, of, strict=True)):
+            found[end] = max(float(times[place]) for place, times in zip(first, of, strict=True))
+    return found
+
+
+def miscounted(
+    made: Sequence[float], found: Sequence[tuple[float, float, int]], ends: Sequence[float], length: float = 1.0
+) -> dict[float, tuple[int, int]]:
+    """Windows whose results do not count all of their rows, or more: rows counted, and rows that there are.
+
+    Args:
+        made: the time of each record, ascending.
+        found: the end of its window, anything, and the rows that it counts, of each result.
+        ends: of the windows that are looked at.
+        length: of a window, in seconds.
+    """
+    times, wrong = np.array(made), {}
+    for end in ends:
+        first, last = np.searchsorted(times, [end - length, end])
+        counted = sum(hits for of, _, hits in found if of == end)
+        if counted != last - first:
+            wrong[end] = (counted, int(last - first))
+    return wrong
