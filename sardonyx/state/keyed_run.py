@@ -8,6 +8,7 @@ meets, and in which order, does not depend on where batches were cut.
 from __future__ import annotations
 
 import heapq
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -132,7 +133,7 @@ class _Run:
     def __init__(self, function: KeyedFunction, work: Work) -> None:
         self.function, self.work, self.signature = function, work, function.signature
         self.timers = Timers()
-        self.row_params = function.params
+        self.row_params = _accepted(function.fn, function.params)
         self.timer_params = _accepted(function.on_timer, function.params)
         self.cells: dict[tuple[bytes, str], Cells] = {}
         columns = (work.entries[name].to_pylist() for name in (KEY, VALUE, AT))
@@ -299,11 +300,9 @@ def described(error: BaseException, given: object) -> Failure:
 
 
 def _accepted(fn: Callable[..., Any] | None, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the params that ``on_timer`` has parameters for."""
+    """Those of the params that a function has parameters for."""
     if fn is None:
         return {}
-    import inspect
-
     parameters = inspect.signature(fn).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return {name: value for name, value in params.items() if takes_any or name in parameters}

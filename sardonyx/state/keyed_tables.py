@@ -95,7 +95,7 @@ class _Run:
         self._declared = signature.declared
         self._ttl = signature.ttl
         self._fn, self._params, self._work, self._describe = fn, params, work, describe
-        self._keys = {name: work.rows[name] for name in work.key_columns}
+        self._keys = {name: work.rows[name] for name in work.key_columns} if work.rows.num_rows else {}
         self._code_of = {key: code for code, key in enumerate(work.keys)}
         self.results: list[pa.Table] = []
         self.failed: list[Failed] = []

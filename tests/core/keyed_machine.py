@@ -66,7 +66,9 @@ class Machine:
         self.store.apply(planned.changes)
 
     def note(self, work, done):
-        self.results += list(zip(done.results, done.origins, strict=True)) if isinstance(done.results, list) else []
+        of_tables = not isinstance(done.results, list)
+        results = done.results.to_pylist() if of_tables else done.results
+        self.results += zip(results, [None] * len(results) if of_tables else done.origins, strict=True)
         self.failed += [each.kind for each in done.failed]
 
     def shown(self, clock):

@@ -1,0 +1,399 @@
+"""Keyed state rule by rule: what a state keeps, timers of both clocks, the end, expiry, and types that change."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.errors import FunctionError, InputError
+from sardonyx.core.keyed import KeyedSpec
+from sardonyx.state.codec import Codec, unhashed, unstorable
+from sardonyx.state.handles import EPOCH, Key, ListState, MapState, State, Timer, Timers
+from sardonyx.state.keyed_run import KeyedFunction
+from sardonyx.state.keyed_work import KeyedPiece
+from sardonyx.state.memory import MemoryStore
+from sardonyx.state.signature import signature_of
+from tests.core.keyed_machine import Machine
+
+SECOND = 1_000_000
+
+
+def machine_of(
+    fn: Any, on_timer: Any = None, ttl: dict[str, str] | None = None, columns: tuple[str, ...] = ("user",), **given
+):
+    signature = signature_of(KeyedSpec(ttl=ttl or {}), fn, on_timer)
+    return Machine(signature, KeyedFunction(signature, fn, on_timer), list(columns), MemoryStore, **given)
+
+
+def rows(*given: tuple[str, int] | str, clock: int = NEVER) -> list[KeyedPiece]:
+    """A block of rows (user, seconds); in front of it the clock stood at so many seconds."""
+    pairs = [(each, 0) if isinstance(each, str) else each for each in given]
+    at = pa.array([second * SECOND for _, second in pairs], pa.timestamp("us", "UTC"))
+    table = pa.table({"user": [user for user, _ in pairs], "at": at})
+    return [KeyedPiece(table, clock if clock == NEVER else clock * SECOND, at.cast(pa.int64()).to_numpy())]
+
+
+def given(machine: Machine) -> list[dict[str, Any]]:
+    found = [result for result, _ in machine.results]
+    machine.results.clear()
+    return found
+
+
+# --- What a state keeps -----------------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+@dataclass
+class Note:
+    text: str
+    when: dt.datetime | None = None
+
+
+class Deep(msgspec.Struct):
+    notes: list[Note]
+    by: dict[str, set[int]] = {}
+
+
+NOON = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, 2**62),
+        (float, 0.1),
+        (float, float("nan")),
+        (str, "ä"),
+        (bytes, b"\0\xff"),
+        (bool, True),
+        (int | None, None),
+        (Decimal, Decimal("1.10")),
+        (UUID, UUID(int=5)),
+        (dt.datetime, NOON),
+        (dt.date, dt.date(2026, 2, 28)),
+        (dt.timedelta, dt.timedelta(days=1, microseconds=1)),
+        (Colour, Colour.RED),
+        (Point, Point(1, 2.0)),
+        (list[int], [1, 2]),
+        (tuple[int, str], (1, "a")),
+        (dict[str, list[float]], {"a": [1.0]}),
+        (Note, Note("x", NOON)),
+        (Deep, Deep([Note("x")], {"a": {1, 2}})),
+    ],
+)
+def test_a_value_comes_back_equal(kind, value):
+    """Each kind of value that docs/state.md names."""
+    assert unstorable(kind) == ""
+    data, back = Codec(kind, "s").encode(value)
+    again = Codec(kind, "s").decode(data)
+    if value == value:  # noqa: PLR0124 - NaN is not
+        assert back == again == value
+    assert type(again) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, 1.5),
+        (int, "1"),
+        (str, 1),
+        (list[int], [1, "2"]),
+        (Any, (1, 2)),
+        (Any, {1, 2}),
+        (int, 2**70),
+    ],
+)
+def test_a_value_that_would_not_come_back_equal_is_refused(kind, value):
+    """It does not fit the annotation, or bytes would make another value of it."""
+    with pytest.raises(FunctionError) as error:
+        Codec(kind, "s").encode(value)
+    assert error.value.code == "SX-STATE-VALUE"
+    assert error.value.fix
+
+
+def test_types_that_cannot_be_kept_or_be_keys_are_known():
+    """A class of the user's own, NumPy's arrays, functions; lists as keys."""
+    assert unstorable(object)
+    assert unstorable(np.ndarray)
+    assert unstorable(list[KeyedFunction])
+    assert unhashed(list[int])
+    assert unhashed(float) == unhashed(tuple[str, int]) == ""
+
+
+def test_a_value_that_does_not_fit_fails_its_record_alone():
+    """Neither this state nor the others that the record has changed are written."""
+
+    def fn(row: dict, n: State[int], names: ListState[str]) -> dict:
+        names.append(row["user"])
+        n.value = n.value + 1 if row["user"] != "bad" else "many"
+        return {"n": n.value, "names": len(names)}
+
+    machine = machine_of(fn, columns=())
+    machine.batch(rows("a", "bad", "b"), NEVER)
+    assert given(machine) == [{"n": 1, "names": 1}, {"n": 2, "names": 2}]
+    assert machine.failed == ["FunctionError"]
+
+
+def test_a_key_of_several_columns_and_none():
+    """A tuple, a value, or None."""
+
+    def fn(row: dict, n: State[int], key: Key) -> dict:
+        return {"key": key}
+
+    for columns, key in (((), None), (("user",), "a"), (("user", "at"), ("a", EPOCH))):
+        machine = machine_of(fn, columns=columns)
+        machine.batch(rows("a"), NEVER)
+        assert given(machine) == [{"key": key}]
+
+
+@pytest.mark.parametrize("back", [5, "text", [1], [{"a": 1}, None]])
+def test_what_is_no_row_fails_its_record(back):
+    """A function gives a dict, several, or None."""
+
+    def fn(row: dict, n: State[int]):
+        return back
+
+    machine = machine_of(fn)
+    machine.batch(rows("a"), NEVER)
+    assert (given(machine), machine.failed) == ([], ["FunctionError"])
+
+
+# --- Timers -----------------------------------------------------------------------------------------------------------
+
+
+def at(second: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(seconds=second)
+
+
+def in_ten_seconds(row: dict, n: State[int], timers: Timers) -> None:
+    n.value += 1
+    timers.set(row["at"] + dt.timedelta(seconds=10), "late")
+
+
+def tell(timer: Timer, n: State[int]) -> dict:
+    return {"key": timer.key, "at": timer.at, "n": n.value, "by": timer.by}
+
+
+def test_a_timer_fires_once_when_the_clock_has_come_to_it():
+    """Not before, not again, and in the order of times; one that is set again is moved."""
+    machine = machine_of(in_ten_seconds, tell)
+    machine.batch(rows(("a", 5), ("b", 3)), 12 * SECOND)
+    assert given(machine) == []
+    machine.batch(rows(("a", 6), clock=12), 15 * SECOND)
+    assert given(machine) == [{"key": "b", "at": at(13), "n": 1, "by": "event"}]
+    machine.batch([], 16 * SECOND)
+    machine.batch([], 99 * SECOND)
+    assert given(machine) == [{"key": "a", "at": at(16), "n": 2, "by": "event"}]
+
+
+def test_a_timer_fires_before_later_rows_of_its_key():
+    """By the clock in front of the row, also if both come in one batch."""
+    machine = machine_of(in_ten_seconds, tell)
+    machine.batch([*rows(("a", 1)), *rows(("a", 30), clock=20)], 30 * SECOND)
+    assert given(machine) == [{"key": "a", "at": at(11), "n": 1, "by": "event"}]
+
+
+def test_timers_of_the_wall_fire_by_the_clock_of_the_machine():
+    """The shard says when the next is due; without that clock none fires."""
+
+    def fn(row: dict, n: State[int], timers: Timers) -> None:
+        timers.set(at(50), "w", by="wall")
+
+    machine = machine_of(fn, tell)
+    machine.batch(rows("a"), NEVER)
+    assert machine.shard.next_wall() == 50 * SECOND
+    machine.batch([], 99 * SECOND)
+    machine.batch([], 99 * SECOND, wall=49 * SECOND)
+    assert given(machine) == []
+    machine.batch([], 99 * SECOND, wall=50 * SECOND)
+    assert given(machine) == [{"key": "a", "at": at(50), "n": 0, "by": "wall"}]
+    assert machine.shard.next_wall() is None
+
+
+def test_at_the_end_every_timer_fires_once_and_sets_no_more():
+    """Those of both clocks; what on_timer sets then is left out, so that the job ends."""
+
+    def fn(row: dict, timers: Timers) -> None:
+        timers.set(at(10**6), "far")
+        timers.set(at(5), "wall", by="wall")
+
+    def again(timer: Timer, timers: Timers) -> dict:
+        timers.set(timer.at + dt.timedelta(days=1), timer.name, by=timer.by)
+        return {"name": timer.name}
+
+    machine = machine_of(fn, again, limit=1)
+    machine.batch(rows("a", "b"), 1)
+    machine.batch([], END, before=1)
+    assert sorted(each["name"] for each in given(machine)) == ["far", "far", "wall", "wall"]
+    assert machine.shard.next_wall() is None
+    assert not machine.failed
+
+
+def test_a_deleted_timer_does_not_fire():
+    """Also if it was set in the same call, and if there is none."""
+
+    def fn(row: dict, timers: Timers) -> None:
+        timers.delete("t")
+        if row["at"] == at(0):
+            timers.set(at(5), "t")
+            timers.set(at(5), "u")
+            timers.set(at(5), "v")
+            timers.delete("u")
+
+    def name(timer: Timer) -> dict:
+        return {"name": timer.name}
+
+    machine = machine_of(fn, name)
+    machine.batch(rows(("a", 0), ("a", 1)), 9 * SECOND)
+    assert given(machine) == [{"name": "v"}]
+
+
+@pytest.mark.parametrize(
+    ("when", "code"),
+    [(at(10), "SX-TIMER-PAST"), (at(9), "SX-TIMER-PAST"), ("noon", "SX-TIMER-TIME"), (5, "SX-TIMER-TIME")],
+)
+def test_a_timer_that_cannot_be_set_fails_what_sets_it(when, code):
+    """In on_timer: not after the timer that is due, which would be due again without end; or no time at all."""
+
+    def again(timer: Timer, n: State[int], timers: Timers) -> None:
+        try:
+            timers.set(when)
+        except FunctionError as error:
+            codes.append(error.code)
+            raise
+
+    codes: list[str] = []
+    machine = machine_of(in_ten_seconds, again)
+    machine.batch(rows("a"), 10 * SECOND)
+    assert (codes, machine.failed) == ([code], ["FunctionError"])
+
+
+# --- Expiry -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_has_expired_leaves_nothing_in_the_store():
+    """Neither the values nor the entries that name them."""
+
+    def fn(row: dict, n: State[int], seen: ListState[int], by: MapState[str, int]) -> dict:
+        n.value += 1
+        seen.append(n.value)
+        by[row["user"]] = n.value
+        return {"n": n.value, "seen": list(seen), "by": dict(by)}
+
+    machine = machine_of(fn, ttl={"*": "10 s"})
+    machine.batch(rows(("a", 1), ("b", 2)), 5 * SECOND)
+    machine.batch(rows(("a", 6), clock=5), 11 * SECOND)
+    assert given(machine)[-1] == {"n": 2, "seen": [1, 2], "by": {"a": 2}}
+    machine.batch(rows(("a", 12), clock=12), 13 * SECOND)
+    assert given(machine) == [{"n": 3, "seen": [2, 3], "by": {"a": 3}}]
+    machine.batch([], 99 * SECOND)
+    assert [entry[:1] for entry in machine.store.scan()["k"].to_pylist()] == [b"\xff"], "only the types are left"
+
+
+def test_reading_keeps_no_state():
+    """A ttl counts from when a state was last written."""
+
+    def fn(row: dict, n: State[int]) -> dict:
+        if not n.exists:
+            n.value = 1
+            return {"new": row["at"]}
+        return {"old": n.value}
+
+    machine = machine_of(fn, ttl={"n": "10 s"})
+    for second in (0, 9, 11):
+        machine.batch(rows(("a", second), clock=second), second * SECOND)
+    assert given(machine) == [{"new": at(0)}, {"old": 1}, {"new": at(11)}]
+
+
+# --- Types that change ------------------------------------------------------------------------------------------------
+
+
+class Before(msgspec.Struct):
+    total: int = 0
+    name: str = ""
+
+
+class Added(msgspec.Struct):
+    total: int = 0
+    name: str = ""
+    more: float = 1.5
+
+
+class Needed(msgspec.Struct):
+    more: float
+    total: int = 0
+    name: str = ""
+
+
+class Retyped(msgspec.Struct):
+    total: float = 0.0
+    name: str = ""
+
+
+class Dropped(msgspec.Struct):
+    total: int = 0
+
+
+def keeps(kind: Any, handle: Any = State):
+    """A function whose state is of this type; it sets ``total`` where it is 0, and shows what there is."""
+
+    def fn(row: dict, account):
+        account.value.total = account.value.total or 7
+        return msgspec.structs.asdict(account.value)
+
+    fn.__annotations__["account"] = handle[kind]
+    return fn
+
+
+def reopened(fn: Any) -> Machine:
+    """The store that a task with ``State[Before]`` has written, under other functions."""
+    machine = machine_of(keeps(Before))
+    machine.batch(rows("a"), NEVER)
+    machine.signature = signature_of(KeyedSpec(), fn)
+    machine.function = KeyedFunction(machine.signature, fn)
+    machine.restart()
+    machine.results.clear()
+    return machine
+
+
+def test_a_field_with_a_default_may_be_added():
+    """What was written without it has the default."""
+    machine = reopened(keeps(Added))
+    machine.batch(rows("a"), NEVER)
+    assert given(machine) == [{"total": 7, "name": "", "more": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (keeps(Needed), "account.more (float) is new, and has no default"),
+        (keeps(Retyped), "account.total was int and is float"),
+        (keeps(Dropped), "account.name is gone"),
+        (keeps(int), "account was record and is int"),
+        (keeps(Before, ListState), "account was value and is list"),
+    ],
+)
+def test_other_types_are_refused(fn, said):
+    """The states are not touched; the message names the part."""
+    with pytest.raises(InputError) as error:
+        reopened(fn)
+    assert error.value.code == "SX-STATE-SHAPE"
+    assert said in error.value.cause
