@@ -1,0 +1,118 @@
+"""Lookups against a twin that looks at all values of a key for each row: the same results, however the logs are cut and lie."""
+
+import os
+
+import pytest
+
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.joining import RelationSpec
+from sardonyx.state.lookups import LookupShard
+from sardonyx.state.memory import MemoryStore
+from sardonyx.state.row_pack import SCHEMA
+from sardonyx.state.sides import LEFT, RIGHT
+from tests.core.relation_histories import Block, Run, chance_of, counted, entries, interleaved, log, times
+
+SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
+
+
+def spec_of(chance):
+    return RelationSpec(
+        kind="lookup",
+        left="orders",
+        right="prices",
+        how=chance.choice([None, "left", "inner"]),
+        within=chance.choice([None, None, 0, 5, 20]),
+        grace=chance.choice([0, 0, 4]),
+        prefix="r_",
+    )
+
+
+def shard_of(spec):
+    return lambda store: LookupShard(spec, (["k"], ["k"]), store, (times, times))
+
+
+def twin(spec, logs):
+    """The results and the late rows of whole logs, as docs/joins.md has it."""
+    on_time, late = ([], []), []
+    for block in (block for each in logs for block in each):
+        for row in block.rows:
+            if block.in_force > NEVER and row["t"] + spec.grace < block.in_force:
+                late.append((block.side, tuple(row.items())))
+            else:
+                on_time[block.side].append(row)
+    results = []
+    for left in on_time[LEFT]:
+        value = None
+        for right in on_time[RIGHT]:
+            if left["k"] is not None and right["k"] == left["k"] and right["t"] <= left["t"]:
+                value = right if value is None or right["t"] >= value["t"] else value
+        if value is not None and spec.within is not None and left["t"] - value["t"] > spec.within:
+            value = None
+        if value is not None:
+            results.append(left | {f"r_{name}": found for name, found in value.items() if name != "k"})
+        elif spec.how != "inner":
+            results.append(left)
+    return results, late
+
+
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_a_row_is_given_the_value_as_of_its_time_however_the_logs_are_cut_and_lie(number):
+    """The multiset of results and of late rows is that of the twin, for several ways of reading the same two logs."""
+    chance = chance_of(f"{SEED}/{number}")
+    spec, logs = spec_of(chance), (log(chance, LEFT), log(chance, RIGHT))
+    for each in logs:  # the names of columns depend on which the left side has
+        each[0].rows.insert(0, {"k": "z", "t": 10**6, "v": 0, "extra": "x"})
+    wanted, late = twin(spec, logs)
+    for _ in range(3):
+        first = [logs[LEFT][0], logs[RIGHT][0]]
+        blocks = first + interleaved(chance, (logs[LEFT][1:], logs[RIGHT][1:]))
+        run = Run(shard_of(spec), blocks, chance, 2)
+        assert counted(run.results) == counted(wanted), (SEED, number, spec)
+        assert sorted(run.late, key=repr) == sorted(late, key=repr), (SEED, number, spec)
+        if spec.within is not None:
+            assert not entries(run.store), "nothing is kept after the end"
+        for rows in run.plans:
+            assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
+
+
+def test_a_row_waits_until_the_clock_of_the_table_has_passed_its_time():
+    """A price of 10 that comes after an order of 10 counts for it; an order comes out once no older price can come."""
+    store = MemoryStore(SCHEMA)
+    shard = shard_of(RelationSpec(kind="lookup", left="o", right="p"))(store)
+
+    def plan(blocks, clocks):
+        planned = shard.plan([block.piece() for block in blocks], clocks)
+        store.apply(planned.changes)
+        return planned.results.to_pylist()
+
+    order = {"k": "a", "t": 10, "v": 1}
+    assert plan([Block(LEFT, [order], NEVER, 10), Block(RIGHT, [{"k": "a", "t": 4, "v": 7}], NEVER, 4)], (10, 4)) == []
+    assert plan([Block(RIGHT, [{"k": "a", "t": 10, "v": 8}], 4, 10)], (10, 10)) == []
+    assert plan([Block(RIGHT, [{"k": "b", "t": 11, "v": 9}], 10, 11)], (10, 11)) == [order | {"p_t": 10, "p_v": 8}]
+
+
+def test_a_row_waits_no_longer_than_it_is_told():
+    """With ``wait`` the clock of its own side lets a row go on, with the value that is known by then."""
+    store = MemoryStore(SCHEMA)
+    shard = shard_of(RelationSpec(kind="lookup", left="o", right="p", wait=5))(store)
+    order = {"k": "a", "t": 10, "v": 1}
+    pieces = [Block(LEFT, [order], NEVER, 10), Block(RIGHT, [{"k": "a", "t": 4, "v": 7}], NEVER, 4)]
+    planned = shard.plan([block.piece() for block in pieces], (15, 4))
+    assert planned.results.num_rows == 0
+    store.apply(planned.changes)
+    planned = shard.plan([], (16, 4))
+    assert planned.results.to_pylist() == [order | {"p_t": 4, "p_v": 7}]
+
+
+def test_values_that_no_row_needs_go():
+    """Of a thousand prices of a key, the state keeps the newest once the clock has passed them."""
+    store = MemoryStore(SCHEMA)
+    shard = shard_of(RelationSpec(kind="lookup", left="o", right="p"))(store)
+    for step in range(10):
+        prices = [{"k": "a", "t": 100 * step + number, "v": number} for number in range(100)]
+        block = Block(RIGHT, prices, 100 * step, 100 * step + 99)
+        store.apply(shard.plan([block.piece()], (100 * step + 99,) * 2).changes)
+    (kept,) = entries(store)
+    assert kept["sx_times"] == [999]
+    assert shard.plan([], (END, END)).results.num_rows == 0
