@@ -14,7 +14,7 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.events import UNKNOWN_JOB
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.names import is_name, is_tag
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec, stateful
 
 
 def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
@@ -96,12 +96,15 @@ def _resume_problems(
             f"{left}, so its positions do not say what was done",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
-    open_windows = [task.name for task in before.spec.catalog if task.window is not None]
+    open_windows = [task.name for task in before.spec.catalog if stateful(task)]
     if before.status == "stopped" and open_windows:
+        windows = before.spec.task(open_windows[0]).window is not None
         yield (
-            f"its task {open_windows[0]} had windows open when it was stopped",
-            "the new job would begin without what they have counted, and give a second result for them",
-            f"{_WITHOUT}, before the first window that was open",
+            f"its task {open_windows[0]} had {'windows open' if windows else 'a state'} when it was stopped",
+            "the new job would begin without what they have counted, and give a second result for them"
+            if windows
+            else "the new job would begin without the rows that it has kept",
+            f"{_WITHOUT}, before the first {'window that was open' if windows else 'row that it had kept'}",
         )
     for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.graph import Graph, has_end
+from sardonyx.core.joining import RelationSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import counted
 from sardonyx.core.timing import TimeSpec, WindowSpec
@@ -73,8 +74,8 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
     if task.fn:
         words.append(task.fn)
-    if task.window is not None:
-        words += window_text(task.window)
+    words += [] if task.window is None else window_text(task.window)
+    words += [] if task.relation is None else relation_text(task.relation)
     extra = list(ways_in)
     if task.time is not None:
         extra.append(_time_text(task.time))
@@ -117,6 +118,27 @@ def window_text(window: WindowSpec) -> list[str]:
     more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness else []
     more += [f"late: {window.late.replace('_', ' ')}"] if window.late != "drop" else []
     more += [f"in {window.store}"] if window.store != "memory" else []
+    for text in more:
+        found[-1] += ";"
+        found.append(text)
+    return found
+
+
+def relation_text(relation: RelationSpec) -> list[str]:
+    """A join or the like in a few words: ``left join of orders with payments within -1 min to 10 min; late: edge``."""
+    what = {"join": f"{relation.how or 'inner'} join", "distinct": "distinct rows", "latest": "latest rows"}
+    found = [what.get(relation.kind, relation.kind)]
+    if relation.two_sided:
+        found.append(f"of {relation.left} {'in' if relation.kind == 'lookup' else 'with'} {relation.right}")
+    if relation.within is not None:
+        within = relation.within
+        found.append(f"within {f'{within[0]} to {within[-1]}' if isinstance(within, list) and within else within}")
+    more = [f"emit {relation.emit}"] if relation.emit != "changes" else []
+    more += ["only matches"] if relation.kind == "lookup" and relation.how == "inner" else []
+    more += [f"wait {relation.wait}"] if relation.wait is not None else []
+    more += [f"grace {relation.grace}"] if relation.grace else []
+    more += [f"late: {relation.late.replace('_', ' ')}"] if relation.late != "drop" else []
+    more += [f"in {relation.store}"] if relation.store != "memory" else []
     for text in more:
         found[-1] += ";"
         found.append(text)

@@ -24,7 +24,7 @@ from sardonyx.core.claims import Claim
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of, order_of
 from sardonyx.core.row_times import row_times
-from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec
+from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec, stateful
 from sardonyx.core.timing import RowTime, TimeSpec
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
         end: the offset after the last one.
 
     Raises:
-        SardonyxError: ``SX-DLQ-TASK``, there is no such task.
+        SardonyxError: ``SX-DLQ-TASK``, there is no such task. ``SX-DLQ-JOIN``, it would need rows that are no letters.
     """
     tasks = {each.name: each for each in spec.catalog}
     if task not in tasks:
@@ -381,6 +381,7 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     kept = {task}
     while more := {target for source, target in spec.workflow if source in kept} - kept:
         kept |= more
+    _check_sides(spec, task, kept)
     edges = [(source, target) for source, target in spec.workflow if source in kept]
     before = [tasks[source] for source, target in spec.workflow if target == task]
     formats: dict[str, Any] = {}
@@ -412,9 +413,26 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
     )
 
 
+def _check_sides(spec: JobSpec, task: str, kept: set[str]) -> None:
+    """A join needs the rows of both sides, and there are letters in place of the rows of one task only."""
+    for each in spec.catalog:
+        relation = each.relation
+        if each.name not in kept or relation is None or not relation.two_sided:
+            continue
+        if each.name == task or not kept.issuperset((str(relation.left), str(relation.right))):
+            raise SardonyxError(
+                "SX-DLQ-JOIN",
+                f"dead letters of task {task} cannot be redone: {each.name} is a {relation.kind}",
+                cause="it would meet the letters with the rows of its other side, and a redo does not have these",
+                fix=f"look at them with `sardonyx dlq show`, send what they hold to the inputs of job {spec.name} again, "
+                "or drop them with `sardonyx dlq drop`",
+                where={"job": spec.name, "task": task},
+            )
+
+
 def _time_of_letters(spec: JobSpec, task: str, kept: set[str]) -> TimeSpec | None:
-    """Where the letters of a task have their times, if windows among the tasks that are kept may need them."""
-    if not any(each.window is not None for each in spec.catalog if each.name in kept):
+    """Where the letters of a task have their times, if tasks with state among those that are kept may need them."""
+    if not any(stateful(each) for each in spec.catalog if each.name in kept):
         return None
     known = [each for each in row_times(spec, order_of(spec))[task] if isinstance(each, RowTime)]
     if len(known) != 1 or known[0].ordinal:

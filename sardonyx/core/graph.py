@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from sardonyx.core.row_times import row_times, time_of
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom, stateful
+from sardonyx.core.row_times import row_times, time_of, time_over
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom, late_policy, stateful
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
@@ -53,7 +53,7 @@ class Link(msgspec.Struct, frozen=True):
     keyed: bool = False
     """Internal, into a task that keeps a state for each key. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
-    """Internal, into a window or a keyed task: where the time of a row stands; None if none is needed and the rows have none."""
+    """Internal, into a task with state: where the time of a row stands; None if none is needed and the rows have none."""
 
     @property
     def owned(self) -> bool:
@@ -139,7 +139,7 @@ class Graph(msgspec.Struct, frozen=True):
     bounded: bool
     """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
     timed: bool = False
-    """Whether the job has clocks: an input has times, or a task has windows or a state for each key."""
+    """Whether the job has clocks: an input has times, or a task has state."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -283,16 +283,30 @@ class _Layout:
             self._runs(source),
             target,
             route=route,
-            group_by=reader.group_by,
+            group_by=_key_over(reader, source),
             window=reader.window,
             keyed=reader.keyed is not None,
-            row_time=time_of(reader, self._times[target]) if stateful(reader) else None,
+            row_time=self._time(reader, source),
         )
+
+    def _time(self, reader: TaskSpec, source: str) -> RowTime | None:
+        """Where the rows of one link have their times, if the task that reads it has state."""
+        if reader.relation is not None and reader.relation.two_sided:
+            return time_over(self._spec, self._times, source, reader.name)
+        return time_of(reader, self._times[reader.name]) if stateful(reader) else None
+
+
+def _key_over(reader: TaskSpec, source: str) -> list[str] | str | None:
+    """The columns of the key in the rows of one link."""
+    relation = reader.relation
+    if relation is not None and relation.right == source and relation.right_on is not None:
+        return relation.right_on
+    return reader.group_by
 
 
 def _kept_beside(task: TaskSpec) -> Iterator[LinkKind]:
     """What a task writes besides its results, each into a link of its own."""
-    if task.on_error.then == "dead_letter" or (task.window is not None and task.window.late == "dead_letter"):
+    if task.on_error.then == "dead_letter" or late_policy(task) == "dead_letter":
         yield "dead"
     if stateful(task):
         yield "state"

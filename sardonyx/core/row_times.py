@@ -7,10 +7,11 @@ that ends at 12:05. Flink's tables have the same column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.joining import JOIN_TIME
+from sardonyx.core.spec import JobSpec, TaskSpec, late_policy
 from sardonyx.core.timing import RowTime
 
 
@@ -18,8 +19,9 @@ class Untimed(NamedTuple):
     """Why rows have no time."""
 
     task: str
-    why: Literal["input", "window", "failed"]
-    """The input has no ``time``; the window is not by time; they are the failed records of a task."""
+    why: Literal["input", "window", "failed", "latest"]
+    """The input has no ``time``; the window is not by time; they are the failed records of a task; or they are the latest rows,
+    given at the end of the input."""
 
 
 Times = frozenset[RowTime | Untimed]
@@ -38,22 +40,28 @@ def row_times(spec: JobSpec, order: Iterable[str]) -> dict[str, Times]:
         found: set[RowTime | Untimed] = set()
         for source, target in spec.workflow:
             if target == name:
-                found |= _over(spec, tasks[source], reads[source], name)
+                found |= _over(spec, tasks[source], reads, name)
         reads[name] = frozenset(found) if tasks[name].type != "input" else frozenset({_of_input(tasks[name])})
     return reads
 
 
 def time_of(task: TaskSpec, times: Times) -> RowTime | None:
-    """By which column a window, or the state of a key, tells the time of the rows that its task reads; None if they have no time,
+    """By which column a task with state tells the time of the rows that its task reads; None if they have no time,
     or several.
     """
     known = sorted((each for each in times if isinstance(each, RowTime)), key=lambda each: each.column)
-    says = task.window or task.keyed
+    says = task.window or task.keyed or task.relation
     named = None if says is None else says.time
     if named is not None:
         ordinal = any(each.ordinal for each in known)
         return next((each for each in known if each.column == named), RowTime(column=named, ordinal=ordinal))
     return known[0] if len(known) == len(times) == 1 else None
+
+
+def time_over(spec: JobSpec, reads: Mapping[str, Times], source: str, target: str) -> RowTime | None:
+    """Where the rows that go over one link have their time; None if they have none, or in several columns."""
+    found = [*_over(spec, spec.task(source), reads, target)]
+    return found[0] if len(found) == 1 and isinstance(found[0], RowTime) else None
 
 
 def _of_input(task: TaskSpec) -> RowTime | Untimed:
@@ -63,17 +71,34 @@ def _of_input(task: TaskSpec) -> RowTime | Untimed:
     return RowTime(column=time.column, unit=time.unit, ordinal=time.kind == "ordinal")
 
 
-def _over(spec: JobSpec, source: TaskSpec, reads: Times, target: str) -> Times:
-    """The times of the rows that go over one link."""
+def _over(spec: JobSpec, source: TaskSpec, by_task: Mapping[str, Times], target: str) -> Times:
+    """The times of the rows that go over one link, given those that each task reads."""
+    reads = by_task[source.name]
     of = spec.route(source.name, target).of
     if of == "failed":
         return frozenset({Untimed(source.name, "failed")})
-    if source.window is None or of == "late":
+    if late_policy(source) is None or of == "late":
         return reads
+    if source.window is None:
+        return _of_relation(spec, source, by_task)
     if not source.window.by_time:
         return frozenset({Untimed(source.name, "window")})
     ordinal = any(isinstance(each, RowTime) and each.ordinal for each in reads)
     return frozenset({RowTime(column="window_time", ordinal=ordinal)})
 
 
-__all__ = ["Times", "Untimed", "row_times", "time_of"]
+def _of_relation(spec: JobSpec, task: TaskSpec, by_task: Mapping[str, Times]) -> Times:
+    """The times of the results of a join, a lookup, of distinct or latest rows."""
+    relation, reads = task.relation, by_task[task.name]
+    assert relation is not None  # noqa: S101 (for the type checker: the caller asks)
+    if relation.kind == "join":
+        ordinal = any(isinstance(each, RowTime) and each.ordinal for each in reads)
+        return frozenset({RowTime(column=JOIN_TIME, ordinal=ordinal)})
+    if relation.kind == "lookup" and (relation.left, task.name) in spec.workflow:
+        return _over(spec, spec.task(str(relation.left)), by_task, task.name)
+    if relation.kind == "latest" and relation.emit == "final":
+        return frozenset({Untimed(task.name, "latest")})
+    return reads
+
+
+__all__ = ["Times", "Untimed", "row_times", "time_of", "time_over"]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.text import near
 from sardonyx.core.timing import TimeSpec, WindowSpec
@@ -119,6 +120,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Function: it aggregates the rows of each key in windows; ``fn`` is then given what the windows that close hold."""
     keyed: KeyedSpec | None = None
     """Function: it keeps a state for each key, which ``fn`` is given with the rows of the key."""
+    relation: RelationSpec | None = None
+    """Function: it relates rows to others: a join, a lookup, distinct or latest rows; ``fn`` is then given the results."""
     doc: str = ""
 
 
@@ -175,8 +178,14 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def stateful(task: TaskSpec) -> bool:
-    """Whether a task keeps a state for each key: of windows, or of a function."""
-    return task.window is not None or task.keyed is not None
+    """Whether a task keeps a state for each key: of windows, of a function, or of a join and the like."""
+    return task.window is not None or task.keyed is not None or task.relation is not None
+
+
+def late_policy(task: TaskSpec) -> str | None:
+    """What happens to the late rows of a task; None: none of its rows is late."""
+    said = task.window or task.relation
+    return None if said is None else said.late
 
 
 def group_function(task: TaskSpec) -> str | None:

@@ -6,11 +6,9 @@ all of it at once. So the builder keeps mistyped arguments as problems of the jo
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,14 +24,12 @@ from sardonyx.core.spec import (
     Route,
     TaskType,
 )
+from sardonyx.job.collecting import collects
 from sardonyx.job.parse import read
+from sardonyx.job.relating import Relations
 from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, Windows, data_of, window_data
-from sardonyx.runtime.arguments import match_arguments
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 Function = Callable[..., Any] | str
 """A function at the top level of a module, or its name as ``module:function``."""
@@ -62,7 +58,7 @@ class Task:
 
     @property
     def late(self) -> Edge:
-        """The rows that came to this window after it had closed, with ``window_start`` and by how much they were late."""
+        """The rows that came too late to this task, a window or a join, with ``late_by``, and of a window ``window_start``."""
         return Edge(self, of="late")
 
     def where(self, condition: Function) -> Edge:
@@ -102,24 +98,7 @@ def connector(kind: str | type, **options: Any) -> Connector:
     return Connector(name, declarations.normal(name, options))
 
 
-def _collects(method: Callable[Concatenate[Job, P], R]) -> Callable[Concatenate[Job, P], R]:
-    """Let a method of :class:`Job` collect wrong arguments in the job's problems, instead of raising for the first."""
-    signature = inspect.signature(method)
-    signature = signature.replace(parameters=list(signature.parameters.values())[1:])  # all but self
-    is_task = method.__name__ != "__init__"
-    called = f"job.{method.__name__}()" if is_task else "Job()"
-
-    @wraps(method)
-    def collected(self: Job, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        values, problems = match_arguments(signature, args, kwargs, called=called, code="SX-JOB-FIELD")
-        given = method(self, **values)  # type: ignore[call-arg]  # all parameters, by name
-        self._collect(problems, task=values["name"] if is_task else None)
-        return given
-
-    return collected
-
-
-class Job:
+class Job(Relations):
     """A job: a graph of named tasks from its inputs to its outputs.
 
     Args:
@@ -136,7 +115,7 @@ class Job:
         doc: what it is for, in a sentence.
     """
 
-    @_collects
+    @collects
     def __init__(
         self,
         name: str,
@@ -172,7 +151,7 @@ class Job:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._problems: list[SardonyxError] = []
 
-    @_collects
+    @collects
     def input(
         self,
         name: str,
@@ -198,7 +177,7 @@ class Job:
         """
         return self._add("input", name, connector, fn, _given(locals()))
 
-    @_collects
+    @collects
     def task(
         self,
         name: str,
@@ -246,7 +225,7 @@ class Job:
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
 
-    @_collects
+    @collects
     def window(
         self,
         name: str,
@@ -296,7 +275,7 @@ class Job:
         """
         return self._add("function", name, None, fn, _given(locals()), after=after)
 
-    @_collects
+    @collects
     def output(
         self,
         name: str,
@@ -386,6 +365,20 @@ class Job:
         for source in _listed(after):
             self._link(source, name)
         return Task(self, name)
+
+    def _add_related(
+        self,
+        name: str,
+        fn: Function | None,
+        relation: dict[str, Any],
+        settings: dict[str, Any],
+        key: Any,
+        after: After,
+    ) -> Task:
+        words: list[SardonyxError] = []
+        entry = _given(settings) | {"group_by": key, "relation": data_of(relation, words)}
+        self._collect(words, name)
+        return self._add("function", name, None, fn, entry, after=after)
 
     def _link(self, edge: Task | Edge | str, target: str) -> None:
         source = self._name_of(edge.task if isinstance(edge, Edge) else edge, target)

@@ -16,7 +16,8 @@ import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.joining import RelationKind, RelationSpec
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, late_policy
 from sardonyx.core.text import listed, near, nearest, shorten
 from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 
@@ -30,6 +31,7 @@ _WHAT: dict[type[msgspec.Struct], str] = {
     OnError: "on_error",
     TimeSpec: "time",
     WindowSpec: "window",
+    RelationSpec: "relation",
 }
 _WANTED = {
     "batch_size": "a number of rows (not a size in bytes), such as 50000",
@@ -51,6 +53,14 @@ _WANTED = {
     "state_limit": "a number of entries",
     "store": "memory or rocksdb",
     "time": "the name of a column",
+    "how": "inner or left",
+    "kind": "one of the kinds that docs/time.md and docs/joins.md list",
+    "left": "the name of a task",
+    "prefix": "a text",
+    "right": "the name of a task",
+    "right_on": "a column, or a list of columns",
+    "wait": 'a duration, such as "10 s" (over an ordinal time a number of rows)',
+    "within": 'a duration, such as "10 min", or for a join a list of two, such as ["-1 min", "10 min"]',
     "zone": "the name of a time zone, such as Europe/Berlin",
     "group_by": "a column, a list of columns, or a function (module:function)",
     "min_peers": "a number of peers",
@@ -79,6 +89,7 @@ _ALSO_CALLED = {
 }
 """What other systems call a kind of windows."""
 _OF_WINDOWS = frozenset(WindowSpec.__struct_fields__)
+_RELATIONS = typing.get_args(RelationKind)
 _AGGREGATES = typing.get_args(AggregateKind)
 _AS_COLUMN = "write what it aggregates, such as count, {max: ms} or {quantile: ms, q: 0.99}"
 UNREAD = "(unreadable)"
@@ -172,6 +183,8 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         written["time"] = _time(written["time"], name, problems)
     if written.get("window") is not None or "aggregate" in written:
         written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), name, problems)
+    if written.get("relation") is not None:
+        written["relation"] = _relation(written["relation"], name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -248,6 +261,27 @@ def _window(written: object, aggregate: object, task: str, problems: list[Sardon
     return WindowSpec(**fields)
 
 
+def _relation(written: object, task: str, problems: list[SardonyxError]) -> RelationSpec:
+    """A mapping, or only the kind."""
+    if isinstance(written, str):
+        written = {"kind": written}
+    if not isinstance(written, Mapping):
+        fix = "write a mapping with kind, such as {kind: join, left: orders, right: payments, within: 10 min}"
+        problems.append(_problem(task, f"relation cannot be {_shown(written)}", fix))
+        return RelationSpec(kind="distinct")
+    given = dict(written)
+    if isinstance(given.get("right_on"), str):
+        given["right_on"] = [given["right_on"]]
+    if isinstance(given.get("within"), tuple):
+        given["within"] = list(given["within"])
+    kind = given.get("kind")
+    if isinstance(kind, str) and kind not in _RELATIONS:
+        fix = f"choose from {listed(_RELATIONS)}"
+        problems.append(_problem(task, f"kind cannot be {kind!r}{near(kind, _RELATIONS)}", fix))
+        given["kind"] = "distinct"
+    return RelationSpec(**{"kind": "distinct", **_fields(RelationSpec, given, task, problems)})
+
+
 def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:
     """A kind, as ``count``; a kind with its column and options, as ``{quantile: ms, q: 0.99}``; or the fields of the spec."""
     what = f"aggregate {column}"
@@ -276,13 +310,17 @@ def _aggregate(column: str, written: object, task: str, problems: list[SardonyxE
 def _with_late_edge(task: TaskSpec, routes: Mapping[str, Route], problems: list[SardonyxError]) -> TaskSpec:
     """The task, with late rows going over an edge if something comes after them."""
     taken = any(route.of == "late" and link.partition(".")[0] == task.name for link, route in routes.items())
-    if task.window is None or not taken:
+    if late_policy(task) is None or not taken:
         return task
-    if task.window.late == "dead_letter":
+    if late_policy(task) == "dead_letter":
         fix = 'remove late="dead_letter", or the task after the late rows'
         message = "its late rows would be dead letters, and also go to the tasks after them"
         problems.append(_problem(task.name, message, fix, code="SX-WINDOW-LATE"))
-    return msgspec.structs.replace(task, window=msgspec.structs.replace(task.window, late="edge"))
+    if task.relation is not None:
+        task = msgspec.structs.replace(task, relation=msgspec.structs.replace(task.relation, late="edge"))
+    if task.window is not None:
+        task = msgspec.structs.replace(task, window=msgspec.structs.replace(task.window, late="edge"))
+    return task
 
 
 def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:

@@ -22,9 +22,9 @@ from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, has_end
 from sardonyx.core.names import TAG_RULE, is_name, is_tag
-from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec, stateful
 from sardonyx.core.text import near
-from sardonyx.job import validate_edges, validate_times, validate_windows
+from sardonyx.job import validate_edges, validate_relations, validate_times, validate_windows
 from sardonyx.job.validate_edges import located, problem
 from sardonyx.runtime import functions as fns
 
@@ -74,11 +74,13 @@ def problems_of(
             *_function_named(task),
             *validate_edges.problems_of_task(task),
             *validate_windows.problems_of_task(task),
+            *validate_relations.problems_of_task(task),
         ]
     problems += [
         *validate_edges.problems_of_routes(spec),
         *validate_edges.problems_of_fusing(spec),
         *validate_windows.problems_of_windows(spec),
+        *validate_relations.problems_of_relations(spec),
         *validate_times.problems_of_times(spec),
         *validate_times.problems_of_columns(spec),
         *_shared_places(spec),
@@ -289,7 +291,7 @@ def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
-    if task.fn is None and task.type == "function" and task.window is None:
+    if task.fn is None and task.type == "function" and not stateful(task):
         fix = "give it one: fn=..., or fn: module:function"
         yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, group_function, is_custom
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, group_function, is_custom, late_policy, stateful
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
 
@@ -47,12 +47,12 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
                 f"its failed records go to {link.partition('.')[2]!r}, but it has no function that can fail",
                 fix="take the failed records of a task with a function, of a kafka input, or of an input with time",
             )
-        if route.of == "late" and source is not None and source.window is None:
+        if route.of == "late" and source is not None and late_policy(source) is None:
             yield problem(
                 "SX-JOB-ROUTE",
                 source.name,
-                f"its late rows go to {link.partition('.')[2]!r}, but it has no windows, so no row is late",
-                fix="take the late rows of a task with windows",
+                f"its late rows go to {link.partition('.')[2]!r}, but it has no windows, so no row is late, and is no join",
+                fix="take the late rows of a task with windows, or of a join",
             )
         wrong = None if route.where is None else fns.check_reference(route.where)
         if wrong is not None:
@@ -80,8 +80,10 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
         if task.type == "input" or len(before) > 1:
             how = f"it comes after {', '.join(before)}" if before else "it is an input"
             found = [(how, "remove fuse: a task with fuse comes after exactly one task")]
-        elif task.window is not None:
-            found = [("a queue brings the rows of each key of its windows together", "remove fuse")]
+        elif stateful(task):
+            found = [("a queue brings the rows of each of its keys together", "remove fuse")]
+        elif any(other.relation is not None for other in spec.catalog if other.name in before):
+            found = [(f"{before[0]!r} gives results of rows of several batches", "remove fuse")]
         elif any(other.window is not None for other in spec.catalog if other.name in before):
             found = [
                 (f"{before[0]!r} gives results when its windows close, and not for the rows of a batch", "remove fuse")

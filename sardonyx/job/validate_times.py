@@ -126,11 +126,13 @@ _UNTIMED = {
     "input": "the rows of input {!r} have none",
     "window": "the results of {!r} have none",
     "failed": "the failed records of {!r} have none",
+    "latest": "the results of {!r} come at no particular time",
 }
 _TIMED = {
     "input": 'give the input time="column", or kafka_time, wall or ordinal; see docs/time.md',
     "window": "use windows by time there, or let this task come before it",
     "failed": "let it come after the results of a task, and write failed records to an output",
+    "latest": 'use emit="changes" there, or let this task come before it',
 }
 
 

@@ -19,14 +19,14 @@ def warnings_of_windows(spec: JobSpec) -> Iterator[Failure]:
         yield from _idle(task)
         if task.window is not None:
             yield from _state(spec, task, task.window)
-            yield from _one_key(task)
-            yield from _store(task, task.window)
+            yield from one_key(task, "its windows have no group_by")
+            yield from store_missing(task, task.window.store)
             yield from _several_results(spec, task, task.window)
 
 
 def _idle(task: TaskSpec) -> Iterator[Failure]:
     if task.type == "input" and task.time is not None and task.time.idle is None and not has_end(task):
-        yield _warning(
+        yield warning(
             "SX-WARN-IDLE",
             task,
             "it never ends, and its time has no idle",
@@ -44,7 +44,7 @@ def _state(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Failur
         if aggregate.of in ("collect", "distinct") and "most" not in aggregate.options:
             grows.append(f"the values of {name}")
     if endless and grows:
-        yield _warning(
+        yield warning(
             "SX-WARN-STATE",
             task,
             "its state grows as long as the job runs",
@@ -53,20 +53,22 @@ def _state(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Failur
         )
 
 
-def _one_key(task: TaskSpec) -> Iterator[Failure]:
+def one_key(task: TaskSpec, message: str) -> Iterator[Failure]:
+    """A task without a key, which one peer does alone."""
     if not task.group_by:
-        yield _warning(
+        yield warning(
             "SX-WARN-ONE-KEY",
             task,
-            "its windows have no group_by",
+            message,
             "all rows have one key, so one peer puts the results together; others have no work in this task",
             "give group_by if the results are wanted by key",
         )
 
 
-def _store(task: TaskSpec, window: WindowSpec) -> Iterator[Failure]:
-    if window.store == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
-        yield _warning(
+def store_missing(task: TaskSpec, store: str) -> Iterator[Failure]:
+    """A store that needs what is not installed here."""
+    if store == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+        yield warning(
             "SX-WARN-STORE",
             task,
             'its store is "rocksdb", which is not installed here',
@@ -83,7 +85,7 @@ def _several_results(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Itera
         after = spec.task(name)
         appends = after.connector == "files" or (after.connector == "sql" and after.options.get("mode") != "upsert")
         if appends and after.fn is None and spec.route(task.name, name).of == "results":
-            yield _warning(
+            yield warning(
                 "SX-WARN-RESULTS",
                 task,
                 f"a window may give several results, and output {name!r} keeps all of them",
@@ -93,5 +95,6 @@ def _several_results(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Itera
             )
 
 
-def _warning(code: str, task: TaskSpec, message: str, cause: str, fix: str) -> Failure:
+def warning(code: str, task: TaskSpec, message: str, cause: str, fix: str) -> Failure:
+    """A warning about one task."""
     return Failure(code, f"task {task.name!r}: {message}", cause=cause, fix=fix, where={"task": task.name})
