@@ -22,6 +22,7 @@ from queues.messages import Outgoing
 from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
+from sardonyx.core.spec import late_policy
 from spark_tasks.failures import Bad
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
 
 
 def late_letters(stage: Stage, late: pa.Table | None, prefix: str, origins: Provenance) -> Iterator[Outgoing]:
-    """The dead letters of rows that came after their windows had closed, if the task keeps such rows.
+    """The dead letters of late rows, if the task keeps such rows.
 
     Args:
         stage: the task.
@@ -121,24 +122,40 @@ def late_letters(stage: Stage, late: pa.Table | None, prefix: str, origins: Prov
         prefix: of the columns that say what they are too late for.
         origins: where they came from.
     """
-    if late is None or stage.task.window is None or stage.task.window.late != "dead_letter":
+    if late is None or late_policy(stage.task) != "dead_letter":
         return
     dead = next(link for link in stage.egress if link.kind == "dead")
     about = [name for name in late.column_names if name.startswith(prefix)]
     rows = late.drop_columns(about)
     for index, found in enumerate(late.select(about).to_pylist()):
         said = {name.removeprefix(prefix): value for name, value in found.items()}
-        by = said["late_by"]
-        failure = Failure(
-            "SX-TIME-LATE",
-            f"a row came after its window from {said['window_start']} to {said['window_end']} had closed",
-            cause="the input had ended"
-            if by is None
-            else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
-            fix="give the input a longer `delay=`, or the window a `grace=` or `allowed_lateness=`",
-        )
+        failure = _of_window(said) if "window_end" in said else _of_relation(said)
         record = Failed(Bad(index, "Late", 1, failure), origin_of(*origins.message(index)), "row", rows.slice(index, 1))
         yield _letter(dead.topic, stage.task.name, record)
+
+
+def _of_window(said: dict[str, Any]) -> Failure:
+    by = said["late_by"]
+    return Failure(
+        "SX-TIME-LATE",
+        f"a row came after its window from {said['window_start']} to {said['window_end']} had closed",
+        cause=_ENDED if by is None else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
+        fix="give the input a longer `delay=`, or the window a `grace=` or `allowed_lateness=`",
+    )
+
+
+def _of_relation(said: dict[str, Any]) -> Failure:
+    by = said["late_by"]
+    which = f"a row of the {said['late_side']} side" if "late_side" in said else "a row"
+    return Failure(
+        "SX-TIME-LATE",
+        f"{which} came after the clock had passed its time",
+        cause=_ENDED if by is None else f"it was too old by {by / 1e6:g} s for the clock that stood before it",
+        fix="give the input a longer `delay=`, or the task a `grace=`",
+    )
+
+
+_ENDED = "the input had ended"
 
 
 def takes_failed(stage: Stage) -> bool:

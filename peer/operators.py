@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.window_split import late_in, row_times
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Stage
 from sardonyx.state.base import Store
 from sardonyx.state.columns import SLICE
@@ -40,6 +41,8 @@ class Read(NamedTuple):
     """Its rows, and the clock in force before them."""
     message: Any
     """The message of Kafka that it came with."""
+    stated: int = NEVER
+    """The clock that its own link had stated before them. Of a task with one link it is the one in force."""
 
 
 class Stores:
@@ -93,6 +96,8 @@ class Asked(NamedTuple):
     """The same, or the clock that was stated right before the end if the clock is ``END`` since this batch."""
     now: int
     """What the machine's clock says, in microseconds since 1970."""
+    clocks: Sequence[int] = ()
+    """After the rows, of each link that the task reads."""
 
 
 class Answer(NamedTuple):

@@ -17,9 +17,10 @@ from peer import gc_policy
 from peer.batch_result import Result
 from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
-from peer.operators import WindowOperator
+from peer.operators import Operator, WindowOperator
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
+from peer.relation_operator import RelationOperator, declared_columns
 from peer.rolling_sink import RollingSink
 from peer.shards import LATE_PREFIX, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
@@ -394,16 +395,24 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        shards=_shards(stage, state_topic or partial(state_topics.StateTopic, settings), state_folder),
+        shards=_shards(stage, graph, state_topic or partial(state_topics.StateTopic, settings), state_folder),
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
     )
 
 
-def _shards(stage: Stage, state_topic: Callable[[Link], StateTopic], folder: Path | None) -> Shards | None:
+def _shards(
+    stage: Stage, graph: Graph, state_topic: Callable[[Link], StateTopic], folder: Path | None
+) -> Shards | None:
     state = next((link for link in stage.egress if link.kind == "state"), None)
     if state is None:
         return None
-    return Shards(stage, WindowOperator(stage, stage.task.batch_size), state_topic(state), folder)
+    most = stage.task.batch_size
+    operator: Operator
+    if stage.task.relation is not None:
+        operator = RelationOperator(stage, most, declared_columns(stage, graph))
+    else:
+        operator = WindowOperator(stage, most)
+    return Shards(stage, operator, state_topic(state), folder)
 
 
 def _sinks(

@@ -229,7 +229,16 @@ class Shards:
         shards = {number: self._shard(number, batch) for number in touched}
         clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
         asked = [
-            Asked(n, shards[n].stores, reads.get(n, ()), clocks[n], self._before_end(n, batch), now) for n in touched
+            Asked(
+                n,
+                shards[n].stores,
+                reads.get(n, ()),
+                clocks[n],
+                self._before_end(n, batch),
+                now,
+                [batch.positions[each].clock.value for each in self._partitions(n)],
+            )
+            for n in touched
         ]
         results: list[pa.Table] = []
         lates: list[pa.Table] = []
@@ -280,12 +289,13 @@ class Shards:
             clocks = iter(batch.in_force.get(link.name, ()))
             for partition, count in batch.spans.get(link.name, ()):
                 for _ in range(count):
-                    message, clock = next(messages), next(clocks)
+                    message, stated = next(messages), next(clocks)
                     rows = block.decode([message.value()])
+                    clock = stated
                     if len(self._links) > 1:
                         clock = min(batch.clocks[each].value for each in self._partitions(partition.number))
                     counts[partition] = counts.get(partition, 0) + rows_in(rows)
-                    found.setdefault(partition.number, []).append(Read(number, Piece(rows, clock), message))
+                    found.setdefault(partition.number, []).append(Read(number, Piece(rows, clock), message, stated))
         return found
 
     # --- shards ---

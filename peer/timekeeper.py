@@ -12,7 +12,8 @@ from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
-from sardonyx.state.kinds import length, less
+from sardonyx.state.held_back import held_back
+from sardonyx.state.kinds import less
 
 EVERY = 0.2
 """Seconds from one statement of a clock that goes on to the next."""
@@ -38,9 +39,7 @@ class Timekeeper:
             for number in range(facts[link.name].partitions)
         ]
         self._specs = {link.topic: link.time for link in stage.ingress if link.time is not None}
-        self._window = stage.task.window
-        window = self._window
-        self._held_back = 0 if window is None else length(window.grace) + length(window.allowed_lateness)
+        self._held_back = held_back(stage.task)
         self._stating = Stating[Partition](clients.reader.everything)
         self._stated_at = 0.0
         self._open: int | None = None
@@ -89,11 +88,12 @@ class Timekeeper:
 
     def _reached(self, clocks: Mapping[Partition, SourceClock]) -> Mapping[Partition, SourceClock]:
         """Up to where the results of this task are out. Windows give theirs ``grace`` after their end, and correct them within
-        ``allowed_lateness`` after that.
+        ``allowed_lateness`` after that; of joins and the like see :func:`~sardonyx.state.held_back.held_back`.
         """
-        if self._window is None:
+        behind = self._held_back
+        if behind is None:
             return clocks
-        return {p: SourceClock(value=less(clock.seen, self._held_back)) for p, clock in clocks.items()}
+        return {p: SourceClock(value=less(clock.seen, behind)) for p, clock in clocks.items()}
 
     def _statements(self, clock: int) -> list[Outgoing]:
         """Sentinels say by themselves that nothing comes any more."""

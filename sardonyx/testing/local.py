@@ -28,7 +28,7 @@ from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, stateful
 from sardonyx.job.builder import Job
 from sardonyx.job.load import LoadedJob, load
 from sardonyx.runtime.settings import load_settings
@@ -165,7 +165,7 @@ class _Run:
                 count = size if written.rows is None else written.rows
                 rows += count
                 _put(batches[-1], link, offset, written, count)
-        if stage.task.window is not None:
+        if stateful(stage.task):
             for batch in batches:
                 _touch(batch, stage, NEVER)
         return batches
@@ -216,7 +216,7 @@ def _put(batch: Batch, link: Link, offset: int, written: _Written, rows: int) ->
 
 
 def _touch(batch: Batch, stage: Stage, clock: int) -> None:
-    """Let a batch of a task with windows have all its partitions, with this clock after it."""
+    """Let a batch of a task with state have all its partitions, with this clock after it."""
     for link in stage.ingress:
         partition = Partition(link.topic, 0)
         batch.positions[partition] = batch.positions.get(partition, Position(0))._replace(

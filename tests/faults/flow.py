@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues.dead_letters import row_of
-from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, WINDOW, Shape
+from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, THIRD, WINDOW, Shape
 from tests.waiting import until
 
 _QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
@@ -186,6 +186,46 @@ def _window(number: int) -> int:
     return source * SOURCE + position // WINDOW * KEYS + position % KEYS
 
 
+class PairSight(Sight):
+    """The same for a left join of all records with every third one: those of their key that are no further on than the next."""
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        pair = _pair(row["id"], row.get("other_id"))
+        if pair in self.seen:
+            self.doubled += 1
+            self.wrong.append(f"{row} came twice, the second time at {place}")
+        self.seen.add(pair)
+        self.places.setdefault(place, array("q")).append(pair)
+        source, position = divmod(row["id"], SOURCE)
+        self.through[source] = max(position, self.through.get(source, -1))
+        self.count += 1
+
+    def wrong_values(self, ids: set[int]) -> int:
+        """How many records are joined with others than they should be, or with none although there is one."""
+        bad = sorted({pair // _PAIRS for pair in self.seen - pairs_of(ids)})
+        self.wrong += [f"record {each} is joined with another than it should be" for each in bad[:10]]
+        return len(bad)
+
+
+_PAIRS = 3
+"""A record has no partner, or itself, or the next of its key."""
+
+
+def _pair(left: int, right: int | None) -> int:
+    """A result of a join, as a number."""
+    return left * _PAIRS + (0 if right is None else 1 if right == left else 2)
+
+
+def pairs_of(ids: set[int]) -> set[int]:
+    """What a join should give of these records."""
+    found: set[int] = set()
+    for left in ids:
+        partners = [right for right in (left, left + KEYS) if right in ids and right % THIRD == 0]
+        found.update(_pair(left, right) for right in partners or [None])
+    return found
+
+
 class Flow:
     """A job, its feed, and a reader that looks on all the time.
 
@@ -228,7 +268,8 @@ class Flow:
         self._reader.start()
 
     def _new_sight(self) -> Sight:
-        return WindowSight(self.shape) if self.shape.windows else Sight(self.shape)
+        kind = WindowSight if self.shape.windows else PairSight if self.shape.pairs else Sight
+        return kind(self.shape)
 
     def _make(self, topics: list[str]) -> None:
         admin = AdminClient(self.config)
@@ -269,6 +310,8 @@ class Flow:
         wanted = {number * copies + copy for number in expected for copy in range(copies)}
         if self.shape.windows:
             wanted = set(map(_window, expected))
+        if self.shape.pairs:
+            wanted = pairs_of(expected)
         final = self._new_sight()
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
@@ -288,7 +331,7 @@ class Flow:
             final.record("letters", value)
         strange |= {copy for copy in final.places.get("letters", ()) if copy % bad}
         lost = wanted - final.seen if whole else set[int]()
-        wrong_windows = final.wrong_values(expected) if isinstance(final, WindowSight) else 0
+        wrong_windows = final.wrong_values(expected) if isinstance(final, WindowSight | PairSight) else 0
         strange |= final.seen - wanted
         self.wrong = [*self.sight.wrong, *final.wrong]
         self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]

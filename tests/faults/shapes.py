@@ -17,6 +17,8 @@ BAD = 101
 SCHEMA = "id bigint, key string, at bigint"
 WINDOW = 50
 """Milliseconds of a window. The time of a record is its number in its source, in milliseconds."""
+THIRD = 3
+"""Of so many records one is on the right side of a join."""
 
 _FUNCTIONS = """
 import pyarrow as pa
@@ -30,6 +32,9 @@ def left(rows: pa.Table) -> pa.Table:
 
 def right(rows: pa.Table) -> pa.Table:
     return rows.append_column("via", pa.array(["right"] * rows.num_rows, pa.string()))
+
+def thirds(rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array(rows["id"].to_numpy() % {third} == 0))
 
 def each(row: dict) -> dict:
     return {{**row}}
@@ -61,6 +66,7 @@ class Shape:
         files: whether it puts files out.
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
         windows: whether the results of windows come out, and no records.
+        pairs: whether joined rows come out.
     """
 
     name: str
@@ -72,11 +78,12 @@ class Shape:
     files: bool = False
     bad: int = 0
     windows: bool = False
+    pairs: bool = False
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
         """The text of ``job.py``."""
         ends = dict.fromkeys(range(PARTITIONS), end)
-        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, bad=BAD) + self.body
+        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, bad=BAD, third=THIRD) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
         said = {"OUT": repr(out), "MADE": str(made), "RATE": f"{rate:.1f}", "MOST": str(AT_A_TIME)}
@@ -159,6 +166,17 @@ SHAPES = {
             f'met = job.window("meet", tumbling("{WINDOW} ms"), after=work, group_by="key", aggregate=counts, max_peers=MOST)\n'
             'job.output("write", out, after=met)\n',
             windows=True,
+        ),
+        Shape(
+            "join",
+            3,
+            'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
+            'work = job.task("work", same, after=timed, max_peers=MOST)\n'
+            'third = job.task("third", thirds, after=timed, max_peers=MOST)\n'
+            f'near = ("0 ms", "{KEYS} ms")\n'
+            'met = job.join("meet", work, third, on="key", within=near, how="left", prefix="other_", max_peers=MOST)\n'
+            'job.output("write", out, after=met)\n',
+            pairs=True,
         ),
     )
 }

@@ -9,8 +9,10 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sardonyx.core.graph import graph_of
@@ -136,6 +138,22 @@ def test_orders_go_their_ways(spark):
     assert [row["id"] for row in result.rows("review")] == [3]
     added = {row["customer"]: (row["id_count"], row["amount_sum"]) for row in result.rows("customers")}
     assert added == {"a": (2, 970.0), "b": (1, 20.0)}
+
+
+def test_clicks_are_joined_with_the_orders_after_them(spark):
+    """The pairs are those that pandas makes, and each view without an order comes once; the hours of pages add them up."""
+    result = run_job(ROOT / "examples" / "clicks" / "job.py", spark=spark)
+    views, orders = (pd.DataFrame(result.rows(name)) for name in ("views", "orders"))
+    both = views.merge(orders, on="user", suffixes=("", "_of_order"))
+    apart = pd.to_datetime(both["at_of_order"]) - pd.to_datetime(both["at"])
+    pairs = both[(apart >= pd.Timedelta(0)) & (apart <= pd.Timedelta("30 min"))]
+    expected = Counter(zip(pairs["view"], pairs["order"], strict=True))
+    expected.update((view, None) for view in set(views["view"]) - set(pairs["view"]))
+    rows = result.rows("pairs")
+    assert Counter((row["view"], row["order"]) for row in rows) == expected
+    pages = result.rows("pages")
+    assert sum(row["sales"] for row in pages) == len(pairs)
+    assert sum(row["amount"] or 0 for row in pages) == pairs["amount"].sum()
 
 
 ORDERS = [

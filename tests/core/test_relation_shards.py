@@ -1,0 +1,249 @@
+"""Joins and the like over the shards of peers, from rows on links to results, with a state log that outlives each peer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from peer.relation_operator import RelationOperator, declared_columns
+from peer.shards import Planned, Shards
+from peer.sinks import LinkSink
+from queues.batch import Batch
+from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.graph import graph_of
+from sardonyx.core.joining import RelationSpec
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.timing import TimeSpec
+from sardonyx.runtime.functions import import_function
+from sardonyx.state.sides import LEFT, RIGHT
+from tests.core.relation_histories import Block, counted, interleaved, log
+from tests.core.test_joins import twin
+from tests.core.test_shards import Message, Topic
+
+PARTITIONS = 3
+
+
+def spec_of(relation: RelationSpec, *, schema: str | None = None) -> JobSpec:
+    options = {"topic": "t", "start": "earliest", "end": "latest", **({} if schema is None else {"schema": schema})}
+    time = TimeSpec(column="t", kind="ordinal")
+    inputs = [
+        TaskSpec(name=name, type="input", connector="kafka", options={**options, "topic": name}, time=time)
+        for name in ("views", "orders")
+    ]
+    sides = ["views", "orders"] if relation.two_sided else ["views"]
+    return JobSpec(
+        name="j",
+        workflow=[*((side, "meet") for side in sides), ("meet", "out")],
+        catalog=[
+            *inputs[: len(sides)],
+            TaskSpec(name="meet", type="function", group_by=["k"], relation=relation),
+            TaskSpec(name="out", type="output", connector="blackhole"),
+        ],
+        partitions=PARTITIONS,
+    )
+
+
+class Peer:
+    """One peer after the other, on the same links and the same log.
+
+    Args:
+        relation: of the task.
+        most: results of a batch.
+        schema: of both inputs.
+    """
+
+    def __init__(self, relation: RelationSpec, most: int = 1000, schema: str | None = None) -> None:
+        graph = graph_of(spec_of(relation, schema=schema), "d", "j-1")
+        self.stage = graph.stage("meet")
+        self.known = declared_columns(self.stage, graph)
+        self.links = [next(link for link in self.stage.ingress if link.source == "views")]
+        self.links += [link for link in self.stage.ingress if link.source == "orders"]
+        self.topic, self.most = Topic(), most
+        self.positions: dict[Partition, Position] = {}
+        self.results: list[dict] = []
+        self.tables: list[pa.Table] = []
+        self.late: list[dict] = []
+        self.late_rows = self.offset = self.incarnation = 0
+        self.shards: Shards | None = None
+        self.take_over()
+
+    def take_over(self) -> None:
+        """A peer that knows nothing holds all partitions from now on."""
+        if self.shards is not None:
+            self.shards.close()
+        operator = RelationOperator(self.stage, self.most, self.known)
+        self.shards = Shards(self.stage, operator, self.topic)
+        self.incarnation += 1
+
+    def batch(self, blocks: Sequence[Block]) -> Batch:
+        """These blocks of either side, as the tasks before write them; after each its clock is stated in each partition."""
+        batch, clocks = Batch(), {place: self._at(place).clock for place in self._places()}
+        for block in sorted(blocks, key=lambda each: self.stage.ingress.index(self.links[each.side])):
+            link = self.links[block.side]
+            sink = LinkSink(link, PARTITIONS, "writer", import_function)
+            for made in sink.messages(block.piece().rows) if block.rows else ():
+                place = Partition(link.topic, made.partition)
+                self.offset += 1
+                batch.messages.setdefault(link.name, []).append(Message(made.value, place, self.offset))
+                batch.spans.setdefault(link.name, []).append((place, 1))
+                batch.in_force.setdefault(link.name, []).append(clocks[place].value)
+                batch.rows[place] = batch.rows.get(place, 0) + 1
+            for number in range(PARTITIONS):
+                place = Partition(link.topic, number)
+                clocks[place] = clocks[place].stated(block.clock)
+        for place in self._places():
+            at = self._at(place)
+            batch.positions[place] = at._replace(offset=self.offset, clock=clocks[place])
+            batch.clocks[place] = at.clock
+            batch.started[place] = self.positions[place].offset if place in self.positions else None
+            batch.incarnations[place] = self.incarnation
+        return batch
+
+    def _places(self) -> list[Partition]:
+        return [Partition(link.topic, number) for link in self.links for number in range(PARTITIONS)]
+
+    def _at(self, place: Partition) -> Position:
+        return self.positions.get(place, Position(0))
+
+    def commit(self, batch: Batch, planned: Planned) -> None:
+        self.positions |= batch.positions
+        for shard in planned.shards:
+            position = self.positions[shard.partition]
+            self.positions[shard.partition] = position._replace(
+                state=tuple(shard.mark) if shard.mark.seq else None,
+                clock=position.clock._replace(seen=shard.closed),
+            )
+        self.topic.write(planned)
+        self.shards.committed()
+        self.results += planned.results.to_pylist()
+        self.tables += [planned.results] if planned.results.num_rows else []
+        self.late += [] if planned.late_results is None else planned.late_results.to_pylist()
+        self.late_rows += planned.late_rows
+
+    def give(self, *blocks: Block) -> None:
+        batch = self.batch(blocks)
+        self.commit(batch, self.shards.plan(batch))
+        while self.shards.due(dict.fromkeys(self._places(), self.incarnation)):
+            batch = self.batch([])
+            self.commit(batch, self.shards.plan(batch))
+
+
+def join(**given: object) -> RelationSpec:
+    return RelationSpec(kind="join", left="views", right="orders", prefix="r_", **{"within": [0, 10], **given})
+
+
+def block(side: int, *rows: tuple[str, int, int], clock: int = NEVER) -> Block:
+    return Block(side, [{"k": key, "t": time, "v": value} for key, time, value in rows], NEVER, clock)
+
+
+def test_rows_meet_that_came_to_different_peers() -> None:
+    """A peer that takes over has the rows of the one before it, and pairs them with what comes."""
+    peer = Peer(join())
+    peer.give(block(LEFT, ("a", 5, 1), ("b", 6, 2)))
+    assert peer.results == []
+    peer.take_over()
+    peer.give(block(RIGHT, ("a", 9, 7), ("b", 40, 8)))
+    assert peer.results == [{"k": "a", "t": 5, "v": 1, "r_t": 9, "r_v": 7, "join_time": 9}]
+
+
+def test_a_left_row_comes_alone_when_the_clocks_of_both_sides_have_passed_its_partners() -> None:
+    """One clock is not enough: the other side may still bring one."""
+    peer = Peer(join(how="left"), schema="k string, v bigint")
+    peer.give(block(LEFT, ("a", 5, 1), clock=100))
+    assert peer.results == []
+    peer.take_over()
+    peer.give(block(RIGHT, ("b", 6, 2), clock=100))
+    assert peer.results == [{"k": "a", "t": 5, "v": 1, "r_t": None, "r_v": None, "join_time": 5}]
+
+
+def test_declared_columns_of_the_right_side_are_null_before_it_has_a_row() -> None:
+    """They have their types. Without a schema they are not known, and missing, until the partition has had a right row."""
+    known, unknown = (Peer(join(how="left"), schema=schema) for schema in ("k string, v bigint", None))
+    for peer in (known, unknown):
+        peer.give(block(LEFT, ("a", 5, 1), clock=END), block(RIGHT, clock=END))
+    assert known.tables[0].schema.field("r_v").type == pa.int64()
+    assert known.results == [{"k": "a", "v": 1, "t": 5, "r_v": None, "r_t": None, "join_time": 5}]
+    assert unknown.results == [{"k": "a", "t": 5, "v": 1, "join_time": 5}]
+
+
+@pytest.mark.parametrize("late", ["drop", "edge", "dead_letter"])
+def test_late_rows_of_either_side_say_how_late_they_were(late: str) -> None:
+    """Each is judged by the clock of its own side, whatever that of the other is."""
+    peer = Peer(join(late=late, grace=2))
+    peer.give(block(LEFT, ("a", 50, 1), clock=50))
+    peer.give(block(RIGHT, ("a", 45, 1)), block(LEFT, ("a", 48, 2), ("a", 47, 3)))
+    assert peer.late_rows == 1
+    assert peer.late == ([] if late == "drop" else [{"k": "a", "t": 47, "v": 3, "late_side": "left", "late_by": 1}])
+
+
+def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:
+    """The error says what an entry is."""
+    peer = Peer(join(state_limit=3))
+    with pytest.raises(FunctionError) as caught:
+        peer.give(block(LEFT, *(("a", 100 * number, 1) for number in range(9))))
+    assert caught.value.code == "SX-STATE-LIMIT"
+    assert "stretch of time" in str(caught.value)
+
+
+def test_a_lookup_waits_for_the_clock_of_its_table() -> None:
+    """A row gets the value of its own time, also if a newer one came first."""
+    peer = Peer(RelationSpec(kind="lookup", left="views", right="orders", prefix="r_"))
+    peer.give(block(RIGHT, ("a", 3, 30), ("a", 9, 90), clock=4))
+    peer.give(block(LEFT, ("a", 5, 1), clock=100))
+    assert peer.results == []
+    peer.take_over()
+    peer.give(block(RIGHT, clock=20))
+    assert [(row["v"], row["r_v"]) for row in peer.results] == [(1, 30)]
+
+
+def test_a_repeat_does_not_pass_whoever_has_seen_the_row() -> None:
+    """Without a bound in time a key is remembered by all peers that come after."""
+    peer = Peer(RelationSpec(kind="distinct"))
+    peer.give(block(LEFT, ("a", 5, 1), ("a", 6, 2), ("b", 7, 3)))
+    peer.take_over()
+    peer.give(block(LEFT, ("b", 700, 4), ("c", 8, 5)))
+    assert sorted(row["v"] for row in peer.results) == [1, 3, 5]
+
+
+def test_latest_rows_come_at_the_end_over_several_batches() -> None:
+    """At most so many at once; a peer that takes over in between gives the rest."""
+    peer = Peer(RelationSpec(kind="latest", emit="final"), most=2)
+    peer.give(block(LEFT, *((f"k{n % 7}", n, n) for n in range(20))))
+    batch = peer.batch([block(LEFT, clock=END)])
+    peer.commit(batch, peer.shards.plan(batch))
+    peer.take_over()
+    peer.give()
+    assert sorted(row["v"] for row in peer.results) == [13, 14, 15, 16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("history", range(40))
+def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> None:
+    """Whatever is read beside what, cut where, dropped, or taken over: the results and late rows of the whole logs."""
+    rng = random.Random(f"{seed}/relation-shards/{history}")
+    relation = join(
+        how=rng.choice(["inner", "left"]),
+        within=rng.choice([3, 20, [-5, 0], [2, 9]]),
+        grace=rng.choice([0, 4]),
+        late="edge",
+        store=rng.choice(["memory", "rocksdb"]),
+    )
+    logs = log(rng, LEFT), log(rng, RIGHT)
+    wanted, late = twin(relation, logs)
+    peer = Peer(relation, rng.choice([1, 3, 1000]), "k string, v bigint, extra string")
+    blocks = interleaved(rng, logs)
+    while blocks:
+        size = rng.randint(1, 4)
+        if rng.random() < 0.3:
+            peer.shards.plan(peer.batch(blocks[: rng.randint(1, 4)]))
+            peer.shards.dropped() if rng.random() < 0.5 else peer.take_over()
+        peer.give(*blocks[:size])
+        blocks = blocks[size:]
+        if rng.random() < 0.3:
+            peer.take_over()
+    assert counted(peer.results) == counted(wanted), f"seed {seed}, history {history}"
+    assert peer.late_rows == len(late) == len(peer.late)
