@@ -23,6 +23,7 @@ from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
 from sardonyx.core.spec import late_policy
+from sardonyx.state.keyed_work import Failed as KeyFailed
 from spark_tasks.failures import Bad
 
 if TYPE_CHECKING:
@@ -87,6 +88,20 @@ def unfit(applied: Applied, provenance: Provenance) -> list[Failed]:
         Failed(bad, origin_of(*provenance.message(bad.index)), "row", rows.slice(index, 1))
         for index, bad in enumerate(applied.bad)
     ]
+
+
+def failed_key(failed: KeyFailed, row: pa.Table, message: Any, place: int | None, *, attempts: int) -> Failed:
+    """Make a failed record of a row, or a timer, that a function with keyed state raised for.
+
+    Args:
+        failed: what the function's run says.
+        row: the record.
+        message: that it came with.
+        place: its place in the message.
+        attempts: how often it was run.
+    """
+    index = 0 if failed.row is None else failed.row
+    return Failed(Bad(index, failed.kind, attempts, failed.failure), origin_of(message, place), "row", row)
 
 
 def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> Sorted:

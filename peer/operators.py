@@ -98,6 +98,8 @@ class Asked(NamedTuple):
     """What the machine's clock says, in microseconds since 1970."""
     clocks: Sequence[int] = ()
     """After the rows, of each link that the task reads."""
+    origin: Any = None
+    """In place of a message for what comes of no row: the first partition of the shard, up to its position."""
 
 
 class Answer(NamedTuple):

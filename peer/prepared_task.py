@@ -17,13 +17,12 @@ from peer import gc_policy
 from peer.batch_result import Result
 from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
-from peer.operators import Operator, WindowOperator
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
-from peer.relation_operator import RelationOperator, declared_columns
 from peer.rolling_sink import RollingSink
 from peer.shards import LATE_PREFIX, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
+from peer.stage_shards import shards_of
 from peer.topic_rows import read_topic
 from queues import admin, block, marked_topics, state_topics, totals
 from queues.batch import Batch
@@ -38,13 +37,14 @@ from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition
-from sardonyx.core.spec import decode_spec, is_custom
+from sardonyx.core.spec import TaskSpec, decode_spec, is_custom
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.apply import Applied, TaskFunction
 from spark_tasks.code import CodeBundle, free_unused
+from spark_tasks.keyed import KeyedFunctions
 from spark_tasks.read_splits import joined_splits, read_splits
 from spark_tasks.session import cancel_group, enter_group, is_alive
 from spark_tasks.workarounds import forget_sockets
@@ -138,6 +138,8 @@ class PreparedTask:
     """Whether the job has clocks."""
     shards: Shards | None = None
     """The state of the task, if it has any."""
+    keyed: KeyedFunctions | None = None
+    """The functions of a task with keyed state; ``function`` is then only of the tasks that are fused to it."""
     writers: Mapping[str, Stage] = field(default_factory=dict)
     """By internal link that it reads, the task that writes it."""
 
@@ -179,6 +181,10 @@ class PreparedTask:
         if self.shards is not None:
             self.shards.close()
 
+    def give(self, more: Mapping[str, Any]) -> None:
+        """Give the task's function further keyword arguments, which come from its lifecycle. Raises FunctionError."""
+        (self.keyed or self.function).give(more)
+
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
         enter_group(self.spark, self._spark_group)
@@ -186,6 +192,8 @@ class PreparedTask:
     def abandon(self) -> None:
         """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
+        if self.keyed is not None:
+            self.keyed.abandon()
         cancel_group(self.spark, self._spark_group)
 
     @property
@@ -216,7 +224,11 @@ class PreparedTask:
 
     def _through_shards(self, shards: Shards, batch: Batch, clock: StepTimer) -> Result:
         """Let the task's operator have the rows. Functions are given its results: of windows, what those that close hold."""
-        with clock("windows" if self.stage.task.window is not None else "state"):
+        keyed = self.keyed
+        if keyed is not None and self.hooks is not None and batch.rows:  # its function runs while the state is planned
+            self.hooks.before_batch(sum(batch.rows.values()))
+        step = "windows" if keyed is None else "state"
+        with clock(step):
             try:
                 planned = shards.plan(batch)
             except InputError as error:  # another peer may have gone on, and what this one needs of the log is deleted
@@ -224,7 +236,9 @@ class PreparedTask:
                     raise PositionsMoved("another peer has the state of these partitions") from error
                 raise
         rows_in = sum(planned.rows_in.values())
-        if rows_in and self.hooks is not None:
+        if keyed is not None:
+            clock.share_out(step, {"function": keyed.worked, "spark": keyed.waited}, rest=step)
+        elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
         applied = Applied(planned.results)
         if planned.results.num_rows:
@@ -381,6 +395,7 @@ def assemble(
     splits = any(link.kind == "splits" for link in stage.ingress)
     isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
     load = import_function if code is None else code.load
+    keyed = None if stage.task.keyed is None else KeyedFunctions(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     return PreparedTask(
         settings=settings,
@@ -388,31 +403,22 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=TaskFunction(spark, stage.task, code, isolate=isolate, fused=stage.fused),
+        function=TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused),
         spark=spark,
         sinks=list(_sinks(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        shards=_shards(stage, graph, state_topic or partial(state_topics.StateTopic, settings), state_folder),
+        shards=shards_of(stage, graph, keyed, state_topic or partial(state_topics.StateTopic, settings), state_folder),
+        keyed=keyed,
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
     )
 
 
-def _shards(
-    stage: Stage, graph: Graph, state_topic: Callable[[Link], StateTopic], folder: Path | None
-) -> Shards | None:
-    state = next((link for link in stage.egress if link.kind == "state"), None)
-    if state is None:
-        return None
-    most = stage.task.batch_size
-    operator: Operator
-    if stage.task.relation is not None:
-        operator = RelationOperator(stage, most, declared_columns(stage, graph))
-    else:
-        operator = WindowOperator(stage, most)
-    return Shards(stage, operator, state_topic(state), folder)
+def _task_of_results(task: TaskSpec) -> TaskSpec:
+    """The task as its results meet it: a function with keyed state has made them."""
+    return task if task.keyed is None else msgspec.structs.replace(task, fn=None, keyed=None)
 
 
 def _sinks(

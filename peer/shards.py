@@ -228,6 +228,8 @@ class Shards:
         touched = sorted({partition.number for partition in batch.positions})
         shards = {number: self._shard(number, batch) for number in touched}
         clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
+        firsts = {number: self._partitions(number)[0] for number in touched}
+        origins = {number: _Origin(first, batch.positions[first].offset) for number, first in firsts.items()}
         asked = [
             Asked(
                 n,
@@ -237,6 +239,7 @@ class Shards:
                 self._before_end(n, batch),
                 now,
                 [batch.positions[each].clock.value for each in self._partitions(n)],
+                origins[n],
             )
             for n in touched
         ]
@@ -245,11 +248,11 @@ class Shards:
         failed: list[Failed] = []
         late_rows = 0
         for each, answer in zip(asked, self._operator.plan(asked), strict=True):
-            shard, first = shards[each.number], self._partitions(each.number)[0]
+            shard, first = shards[each.number], firsts[each.number]
             self._check_limit(each, answer.changes)
             if answer.results.num_rows:
                 results.append(answer.results)
-                found.origins.add([_Origin(first, batch.positions[first].offset)], [answer.results.num_rows])
+                found.origins.add([each.origin], [answer.results.num_rows])
             late_rows += answer.late_rows
             for message, rows in answer.late:
                 lates.append(rows)

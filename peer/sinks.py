@@ -193,8 +193,9 @@ class LinkSink:
         self._writer = writer
         self._next = itertools.count(first)
         self._filter = EdgeFilter(link, load)
-        self._grouping = Grouping(link.target, link.group_by, load) if link.group_by and not link.window else None
-        self._windows = WindowSplit(link, partitions) if link.window is not None else None
+        stateful = link.window is not None or link.keyed
+        self._grouping = Grouping(link.target, link.group_by, load) if link.group_by and not stateful else None
+        self._windows = WindowSplit(link, partitions) if stateful else None
         self.takes = self._filter.takes
 
     def messages(

@@ -255,7 +255,7 @@ class TaskLoop:
         hooks = self._work.hooks
         if hooks is None:
             return
-        started = self.session.background.submit(lambda: self._work.function.give(hooks.start()))
+        started = self.session.background.submit(lambda: self._work.give(hooks.start()))
         while not started.done():
             self._handle.check()
             self._handle.pause(TICK)

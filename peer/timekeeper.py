@@ -88,7 +88,8 @@ class Timekeeper:
 
     def _reached(self, clocks: Mapping[Partition, SourceClock]) -> Mapping[Partition, SourceClock]:
         """Up to where the results of this task are out. Windows give theirs ``grace`` after their end, and correct them within
-        ``allowed_lateness`` after that; of joins and the like see :func:`~sardonyx.state.held_back.held_back`.
+        ``allowed_lateness`` after that, timers when they fire; of joins and the like see
+        :func:`~sardonyx.state.held_back.held_back`.
         """
         behind = self._held_back
         if behind is None:

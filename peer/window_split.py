@@ -1,4 +1,4 @@
-"""Rows on their way into a window: combined by key and slice of time where that is possible, and split by key."""
+"""Rows on their way into a window or to the state of their keys: split by key, and combined for a window where possible."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sardonyx.state.times import Times, column_of, times_of
 
 
 class WindowSplit:
-    """Prepares the rows of one link for the windows of the task that reads it.
+    """Prepares the rows of one link for the task that reads it, which has windows or keeps a state for each key.
 
     Args:
-        link: the link, with the windows of its reader.
+        link: the link, with the windows of its reader, if it has any.
         partitions: number of its partitions.
     """
 
     def __init__(self, link: Link, partitions: int) -> None:
-        assert link.window is not None  # noqa: S101 (for the type checker: the caller asks)
         self._link = link
         self._partitions = partitions
         self._columns = list(link.group_by or ())
-        self._combiner = Combiner(link.window, self._columns) if combines(link.window) else None
-        self._keeps_late = link.window.late != "drop"
+        window = link.window
+        self._combiner = None if window is None or not combines(window) else Combiner(window, self._columns)
+        self._keeps_late = window is not None and window.late != "drop"
 
     def split(self, rows: pa.Table, in_force: int) -> Iterator[tuple[int, pa.Table]]:
         """Yield tables with the partition that each goes to, in the order of the rows.

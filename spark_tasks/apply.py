@@ -38,6 +38,7 @@ from spark_tasks.isolate import DataFault, search
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
 from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
+from spark_tasks.settled import SettledTypes
 from spark_tasks.slices import DealtOut, ReadThere, Slices, UnevenSplits
 from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
@@ -119,7 +120,7 @@ class TaskFunction:
         self._spark = spark
         self._task = task
         self._cores: int = spark.sparkContext.defaultParallelism
-        self._known: dict[str, pa.DataType] = {}
+        self._types = SettledTypes()
         self._isolate = task.on_error.then != "fail" if isolate is None else isolate
         self._abandoned = threading.Event()
         self._worked = 0.0
@@ -153,7 +154,9 @@ class TaskFunction:
         if self._takes == "dataframe":
             self._objects = dict(more)
         else:
-            self._functions[0] = FusedFunction(msgspec.structs.replace(plan, params=_plain(self._task, params)), fn)
+            self._functions[0] = FusedFunction(
+                msgspec.structs.replace(plan, params=plain_params(self._task, params)), fn
+            )
 
     def abandon(self) -> None:
         """End a wait between two attempts. Any thread may call it. :meth:`apply` then raises :class:`Abandoned`."""
@@ -217,7 +220,7 @@ class TaskFunction:
         return ReadAndApplied(applied._replace(worked=worked), rows, slices.schema, slices.seconds)
 
     def _applied(self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None) -> Applied:
-        result = self._settled(joined(self._named.task, self._named.fn, tables))
+        result = self._types.settle(joined(self._named.task, self._named.fn, tables))
         return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
 
     # --- retries, and then isolation ---
@@ -368,17 +371,6 @@ class TaskFunction:
             plan.task, plan.fn, f"it takes a pyspark.sql.DataFrame and gave {kind}", "return a pyspark.sql.DataFrame"
         )
 
-    def _settled(self, table: pa.Table) -> pa.Table:
-        """Give columns that contain only nulls the type that this task gave them before."""
-        for index, field in enumerate(table.schema):
-            known = self._known.get(field.name)
-            if not pa.types.is_null(field.type):
-                self._known[field.name] = field.type
-            elif known is not None:
-                nulls = pa.nulls(table.num_rows, known)
-                table = table.set_column(index, pa.field(field.name, known), nulls)
-        return table
-
 
 class FusedFunction(NamedTuple):
     """A function of the micro-batch."""
@@ -455,7 +447,7 @@ def _error_of(bad: Bad) -> FunctionError:
     )
 
 
-def _plain(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
+def plain_params(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:
     """Return the same parameters if we can send them to Spark's workers."""
     try:
         msgspec.json.encode(params)

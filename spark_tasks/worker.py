@@ -163,13 +163,13 @@ def bad_of(culprit: Culprit) -> Bad:
 
 
 def _call(plan: Plan) -> Callable[..., Any]:
-    call = _function(plan.bundle, plan.fn)
+    call = function(plan.bundle, plan.fn)
     return functools.partial(call, **plan.params) if plan.params else call
 
 
-def _function(bundle: str | None, fn: str) -> Callable[..., Any]:
-    """Imported once. What was imported is never looked through for garbage again: Spark's worker has all of it collected after
-    each of its tasks, which for pandas and Arrow alone took a hundred times as long as a small function.
+def function(bundle: str | None, fn: str) -> Callable[..., Any]:
+    """A user's function. What was imported is never looked through for garbage again: Spark's worker has all of it collected
+    after each of its tasks, which for pandas and Arrow alone took a hundred times as long as a small function.
     """
     if bundle is None:
         return _installed(fn)

@@ -191,7 +191,7 @@ def _lifecycle(work: PreparedTask) -> Iterator[None]:
         yield
         return
     try:
-        work.function.give(work.hooks.start())
+        work.give(work.hooks.start())
         yield
     finally:
         work.hooks.stop()
@@ -228,7 +228,7 @@ def _touch(batch: Batch, stage: Stage, clock: int) -> None:
 
 
 def _last_batches(stage: Stage, work: PreparedTask) -> Iterator[Batch]:
-    """The batches in which the windows close: the inputs have ended."""
+    """The batches after the end of the inputs: windows close, timers fire."""
     incarnations = {Partition(link.topic, 0): 1 for link in stage.ingress}
     first = True
     while work.shards is not None and (first or work.shards.due(incarnations)):

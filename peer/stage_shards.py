@@ -1,0 +1,46 @@
+"""The shards of a task that keeps a state, with the operator that its rows go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from peer.failed_records import failed_key
+from peer.keyed_operator import KeyedOperator
+from peer.operators import Operator, WindowOperator
+from peer.relation_operator import RelationOperator, declared_columns
+from peer.shards import Shards, StateTopic
+from sardonyx.core.graph import Graph, Link, Stage
+from spark_tasks.keyed import KeyedFunctions
+
+
+def shards_of(
+    stage: Stage,
+    graph: Graph,
+    keyed: KeyedFunctions | None,
+    state_topic: Callable[[Link], StateTopic],
+    folder: Path | None,
+) -> Shards | None:
+    """The shards of a task; None if it keeps no state.
+
+    Args:
+        stage: the task.
+        graph: of its job.
+        keyed: its functions, if it has keyed state.
+        state_topic: reads the log of its state.
+        folder: for stores on disk.
+    """
+    state = next((link for link in stage.egress if link.kind == "state"), None)
+    if state is None:
+        return None
+    most = stage.task.batch_size
+    operator: Operator
+    if keyed is not None:
+        tell = partial(failed_key, attempts=stage.task.on_error.retries + 1)
+        operator = KeyedOperator(stage, keyed.signature, keyed, tell, most)
+    elif stage.task.relation is not None:
+        operator = RelationOperator(stage, most, declared_columns(stage, graph))
+    else:
+        operator = WindowOperator(stage, most)
+    return Shards(stage, operator, state_topic(state), folder)
