@@ -56,6 +56,7 @@ IN_GROUPS = {
             "Collect",
         ],
         "When results of windows come": ["every", "on_count"],
+        "State of keys": ["State", "ListState", "MapState", "Timers", "Timer", "Key"],
         "Connectors": ["kafka", "files", "sql", "generator", "console", "blackhole", "connector"],
         "For connectors of your own": ["Split", "PositionedOutput", "StoredPosition", "PositionsMoved"],
         "Clients and settings": ["Client", "Settings", "load_settings"],

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         wall,
     )
     from sardonyx.runtime.settings import Settings, load_settings
+    from sardonyx.state.handles import Key, ListState, MapState, State, Timer, Timers
 
 __version__ = VERSION
 
@@ -67,7 +68,10 @@ __all__ = [
     "Job",
     "JobFailed",
     "JobInvalid",
+    "Key",
     "Last",
+    "ListState",
+    "MapState",
     "Max",
     "Mean",
     "Min",
@@ -81,8 +85,11 @@ __all__ = [
     "SetupError",
     "SpecUnreadable",
     "Split",
+    "State",
     "StoredPosition",
     "Sum",
+    "Timer",
+    "Timers",
     "Var",
     "__version__",
     "blackhole",
@@ -124,6 +131,12 @@ _LATER = {  # name -> module; these need pyarrow or more, and are imported when 
     "kafka": "sardonyx.connectors.declarations",
     "load_settings": "sardonyx.runtime.settings",
     "connector": "sardonyx.job.builder",
+    "Key": "sardonyx.state.handles",
+    "ListState": "sardonyx.state.handles",
+    "MapState": "sardonyx.state.handles",
+    "State": "sardonyx.state.handles",
+    "Timer": "sardonyx.state.handles",
+    "Timers": "sardonyx.state.handles",
     "Collect": "sardonyx.job.windowing",
     "Count": "sardonyx.job.windowing",
     "Distinct": "sardonyx.job.windowing",

@@ -96,15 +96,15 @@ def _resume_problems(
             f"{left}, so its positions do not say what was done",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
-    open_windows = [task.name for task in before.spec.catalog if stateful(task)]
-    if before.status == "stopped" and open_windows:
-        windows = before.spec.task(open_windows[0]).window is not None
+    with_state = [task for task in before.spec.catalog if stateful(task)]
+    if before.status == "stopped" and with_state:
+        windows = with_state[0].window is not None
         yield (
-            f"its task {open_windows[0]} had {'windows open' if windows else 'a state'} when it was stopped",
+            f"its task {with_state[0].name} had {'windows open' if windows else 'a state'} when it was stopped",
             "the new job would begin without what they have counted, and give a second result for them"
             if windows
-            else "the new job would begin without the rows that it has kept",
-            f"{_WITHOUT}, before the first {'window that was open' if windows else 'row that it had kept'}",
+            else "the new job would begin without what it has kept",
+            f"{_WITHOUT}, before the first {'window that was open' if windows else 'row that its state needs'}",
         )
     for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
         yield (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sardonyx.core.graph import Graph, has_end
 from sardonyx.core.joining import RelationSpec
+from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.text import counted
 from sardonyx.core.timing import TimeSpec, WindowSpec
@@ -76,6 +77,7 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
         words.append(task.fn)
     words += [] if task.window is None else window_text(task.window)
     words += [] if task.relation is None else relation_text(task.relation)
+    words += [] if task.keyed is None else keyed_text(task.keyed)
     extra = list(ways_in)
     if task.time is not None:
         extra.append(_time_text(task.time))
@@ -118,10 +120,7 @@ def window_text(window: WindowSpec) -> list[str]:
     more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness else []
     more += [f"late: {window.late.replace('_', ' ')}"] if window.late != "drop" else []
     more += [f"in {window.store}"] if window.store != "memory" else []
-    for text in more:
-        found[-1] += ";"
-        found.append(text)
-    return found
+    return _with_more(found, more)
 
 
 def relation_text(relation: RelationSpec) -> list[str]:
@@ -139,6 +138,20 @@ def relation_text(relation: RelationSpec) -> list[str]:
     more += [f"grace {relation.grace}"] if relation.grace else []
     more += [f"late: {relation.late.replace('_', ' ')}"] if relation.late != "drop" else []
     more += [f"in {relation.store}"] if relation.store != "memory" else []
+    return _with_more(found, more)
+
+
+def keyed_text(keyed: KeyedSpec) -> list[str]:
+    """Keyed state in a few words: ``with state total double; timers job:review; ttl 30 days``."""
+    found = ["with state" + (f" {keyed.state}" if keyed.state else "")]
+    ttl = [length if name == ALL_STATES else f"{length} of {name}" for name, length in sorted(keyed.ttl.items())]
+    more = [f"timers {keyed.on_timer}"] if keyed.on_timer else []
+    more += [f"ttl {', '.join(ttl)}"] if ttl else []
+    more += [f"in {keyed.store}"] if keyed.store != "memory" else []
+    return _with_more(found, more)
+
+
+def _with_more(found: list[str], more: Sequence[str]) -> list[str]:
     for text in more:
         found[-1] += ";"
         found.append(text)

@@ -70,7 +70,7 @@ def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
         raise SardonyxError(
             "SX-CLOCK-NONE",
             f"job {job} has no clock",
-            cause="no input of it has times, and no task has windows",
+            cause="no input of it has times, and no task has windows or keyed state",
             fix='give the inputs `time="column"`; docs/time.md says how',
         )
     data = zk.read(node_paths.job_links(job))

@@ -25,9 +25,10 @@ from sardonyx.core.spec import (
     TaskType,
 )
 from sardonyx.job.collecting import collects
+from sardonyx.job.given import given_settings, listed_tags, require
 from sardonyx.job.parse import read
 from sardonyx.job.relating import Relations
-from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, Windows, data_of, window_data
+from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, Windows, data_of
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
 
@@ -130,7 +131,7 @@ class Job(Relations):
         tags: Sequence[str] = (),
         doc: str = "",
     ) -> None:
-        _require(name, str, "a job's name is a text")
+        require(name, str, "a job's name is a text")
         self.name = name
         self.location = calling_code()
         """Where the job was made: paths are relative to this file, and its folder holds the job's own modules."""
@@ -142,7 +143,7 @@ class Job(Relations):
             "weight": weight,
             "percentage": percentage,
             "max_peers": max_peers,
-            "tags": _listed_tags(tags),
+            "tags": listed_tags(tags),
             "doc": doc,
         }
         self._catalog: list[dict[str, Any]] = []
@@ -175,7 +176,7 @@ class Job(Relations):
         ``time`` says where their times come from: a column, or ``event_time(...)``, ``kafka_time(...)``, ``wall(...)`` or
         ``ordinal(...)``; docs/time.md. ``fn`` may be a function over what was read. It and the others are as for :meth:`task`.
         """
-        return self._add("input", name, connector, fn, _given(locals()))
+        return self._add("input", name, connector, fn, given_settings(locals()))
 
     @collects
     def task(
@@ -223,7 +224,7 @@ class Job(Relations):
                 passes between them can be inspected. Still exactly once.
             doc: what it does, in a sentence.
         """
-        return self._add("function", name, None, fn, _given(locals()), after=after)
+        return self._add("function", name, None, fn, given_settings(locals()), after=after)
 
     @collects
     def window(
@@ -273,7 +274,49 @@ class Job(Relations):
         - ``store``: where the state is at hand; ``"rocksdb"`` needs ``sardonyx[rocksdb]`` where peers run.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
-        return self._add("function", name, None, fn, _given(locals()), after=after)
+        return self._add("function", name, None, fn, given_settings(locals()), after=after)
+
+    @collects
+    def keyed(
+        self,
+        name: str,
+        fn: Function,
+        *,
+        after: After,
+        group_by: str | Sequence[str] | None = None,
+        on_timer: Function | None = None,
+        ttl: str | Mapping[str, str] | None = None,
+        state: str | None = None,
+        state_limit: int | None = None,
+        store: Literal["memory", "rocksdb"] = "memory",
+        time: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        min_peers: int = 1,
+        max_peers: int | None = None,
+        tags: Sequence[str] = (),
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
+        on_error: ErrorPolicy = "fail",
+        lifecycle: Lifecycle | None = None,
+        doc: str = "",
+    ) -> Task:
+        """A function that remembers: it is given a state of the key with each row. docs/state.md explains all of it.
+
+        What is not listed is as for :meth:`task`.
+
+        - ``fn``: takes a row as ``dict``, and a state in each parameter that is annotated as :class:`~sardonyx.State`,
+          :class:`~sardonyx.ListState` or :class:`~sardonyx.MapState`; also :class:`~sardonyx.Timers` and :class:`~sardonyx.Key`.
+          Or it takes two ``pyarrow.Table``, rows and the state of their keys, and gives two: results and the new state.
+        - ``group_by``: the columns of the key; None: all rows have one key, and one peer works on them.
+        - ``on_timer``: is called with a :class:`~sardonyx.Timer` when one is due, and with the states that its parameters name.
+        - ``ttl``: how long after it was last written a state is kept, such as ``"30 days"``; or a mapping from the names of
+          states to durations. None: for good.
+        - ``state``: of a function of tables: the columns of its state, such as ``"total double, n bigint"``.
+        - ``state_limit``: the most entries of one partition's state.
+        - ``store``: where the state is at hand; ``"rocksdb"`` needs ``sardonyx[rocksdb]`` where peers run.
+        - ``time``: the column with a row's time, if it is not that of the inputs.
+        """
+        return self._add("function", name, None, fn, given_settings(locals()), after=after)
 
     @collects
     def output(
@@ -300,7 +343,7 @@ class Job(Relations):
 
         ``fn`` may be a function over what is to be written. It and the other arguments are as for :meth:`task`.
         """
-        return self._add("output", name, connector, fn, _given(locals()), after=after)
+        return self._add("output", name, connector, fn, given_settings(locals()), after=after)
 
     def spec(self) -> JobSpec:
         """The job as data, with paths as they were written; not yet validated as a whole.
@@ -344,11 +387,11 @@ class Job(Relations):
         *,
         after: After | None = None,
     ) -> Task:
-        _require(name, str, "a task's name is a text")
+        require(name, str, "a task's name is a text")
         entry: dict[str, Any] = {"name": name, "type": type_}
         if connector is not None:
             wanted = f"task {name!r}: a connector is made by files(), kafka(), connector() and the like"
-            _require(connector, Connector, wanted)
+            require(connector, Connector, wanted)
             entry |= {"connector": connector.name, "options": connector.options}
             self._collect(connector.problems, name)
         if fn is not None:
@@ -357,6 +400,10 @@ class Job(Relations):
             given["lifecycle"] = self._reference(given["lifecycle"], f"task {name!r}: lifecycle is a class or its name")
         if callable(given.get("group_by")):
             given["group_by"] = self._reference(given["group_by"], f"task {name!r}: group_by is columns or a function")
+        if callable(given.get("keyed", {}).get("on_timer")):
+            given["keyed"]["on_timer"] = self._reference(
+                given["keyed"]["on_timer"], f"task {name!r}: on_timer is a function"
+            )
         entry |= given
         words: list[SardonyxError] = []
         entry |= {key: data_of(given[key], words) for key in ("time", "window") if key in given}
@@ -376,7 +423,7 @@ class Job(Relations):
         after: After,
     ) -> Task:
         words: list[SardonyxError] = []
-        entry = _given(settings) | {"group_by": key, "relation": data_of(relation, words)}
+        entry = given_settings(settings) | {"group_by": key, "relation": data_of(relation, words)}
         self._collect(words, name)
         return self._add("function", name, None, fn, entry, after=after)
 
@@ -394,7 +441,7 @@ class Job(Relations):
         """The name of a function or class. One that was given as an object is kept for validation."""
         if isinstance(given, str):
             return given
-        _require(given, Callable, wanted)
+        require(given, Callable, wanted)
         assert callable(given)  # noqa: S101 - just required
         name = reference_text(given)
         self._functions[name] = given
@@ -403,45 +450,13 @@ class Job(Relations):
     def _name_of(self, source: Task | str, target: str) -> str:
         if isinstance(source, str):
             return source
-        _require(source, Task, f"task {target!r}: after= takes tasks of this job, or their names")
+        require(source, Task, f"task {target!r}: after= takes tasks of this job, or their names")
         if source.job is not self:
             raise ValueError(f"task {target!r} cannot come after {source!r}: tasks are linked within one job")
         return source.name
-
-
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A task's common settings, as a catalog has them, from the arguments of the method."""
-    found = {key: arguments[key] for key in ("min_peers", "max_peers", "batch_size", "batch_timeout", "doc")}
-    if arguments["params"] is not None:
-        found["params"] = arguments["params"]
-    on_error = arguments["on_error"]
-    found["on_error"] = msgspec.to_builtins(on_error) if isinstance(on_error, OnError) else on_error
-    for key in ("group_by", "lifecycle"):
-        if arguments.get(key) is not None:
-            found[key] = arguments[key]
-    if arguments.get("fuse"):
-        found["fuse"] = arguments["fuse"]
-    if arguments["tags"] != ():
-        found["tags"] = _listed_tags(arguments["tags"])
-    found["consumption"] = "sequential" if arguments.get("sequential") else "concurrent"
-    if "windows" in arguments:
-        found["window"] = window_data(arguments)
-    elif arguments.get("time") is not None:
-        found["time"] = arguments["time"]
-    return found
-
-
-def _listed_tags(tags: Sequence[str]) -> object:
-    """Tags as data. A single text stays one, so that validation can say that a list is wanted."""
-    return tags if isinstance(tags, str) else list(tags)
 
 
 def _listed(after: After | None) -> list[Task | Edge | str]:
     if after is None:
         return []
     return [after] if isinstance(after, Task | Edge | str) else list(after)
-
-
-def _require(value: object, kind: Any, message: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{message}, not {type(value).__name__} ({value!r})")

@@ -17,13 +17,12 @@ import msgspec
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.joining import RelationKind, RelationSpec
+from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, late_policy
 from sardonyx.core.text import listed, near, nearest, shorten
 from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 
 _DECIDED_BY_US = ("code",)
-_NOT_YET = ("keyed",)
-"""Fields of a task that no peer can run yet."""
 _ON_ERROR = ("fail", "skip", "dead_letter")
 _WHAT: dict[type[msgspec.Struct], str] = {
     JobSpec: "a job",
@@ -32,6 +31,7 @@ _WHAT: dict[type[msgspec.Struct], str] = {
     TimeSpec: "time",
     WindowSpec: "window",
     RelationSpec: "relation",
+    KeyedSpec: "keyed",
 }
 _WANTED = {
     "batch_size": "a number of rows (not a size in bytes), such as 50000",
@@ -52,6 +52,9 @@ _WANTED = {
     "accumulate": "true or false",
     "state_limit": "a number of entries",
     "store": "memory or rocksdb",
+    "state": 'columns with their types, such as "total double, n bigint"',
+    "on_timer": "a function, as module:function",
+    "ttl": 'a duration, such as "30 days", or a mapping from the names of states to durations',
     "time": "the name of a column",
     "how": "inner or left",
     "kind": "one of the kinds that docs/time.md and docs/joins.md list",
@@ -90,6 +93,7 @@ _ALSO_CALLED = {
 """What other systems call a kind of windows."""
 _OF_WINDOWS = frozenset(WindowSpec.__struct_fields__)
 _RELATIONS = typing.get_args(RelationKind)
+_OF_KEYED = frozenset(KeyedSpec.__struct_fields__)
 _AGGREGATES = typing.get_args(AggregateKind)
 _AS_COLUMN = "write what it aggregates, such as count, {max: ms} or {quantile: ms, q: 0.99}"
 UNREAD = "(unreadable)"
@@ -185,6 +189,8 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), name, problems)
     if written.get("relation") is not None:
         written["relation"] = _relation(written["relation"], name, problems)
+    if written.get("keyed") is not None:
+        written["keyed"] = _keyed(written["keyed"], name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -199,7 +205,7 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
                 fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
                 problems.append(_problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
-    fields = _fields(TaskSpec, written, name, problems, skip=_NOT_YET)
+    fields = _fields(TaskSpec, written, name, problems)
     return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
@@ -282,6 +288,18 @@ def _relation(written: object, task: str, problems: list[SardonyxError]) -> Rela
     return RelationSpec(**{"kind": "distinct", **_fields(RelationSpec, given, task, problems)})
 
 
+def _keyed(written: object, task: str, problems: list[SardonyxError]) -> KeyedSpec:
+    """A mapping; ``ttl`` in it may be a duration, which is meant for all states."""
+    if not isinstance(written, Mapping):
+        fix = "write a mapping, such as {ttl: 30 days}; {} if nothing is to be said"
+        problems.append(_problem(task, f"keyed cannot be {_shown(written)}", fix))
+        return KeyedSpec()
+    given = dict(written)
+    if isinstance(given.get("ttl"), str):
+        given["ttl"] = {ALL_STATES: given["ttl"]}
+    return KeyedSpec(**_fields(KeyedSpec, given, task, problems))
+
+
 def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:
     """A kind, as ``count``; a kind with its column and options, as ``{quantile: ms, q: 0.99}``; or the fields of the spec."""
     what = f"aggregate {column}"
@@ -351,14 +369,16 @@ def _fields(
     """The values that can be read, by field; the others are added to ``problems``."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = {name: field for name, field in fields.items() if name not in skip}
-    named = [name for name in fields if name not in (*_DECIDED_BY_US, *(_NOT_YET if kind is TaskSpec else ()))]
+    named = [name for name in fields if name not in (*_DECIDED_BY_US, *skip)]
     what = what or _WHAT[kind]
     for key in written:
         if key not in known:
             hint = near(str(key), named)
-            fix = (
-                "write it into window" if kind is TaskSpec and key in _OF_WINDOWS else f"choose from {', '.join(named)}"
-            )
+            fix = f"choose from {', '.join(named)}"
+            if kind is TaskSpec and key in _OF_KEYED and (key not in _OF_WINDOWS or "keyed" in written):
+                fix = "write it into keyed"
+            elif kind is TaskSpec and key in _OF_WINDOWS:
+                fix = "write it into window"
             problems.append(_problem(task, f"{what} has no {key!r}{hint}", fix))
     values: dict[str, Any] = {}
     for name, field in known.items():

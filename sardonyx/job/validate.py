@@ -22,10 +22,10 @@ from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, has_end
 from sardonyx.core.names import TAG_RULE, is_name, is_tag
-from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec, stateful
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.text import near
-from sardonyx.job import validate_edges, validate_relations, validate_times, validate_windows
-from sardonyx.job.validate_edges import located, problem
+from sardonyx.job import validate_edges, validate_keyed, validate_relations, validate_times, validate_windows
+from sardonyx.job.validate_edges import given_by_lifecycle, located, problem
 from sardonyx.runtime import functions as fns
 
 __all__ = ["MAX_SPEC_BYTES", "check_places", "problems_of", "validate"]
@@ -75,6 +75,7 @@ def problems_of(
             *validate_edges.problems_of_task(task),
             *validate_windows.problems_of_task(task),
             *validate_relations.problems_of_task(task),
+            *validate_keyed.problems_of_task(task),
         ]
     problems += [
         *validate_edges.problems_of_routes(spec),
@@ -92,6 +93,7 @@ def problems_of(
             problems += _function(task, find)
         problems += validate_edges.problems_of_imports(spec, find)
         problems += validate_windows.problems_of_imports(spec, find)
+        problems += validate_keyed.problems_of_imports(spec, find)
     return problems or [*_topics(spec), *_size(spec)]
 
 
@@ -291,7 +293,7 @@ def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
-    if task.fn is None and task.type == "function" and not stateful(task):
+    if task.fn is None and task.type == "function" and task.window is None and task.relation is None:
         fix = "give it one: fn=..., or fn: module:function"
         yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:
@@ -323,7 +325,8 @@ def _function(task: TaskSpec, find: Find) -> Iterator[SardonyxError]:
     except FunctionError as error:
         yield located(task.name, error)
         return
-    yield from _params(task, fn, given_more=_lifecycle_gives(task, find))
+    if task.keyed is None:  # else the check of keyed state tells states from params
+        yield from _params(task, fn, given_more=given_by_lifecycle(task, find))
 
 
 def _same(reference: str, fn: Callable[..., Any]) -> None:
@@ -338,14 +341,6 @@ def _same(reference: str, fn: Callable[..., Any]) -> None:
             fix="keep the function under the name with which it was defined (in decorators, use functools.wraps)",
             where={"function": reference},
         )
-
-
-def _lifecycle_gives(task: TaskSpec, find: Find) -> bool:
-    """Whether the task's lifecycle may give its function arguments that are not in params."""
-    try:
-        return task.lifecycle is not None and validate_edges.gives_arguments(find(task.lifecycle))
-    except FunctionError:  # the check of lifecycles reports it
-        return True
 
 
 def _params(task: TaskSpec, fn: Callable[..., Any], *, given_more: bool) -> Iterator[SardonyxError]:

@@ -291,6 +291,14 @@ def gives_arguments(lifecycle: object) -> bool:
     return callable(getattr(lifecycle, "start", None))
 
 
+def given_by_lifecycle(task: TaskSpec, find: Callable[[str], Callable[..., Any]]) -> bool:
+    """Whether the lifecycle of a task may give its function arguments that are not in params."""
+    try:
+        return task.lifecycle is not None and gives_arguments(find(task.lifecycle))
+    except FunctionError:  # the check of lifecycles reports it
+        return True
+
+
 def _check_class(found: Any) -> None:
     if not inspect.isclass(found):
         name = getattr(found, "__name__", str(found))

@@ -1,4 +1,4 @@
-"""Checks of time: where the rows of inputs have it, and whether it is the one that windows need.
+"""Checks of time: where the rows of inputs have it, and whether it is the one that windows and keyed state need.
 
 A part of :mod:`sardonyx.job.validate`. What only the rows show (a function that drops the column with the time, a null, a date in
 the year 9999) is found when the job runs.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.graph import order_of
+from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.row_times import Times, Untimed, row_times
 from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec
 from sardonyx.core.text import listed, near
@@ -37,6 +38,8 @@ def problems_of_times(spec: JobSpec) -> Iterator[SardonyxError]:
     for task in spec.catalog:
         if task.window is not None:
             yield from problems_from(task, _of_window(task.window, times[task.name]))
+        if task.keyed is not None:
+            yield from problems_from(task, _of_keyed(task.keyed, times[task.name]))
 
 
 def _input(task: TaskSpec, time: TimeSpec) -> Iterator[Wrong]:
@@ -95,20 +98,14 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
     if not window.by_time and often is None:  # it needs no time
         return
     why = "its windows are by time" if window.by_time else f"emit is {window.emit!r}, which is by their time"
-    for untimed in sorted(each for each in times if isinstance(each, Untimed)):
-        yield Wrong("SX-TIME-MISSING", f"{why}, and {_UNTIMED[untimed.why].format(untimed.task)}", _TIMED[untimed.why])
+    yield from _untimed(why, times)
     known = [each for each in times if isinstance(each, RowTime)]
     if len({each.ordinal for each in known}) > 1:
         message = "some rows that come to it have a moment as their time, others a number (ordinal)"
         yield Wrong("SX-TIME-MIXED", message, "give all inputs before it times of one kind")
         return
-    if window.time is None and len(known) > 1:
-        columns = sorted({f"{each.column} in {each.unit}" if each.unit else each.column for each in known})
-        yield Wrong(
-            "SX-TIME-MIXED",
-            f"the rows that come to it have their times in different columns: {listed(columns)}",
-            "bring them into one column in the tasks before it, and name it with time=",
-        )
+    if window.time is None:
+        yield from _one_column(known)
     if window.time in ("window_start", "window_end") and any(each.column == "window_time" for each in known):
         yield Wrong(
             "SX-TIME-MIXED",
@@ -120,6 +117,38 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
         by_time = (*LENGTHS, "grace", "allowed_lateness") if window.by_time else ()
         lengths = {name: getattr(window, name) for name in by_time}
         yield from _fitting(window.kind, {**lengths, "emit: every": often}, ordinal=known[0].ordinal)
+
+
+def _of_keyed(keyed: KeyedSpec, times: Times) -> Iterator[Wrong]:
+    """States that expire do so by the times of rows, which must be moments and in one column."""
+    if not keyed.ttl:
+        return
+    yield from _untimed("its states have a ttl, which goes by the times of rows", times)
+    known = [each for each in times if isinstance(each, RowTime)]
+    if any(each.ordinal for each in known):
+        yield Wrong(
+            "SX-TIME-ORDINAL",
+            "its states have a ttl, but its rows have numbers as their times",
+            "remove ttl, or give the inputs another time",
+            "an ordinal time counts rows; all others are moments",
+        )
+    elif keyed.time is None:
+        yield from _one_column(known)
+
+
+def _untimed(why: str, times: Times) -> Iterator[Wrong]:
+    for untimed in sorted(each for each in times if isinstance(each, Untimed)):
+        yield Wrong("SX-TIME-MISSING", f"{why}, and {_UNTIMED[untimed.why].format(untimed.task)}", _TIMED[untimed.why])
+
+
+def _one_column(known: Sequence[RowTime]) -> Iterator[Wrong]:
+    if len(known) > 1:
+        columns = sorted({f"{each.column} in {each.unit}" if each.unit else each.column for each in known})
+        yield Wrong(
+            "SX-TIME-MIXED",
+            f"the rows that come to it have their times in different columns: {listed(columns)}",
+            "bring them into one column in the tasks before it, and name it with time=",
+        )
 
 
 _UNTIMED = {
@@ -161,7 +190,7 @@ def _fitting(kind: str, lengths: Mapping[str, str | int | None], *, ordinal: boo
 
 
 def problems_of_columns(spec: JobSpec) -> Iterator[SardonyxError]:
-    """What the schema of an input shows: whether the columns are there that its time and the windows right after it need."""
+    """What the schema of an input shows: whether the columns are there that its time and the tasks right after it need."""
     tasks = {task.name: task for task in spec.catalog}
     for task in spec.catalog:
         schema = _schema_of(task)
@@ -176,13 +205,12 @@ def problems_of_columns(spec: JobSpec) -> Iterator[SardonyxError]:
             columns[task.time.column] = "int64" if task.time.kind == "ordinal" else "timestamp"
         for source, target in spec.workflow:
             after = tasks.get(target)
-            if (
-                source == task.name
-                and after is not None
-                and after.window is not None
-                and spec.route(source, target).of == "results"
-            ):
+            if source != task.name or after is None or spec.route(source, target).of != "results":
+                continue
+            if after.window is not None:
                 yield from problems_from(after, _columns(after, after.window, columns, task.name))
+            if after.keyed is not None:
+                yield from problems_from(after, _columns_of_keyed(after, after.keyed, columns, task.name))
 
 
 def _schema_of(task: TaskSpec) -> Any:
@@ -244,21 +272,9 @@ def _columns(task: TaskSpec, window: WindowSpec, columns: dict[str, str], source
         columns: by name, their types.
         source: the input that gives them.
     """
+    yield from _columns_of_key("SX-WINDOW-KEY", task, columns, source)
     from_ = f"the rows of {source!r}"
     choose = f"choose from {', '.join(columns)}"
-    for name in task.group_by if isinstance(task.group_by, list) else []:
-        if name not in columns:
-            yield Wrong(
-                "SX-WINDOW-KEY", f"group_by names {name!r}, which {from_} do not have{near(name, columns)}", choose
-            )
-        elif columns[name].startswith(_NESTED):
-            fix = "group by a text or a number that a task before it makes of them"
-            yield Wrong(
-                "SX-WINDOW-KEY",
-                f"group_by names {name!r}, whose values are of type {columns[name]}",
-                fix,
-                "only single values can be keys",
-            )
     if window.by_time and window.time is not None and window.time not in columns:
         yield Wrong(
             "SX-WINDOW-COLUMN",
@@ -280,4 +296,26 @@ def _columns(task: TaskSpec, window: WindowSpec, columns: dict[str, str], source
                 "SX-WINDOW-TYPE",
                 message,
                 "cast it in a task before it, or aggregate it otherwise: count, first, last, distinct",
+            )
+
+
+def _columns_of_keyed(task: TaskSpec, keyed: KeyedSpec, columns: dict[str, str], source: str) -> Iterator[Wrong]:
+    """What keyed state needs of the rows that come to it; see :func:`_columns`."""
+    yield from _columns_of_key("SX-KEYED-KEY", task, columns, source)
+    if keyed.time is not None and keyed.time not in columns:
+        message = f"time names {keyed.time!r}, which the rows of {source!r} do not have{near(keyed.time, columns)}"
+        yield Wrong("SX-KEYED-TIME", message, f"choose from {', '.join(columns)}")
+
+
+def _columns_of_key(code: str, task: TaskSpec, columns: dict[str, str], source: str) -> Iterator[Wrong]:
+    for name in task.group_by if isinstance(task.group_by, list) else []:
+        if name not in columns:
+            message = f"group_by names {name!r}, which the rows of {source!r} do not have{near(name, columns)}"
+            yield Wrong(code, message, f"choose from {', '.join(columns)}")
+        elif columns[name].startswith(_NESTED):
+            yield Wrong(
+                code,
+                f"group_by names {name!r}, whose values are of type {columns[name]}",
+                "group by a text or a number that a task before it makes of them",
+                "only single values can be keys",
             )

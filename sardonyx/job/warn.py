@@ -15,6 +15,7 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.text import listed
 from sardonyx.job import bundle
+from sardonyx.job.warn_keyed import warnings_of_keyed
 from sardonyx.job.warn_relations import warnings_of_relations
 from sardonyx.job.warn_windows import warnings_of_windows
 from sardonyx.runtime.environment_reads import environment_reads
@@ -36,7 +37,8 @@ def warnings_of(spec: JobSpec, root: Path) -> list[Failure]:
         root: the folder from which the job's own modules are imported.
     """
     environment = _environment(spec, root) if spec.code is not None else ()
-    return [*_batch_sizes(spec), *_orders(spec), *warnings_of_windows(spec), *warnings_of_relations(spec), *environment]
+    with_state = (*warnings_of_windows(spec), *warnings_of_relations(spec), *warnings_of_keyed(spec))
+    return [*_batch_sizes(spec), *_orders(spec), *with_state, *environment]
 
 
 def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
