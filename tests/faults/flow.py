@@ -117,7 +117,7 @@ class Sight:
 
     def __init__(self, shape: Shape) -> None:
         self._vias = {via: number for number, via in enumerate(shape.vias)}
-        self._ordered = shape.ordered
+        self._ordered, self._numbered = shape.ordered, shape.numbered
         self.count = 0
         self.through: dict[int, int] = {}
         """By source, the latest record that was seen."""
@@ -125,19 +125,22 @@ class Sight:
         """Ids times copies, plus which copy."""
         self.places: dict[Any, array[int]] = {}
         self.wrong: list[str] = []
-        self.doubled = self.out_of_order = 0
+        self.doubled = self.out_of_order = self.wrong_states = 0
         self._last: dict[str, int] = {}
 
     def record(self, place: Any, value: bytes) -> None:
         row = json.loads(value)
         number, key = row["id"], row["key"]
-        copy = number * len(self._vias) + self._vias[row.get("via", "")]
+        copy = number * len(self._vias) + self._vias[row.get("via") or ""]
         if copy in self.seen:
             self.doubled += 1
             self.wrong.append(f"{row} came twice, the second time at {place}")
         self.seen.add(copy)
         self.places.setdefault(place, array("q")).append(copy)
         source, position = divmod(number, SOURCE)
+        if self._numbered and not row.get("via") and row["nth"] != position // KEYS + 1:
+            self.wrong_states += 1
+            self.wrong.append(f"{row} should be number {position // KEYS + 1} of its key")
         if self._ordered:
             if self._last.get(key, -1) >= position:
                 self.out_of_order += 1
@@ -345,6 +348,7 @@ class Flow:
                 "out_of_order": max(final.out_of_order, self.sight.out_of_order),
                 "unseen": unseen,
                 "wrong_windows": wrong_windows,
+                "wrong_states": final.wrong_states,
             }
         )
 

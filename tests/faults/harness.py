@@ -337,6 +337,7 @@ class Run:
             "doubled": verdict["doubled"],
             "out_of_order": verdict["out_of_order"],
             "wrong_windows": verdict["wrong_windows"],
+            "wrong_states": verdict["wrong_states"],
             "faults": dict(sorted(Counter(fault.kind for fault in self.faults).items())),
             "recover_s": spread(recovered),
             "seed": self._options.seed,
@@ -426,7 +427,7 @@ def _at(line: dict[str, Any]) -> float:
 
 def good(result: dict[str, Any]) -> bool:
     """Whether everything is exactly as promised."""
-    wrong = ("lost", "doubled", "out_of_order", "wrong_windows", "zombie_commits")
+    wrong = ("lost", "doubled", "out_of_order", "wrong_windows", "wrong_states", "zombie_commits")
     return not any(result[key] for key in wrong) and not result["trouble"]
 
 

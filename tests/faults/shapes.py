@@ -21,8 +21,10 @@ THIRD = 3
 """Of so many records one is on the right side of a join."""
 
 _FUNCTIONS = """
+from datetime import UTC, datetime, timedelta
+
 import pyarrow as pa
-from sardonyx import Count, Job, Max, Sum, event_time, files, generator, kafka, tumbling
+from sardonyx import Count, Job, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, tumbling
 
 def same(rows: pa.Table) -> pa.Table:
     return rows
@@ -43,6 +45,14 @@ def picky(row: dict) -> dict:
     if row["id"] % {bad} == 0:
         raise ValueError("not this one")
     return {{**row}}
+
+def numbered(row: dict, seen: State[int], timers: Timers) -> dict:
+    seen.value += 1
+    timers.set(datetime.fromtimestamp(row["at"] / 1000, UTC) + timedelta(milliseconds={later}), str(row["id"]))
+    return {{**row, "nth": seen.value}}
+
+def again(timer: Timer) -> dict:
+    return {{"id": int(timer.name), "key": timer.key, "via": "timer"}}
 
 def source(topic: str):
     return kafka(topic, start="earliest", end={end}, format="json", schema="{schema}")
@@ -67,6 +77,7 @@ class Shape:
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
         windows: whether the results of windows come out, and no records.
         pairs: whether joined rows come out.
+        numbered: whether ``nth`` of each record must be its place among those of its key; copies of timers have none.
     """
 
     name: str
@@ -79,11 +90,13 @@ class Shape:
     bad: int = 0
     windows: bool = False
     pairs: bool = False
+    numbered: bool = False
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
         """The text of ``job.py``."""
         ends = dict.fromkeys(range(PARTITIONS), end)
-        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, bad=BAD, third=THIRD) + self.body
+        about = {"bad": BAD, "third": THIRD, "later": WINDOW}
+        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, **about) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
         said = {"OUT": repr(out), "MADE": str(made), "RATE": f"{rate:.1f}", "MOST": str(AT_A_TIME)}
@@ -177,6 +190,16 @@ SHAPES = {
             'met = job.join("meet", work, third, on="key", within=near, how="left", prefix="other_", max_peers=MOST)\n'
             'job.output("write", out, after=met)\n',
             pairs=True,
+        ),
+        Shape(
+            "keyed",
+            3,
+            'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
+            'work = job.task("work", same, after=timed, max_peers=MOST)\n'
+            'met = job.keyed("meet", numbered, after=work, group_by="key", on_timer=again, ttl="1 day", max_peers=MOST)\n'
+            'job.output("write", out, after=met)\n',
+            vias=("", "timer"),
+            numbered=True,
         ),
     )
 }
