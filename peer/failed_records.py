@@ -140,32 +140,38 @@ def late_letters(stage: Stage, late: pa.Table | None, prefix: str, origins: Prov
     if late is None or late_policy(stage.task) != "dead_letter":
         return
     dead = next(link for link in stage.egress if link.kind == "dead")
+    ordinal = any(link.row_time is not None and link.row_time.ordinal for link in stage.ingress)
     about = [name for name in late.column_names if name.startswith(prefix)]
     rows = late.drop_columns(about)
     for index, found in enumerate(late.select(about).to_pylist()):
         said = {name.removeprefix(prefix): value for name, value in found.items()}
-        failure = _of_window(said) if "window_end" in said else _of_relation(said)
+        by = (
+            None
+            if said["late_by"] is None
+            else f"{said['late_by']} rows"
+            if ordinal
+            else f"{said['late_by'] / 1e6:g} s"
+        )
+        failure = _of_window(said, by) if "window_end" in said else _of_relation(said, by)
         record = Failed(Bad(index, "Late", 1, failure), origin_of(*origins.message(index)), "row", rows.slice(index, 1))
         yield _letter(dead.topic, stage.task.name, record)
 
 
-def _of_window(said: dict[str, Any]) -> Failure:
-    by = said["late_by"]
+def _of_window(said: dict[str, Any], by: str | None) -> Failure:
     return Failure(
         "SX-TIME-LATE",
         f"a row came after its window from {said['window_start']} to {said['window_end']} had closed",
-        cause=_ENDED if by is None else f"the clock had passed the window's end and grace by {by / 1e6:g} s",
+        cause=_ENDED if by is None else f"the clock had passed the window's end and grace by {by}",
         fix="give the input a longer `delay=`, or the window a `grace=` or `allowed_lateness=`",
     )
 
 
-def _of_relation(said: dict[str, Any]) -> Failure:
-    by = said["late_by"]
+def _of_relation(said: dict[str, Any], by: str | None) -> Failure:
     which = f"a row of the {said['late_side']} side" if "late_side" in said else "a row"
     return Failure(
         "SX-TIME-LATE",
         f"{which} came after the clock had passed its time",
-        cause=_ENDED if by is None else f"it was too old by {by / 1e6:g} s for the clock that stood before it",
+        cause=_ENDED if by is None else f"it was too old by {by} for the clock that stood before it",
         fix="give the input a longer `delay=`, or the task a `grace=`",
     )
 

@@ -96,15 +96,12 @@ def _resume_problems(
             f"{left}, so its positions do not say what was done",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
-    with_state = [task for task in before.spec.catalog if stateful(task)]
+    with_state = [task.name for task in before.spec.catalog if stateful(task)]
     if before.status == "stopped" and with_state:
-        windows = with_state[0].window is not None
         yield (
-            f"its task {with_state[0].name} had {'windows open' if windows else 'a state'} when it was stopped",
-            "the new job would begin without what they have counted, and give a second result for them"
-            if windows
-            else "the new job would begin without what it has kept",
-            f"{_WITHOUT}, before the first {'window that was open' if windows else 'row that its state needs'}",
+            f"its task {with_state[0]} had a state (of open windows, or rows that it had kept) when it was stopped",
+            "the new job would begin without it: it would give a second result for a window, and miss rows that were kept",
+            f"{_WITHOUT}, before the first row that the state needs",
         )
     for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
         yield (

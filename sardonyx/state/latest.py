@@ -49,7 +49,7 @@ class LatestShard:
 
     - ``changes``: each row that is the newest, in the order of the log. So what comes depends on the log alone.
     - ``every d``: if the plan's clock has reached a multiple of d that no earlier plan's had, the newest rows of all keys that
-      had a newer one since. In the first plan of a shard there are none.
+      had a newer one since.
     - ``final``: the newest row of each key, when the clock is ``END``.
 
     **With ``within``** a key is forgotten when the clock is above the time of its newest row and ``within``. A newest row that
@@ -143,13 +143,13 @@ class LatestShard:
             _put_one(state, keys(after, canonical, _AGE), after, _empty(len(row)))
 
     def _regular(self, state: Overlay, pack: RowPack, clock: int) -> list[pa.Table]:
+        if clock <= NEVER:
+            return []
         mark = state.scan(MARK, None, 1)
         now = max(clock, -(2**62)) // self._emit.every
         if mark.num_rows and opened(mark).times[0] >= now:
             return []
         _put_one(state, pa.array([MARK], pa.binary()), np.array([now]), _empty(1))
-        if not mark.num_rows:
-            return []
         return [self._given(state, pack, one(state.scan(_OWED, _OWED + b"\xff" * 9)[KEY]))]
 
     def _given(self, state: Overlay, pack: RowPack, owed: pa.Array) -> pa.Table:

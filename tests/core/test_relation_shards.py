@@ -20,6 +20,8 @@ from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.timing import TimeSpec
 from sardonyx.runtime.functions import import_function
+from sardonyx.state.held_back import held_back
+from sardonyx.state.kinds import less
 from sardonyx.state.sides import LEFT, RIGHT
 from tests.core.relation_histories import Block, counted, interleaved, log
 from tests.core.test_joins import twin
@@ -69,6 +71,10 @@ class Peer:
         self.tables: list[pa.Table] = []
         self.late: list[dict] = []
         self.late_rows = self.offset = self.incarnation = 0
+        self.time = "join_time" if relation.kind == "join" else "t"
+        self.stated = NEVER
+        self.behind: list[dict] = []
+        """Results that were behind the clock which the task had stated before them."""
         self.shards: Shards | None = None
         self.take_over()
 
@@ -120,7 +126,11 @@ class Peer:
             )
         self.topic.write(planned)
         self.shards.committed()
-        self.results += planned.results.to_pylist()
+        rows = planned.results.to_pylist()
+        self.results += rows
+        self.behind += [row for row in rows if row[self.time] < self.stated]
+        reached = min(self.positions[Partition(self.stage.ingress[0].topic, n)].clock.seen for n in range(PARTITIONS))
+        self.stated = max(self.stated, less(reached, held_back(self.stage.task)))
         self.tables += [planned.results] if planned.results.num_rows else []
         self.late += [] if planned.late_results is None else planned.late_results.to_pylist()
         self.late_rows += planned.late_rows
@@ -247,3 +257,30 @@ def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> N
             peer.take_over()
     assert counted(peer.results) == counted(wanted), f"seed {seed}, history {history}"
     assert peer.late_rows == len(late) == len(peer.late)
+    assert not peer.behind, f"seed {seed}, history {history}: a result came after the clock had passed it"
+
+
+@pytest.mark.parametrize("history", range(40))
+def test_no_result_is_behind_the_clock_that_the_task_has_stated(seed: int, history: int) -> None:
+    """Else it would be late for a window after the task, although no row was late for the task. It holds for all kinds."""
+    rng = random.Random(f"{seed}/relation-clocks/{history}")
+    sides = {"left": "views", "right": "orders", "prefix": "r_"}
+    relation = rng.choice(
+        [
+            RelationSpec(kind="lookup", **sides, grace=rng.choice([0, 4]), wait=rng.choice([None, 3, 30])),
+            RelationSpec(kind="distinct", within=rng.choice([1, 20]), grace=rng.choice([0, 4])),
+            RelationSpec(kind="latest", emit=rng.choice(["changes", "every 7", "every 40"])),
+            RelationSpec(kind="latest", emit="every 9", within=rng.choice([5, 50])),
+        ]
+    )
+    logs = [log(rng, side) for side in ((LEFT, RIGHT) if relation.two_sided else (LEFT,))]
+    for each in (block for one in logs for block in one):
+        each.rows = [row for row in each.rows if row["t"] >= each.in_force]
+    peer, blocks = Peer(relation, rng.choice([1, 1000])), interleaved(rng, logs)
+    while blocks:
+        size = rng.randint(1, 3)
+        peer.give(*blocks[:size])
+        blocks = blocks[size:]
+        if rng.random() < 0.2:
+            peer.take_over()
+    assert not peer.behind, f"seed {seed}, history {history}, {relation}"

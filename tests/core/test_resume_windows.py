@@ -38,4 +38,4 @@ def refusal(status: str) -> str:
 @pytest.mark.parametrize(("status", "refused"), [("stopped", True), ("completed", False)])
 def test_a_job_that_was_stopped_with_windows_is_not_resumed(status: str, refused: bool) -> None:
     """What its open windows had counted would be missing. Those of a completed one have closed."""
-    assert ("count had windows open" in refusal(status)) is refused
+    assert ("count had a state" in refusal(status)) is refused
