@@ -63,7 +63,7 @@ faults: $(READY) java ## jobs on real services under seeded faults: make faults 
 soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing lost, nothing grows; SECONDS=1800 RATE=0 (as fast as it goes)
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python -m tests.faults.soak $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) $(if $(RATE),--rate $(RATE)) \
-	$(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
+	$(if $(EVERY),--every $(EVERY)) $(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
 	$(if $(SPARK),--spark $(SPARK)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(OUT),--out $(OUT))
 
 faults-long: $(READY) java ## the long runs among the tests

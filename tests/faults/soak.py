@@ -41,7 +41,7 @@ from tests.waiting import until
 FAULTS_OF = ("sigkill", "sigstop", "leader", "session", "rebalance", "zookeeper", "kafka")
 """The families whose faults strike."""
 EVERY = 60.0
-"""Seconds between the beginnings of two faults; of a run of less than six minutes, a sixth."""
+"""Seconds between the beginnings of two faults, by default; of a run of less than six minutes, a sixth."""
 STILL = 180.0
 """Seconds without a record that comes out, after which the run is red; and within which the queues' first offsets must move."""
 VIRTUAL = 4
@@ -55,6 +55,7 @@ class Options:
     seed: int
     seconds: float = 3600.0
     rate: float = 20_000.0
+    every: float = EVERY
     peers: int = 3
     coordinators: int = 2
     spark: int = 1
@@ -139,7 +140,7 @@ class Soak:
     # Faults
 
     def _strike_until(self, scene: Scene, flow: SoakFlow, handle: JobHandle, end: float) -> None:
-        every = min(EVERY, self._options.seconds / 6)
+        every = min(self._options.every, self._options.seconds / 6)
         due = now() + every / 2
         while now() < end and not self.trouble:
             _hold_until(min(due, end), scene.ended)
@@ -355,6 +356,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--seconds", type=float, default=Options.seconds)
     parser.add_argument("--rate", type=float, default=Options.rate, help="records a second; 0: as many as go through")
+    parser.add_argument("--every", type=float, default=Options.every, help="seconds between two faults")
     parser.add_argument("--peers", type=int, default=Options.peers)
     parser.add_argument("--coordinators", type=int, default=Options.coordinators)
     parser.add_argument("--spark", type=int, default=Options.spark, help="how many of the peers run Spark")
@@ -369,6 +371,7 @@ def main() -> int:
         seed=given.seed,
         seconds=given.seconds,
         rate=given.rate,
+        every=given.every,
         peers=given.peers,
         coordinators=given.coordinators,
         spark=given.spark,
