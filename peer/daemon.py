@@ -361,6 +361,7 @@ def main(settings: Settings) -> NoReturn:
 
     Raises SetupError if something that the daemon needs is missing at the start.
     """
+    gc_policy.keep_little()  # first: later, pyarrow is imported and clients of Kafka have threads
     settings.require("zookeeper", "kafka")
     from queues.connectivity import check_reachable
     from spark_tasks.session import start_session, stop_session

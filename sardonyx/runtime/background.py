@@ -44,6 +44,7 @@ class BackgroundThread:
         self._first()
         while (call := self._calls.get()) is not None:
             call()
+            del call  # its result may be a whole batch, and the next call may come late
 
 
 def _settle(future: Future[Any], call: Callable[[], Any]) -> None:

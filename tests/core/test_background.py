@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
 from sardonyx.runtime.background import BackgroundThread
+from tests.waiting import until
 
 
 def test_calls_run_in_order_behind_the_first_one() -> None:
@@ -28,6 +30,20 @@ def test_calls_run_in_order_behind_the_first_one() -> None:
     with pytest.raises(SystemExit):
         two.result(0)
     assert ran == ["aside", 1, "fail"]
+
+
+def test_what_a_call_has_given_is_not_kept() -> None:
+    """A task's batch is freed when its results are written, not when the next batch has been worked off."""
+
+    class Batch:
+        pass
+
+    aside = BackgroundThread("aside")
+    future = aside.submit(Batch)
+    batch = weakref.ref(future.result(10))
+    del future
+    until(lambda: batch() is None, what="the batch to be freed", timeout=10)
+    aside.close()
 
 
 def test_a_call_that_never_returns_does_not_keep_the_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -88,3 +89,72 @@ def test_what_batches_have_freed_goes_back_to_the_operating_system() -> None:
     before, after, then = map(int, done.stdout.split())
     assert after - before > 100, "the C library keeps what was freed"
     assert then - before < 50, (before, after, then)
+
+
+KEEP_LITTLE = """
+import ctypes, re, threading
+from peer import gc_policy
+
+gc_policy.keep_little()
+import psutil
+import pyarrow as pa
+
+libc = ctypes.CDLL(None)
+
+def heaps():
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    return len(re.findall(b"<heap nr", text.value))
+
+def used():
+    return psutil.Process().memory_info().rss >> 20
+
+def batch():  # freed in an order of its own, and all of it before the thread waits
+    tables = [pa.py_buffer(bytes(1)), *(pa.allocate_buffer(1 << 20, resizable=False) for _ in range(50))]
+    for table in tables[1:]:
+        ctypes.memset(table.address, 1, table.size)
+    most.append(used())
+    del tables
+    ready.wait()
+
+before, most = used(), []
+ready = threading.Barrier(5)
+threads = [threading.Thread(target=batch) for _ in range(4)]
+for thread in threads:
+    thread.start()
+ready.wait()
+print(pa.default_memory_pool().backend_name, max(most) - before, used() - before)
+print(heaps() if hasattr(libc, "malloc_info") else "")
+"""
+
+
+def keep_little(**environment: str) -> list[str]:
+    """What a process says that is to keep little, and works off four batches at once."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "ARROW_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", KEEP_LITTLE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**ours, **environment},
+    )
+    return done.stdout.split()
+
+
+def test_a_process_keeps_little_of_what_is_freed() -> None:
+    """Its threads share two heaps, and what Arrow frees goes back at once."""
+    pool, most, kept, *heaps = keep_little()
+    assert pool == "system"
+    assert (int(most) > 60, int(kept) < 20) == (True, True), (most, kept)
+    assert heaps in ([], ["2"])
+
+
+def test_what_the_user_has_set_stays() -> None:
+    """Who has chosen a pool or a number of heaps knows the machine better."""
+    pool, _, _, *heaps = keep_little(ARROW_DEFAULT_MEMORY_POOL="mimalloc", MALLOC_ARENA_MAX="4")
+    assert pool == "mimalloc"
+    assert heaps in ([], ["4"])
