@@ -112,21 +112,28 @@ class KeyedPeer(Peer):
 
 
 @pytest.fixture
-def fraud(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], KeyedPeer]:
-    """Peers of the task ``watch`` of the fraud example, by how many timers fire in a batch."""
-    spec = msgspec.structs.replace(load(str(reference.EXAMPLE)).spec, partitions=PARTITIONS)
+def fraud(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], KeyedPeer]:
+    """Peers of the task ``watch`` of the fraud example, by how many timers fire in a batch, and by their store."""
+    spec = load(str(reference.EXAMPLE)).spec
     monkeypatch.syspath_prepend(reference.EXAMPLE.parent)
-    stage = graph_of(spec, "d", "j-1").stage("watch")
-    assert stage.task.keyed is not None
-    functions = import_function(str(stage.task.fn)), import_function(str(stage.task.keyed.on_timer))
-    return lambda most: KeyedPeer(stage, *functions, most=most)
+
+    def peer(most: int, store: str) -> KeyedPeer:
+        watch = spec.task("watch")
+        assert watch.keyed is not None
+        watch = msgspec.structs.replace(watch, keyed=msgspec.structs.replace(watch.keyed, store=store))
+        catalog = [watch if task.name == "watch" else task for task in spec.catalog]
+        changed = msgspec.structs.replace(spec, catalog=catalog, partitions=PARTITIONS)
+        functions = import_function(str(watch.fn)), import_function(str(watch.keyed.on_timer))
+        return KeyedPeer(graph_of(changed, "d", "j-1").stage("watch"), *functions, most=most)
+
+    return peer
 
 
 @pytest.mark.parametrize("history", range(12))
-def test_each_row_and_each_timer_counts_once(fraud: Callable[[int], KeyedPeer], seed: int, history: int) -> None:
+def test_each_row_and_each_timer_counts_once(fraud: Callable[[int, str], KeyedPeer], seed: int, history: int) -> None:
     """Whatever is cut where, dropped, or taken over: the alerts are those that plain loops give."""
     chance = random.Random(f"{seed}/keyed shards/{history}")
-    peer, clock = fraud(chance.choice([3, 1000])), NEVER
+    peer, clock = fraud(chance.choice([3, 1000]), chance.choice(["memory", "rocksdb"])), NEVER
     rows = reference.payments(history, 300, cards=8)
     wanted = reference.alerts(rows)
     while rows:

@@ -72,7 +72,7 @@ def test_an_example_gives_what_the_page_shows(number, tmp_path, monkeypatch):
     declared = None if task.keyed.state is None else arrow_schema(task.keyed.state)
     fn = job.functions[task.fn]
     signature = signature_of(task.keyed, fn, on_timer, declared)
-    machine = Machine(signature, KeyedFunction(signature, fn, on_timer, task.params), task.group_by, MemoryStore)
+    machine = Machine(signature, KeyedFunction(signature, fn, on_timer, task.params), task.group_by or (), MemoryStore)
     schema = arrow_schema(spec.catalog[0].options["schema"])
     clock = NEVER
     for row, wanted in lines_of(shown):
