@@ -16,7 +16,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues.dead_letters import row_of
-from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, THIRD, WINDOW, Shape
+from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
+from tests.faults.sights import KINDS, Sight
 from tests.waiting import until
 
 _QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
@@ -108,127 +109,6 @@ class Feed:
             yield from range(source * SOURCE, source * SOURCE + sent)
 
 
-class Sight:
-    """What has come out so far; fed by one thread. Each place (a partition, or a file) is kept as it was seen.
-
-    Args:
-        shape: what is promised.
-    """
-
-    def __init__(self, shape: Shape) -> None:
-        self._vias = {via: number for number, via in enumerate(shape.vias)}
-        self._ordered, self._numbered = shape.ordered, shape.numbered
-        self.count = 0
-        self.through: dict[int, int] = {}
-        """By source, the latest record that was seen."""
-        self.seen: set[int] = set()
-        """Ids times copies, plus which copy."""
-        self.places: dict[Any, array[int]] = {}
-        self.wrong: list[str] = []
-        self.doubled = self.out_of_order = self.wrong_states = 0
-        self._last: dict[str, int] = {}
-
-    def record(self, place: Any, value: bytes) -> None:
-        row = json.loads(value)
-        number, key = row["id"], row["key"]
-        copy = number * len(self._vias) + self._vias[row.get("via") or ""]
-        if copy in self.seen:
-            self.doubled += 1
-            self.wrong.append(f"{row} came twice, the second time at {place}")
-        self.seen.add(copy)
-        self.places.setdefault(place, array("q")).append(copy)
-        source, position = divmod(number, SOURCE)
-        if self._numbered and not row.get("via") and row["nth"] != position // KEYS + 1:
-            self.wrong_states += 1
-            self.wrong.append(f"{row} should be number {position // KEYS + 1} of its key")
-        if self._ordered:
-            if self._last.get(key, -1) >= position:
-                self.out_of_order += 1
-                self.wrong.append(f"{row} came after {self._last[key]} of its key at {place}")
-            self._last[key] = position
-        if self.through.get(source, -1) < position:
-            self.through[source] = position
-        self.count += 1
-
-
-class WindowSight(Sight):
-    """The same for results of windows: one for each key and window, with the records that it counts."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.values: dict[int, tuple[int, int]] = {}
-        """By window: how many records, and the sum of their ids."""
-
-    def record(self, place: Any, value: bytes) -> None:
-        row = json.loads(value)
-        window = _window(row["most"])
-        if window in self.seen:
-            self.doubled += 1
-            self.wrong.append(f"{row} came twice, the second time at {place}")
-        self.seen.add(window)
-        self.values[window] = (row["hits"], row["total"])
-        self.places.setdefault(place, array("q")).append(window)
-        source, position = divmod(row["most"], SOURCE)
-        self.through[source] = max(position, self.through.get(source, -1))
-        self.count += 1
-
-    def wrong_values(self, ids: set[int]) -> int:
-        """How many windows do not count the records that they should."""
-        wanted: dict[int, tuple[int, int]] = {}
-        for number in ids:
-            hits, total = wanted.get(_window(number), (0, 0))
-            wanted[_window(number)] = hits + 1, total + number
-        bad = [window for window, value in self.values.items() if wanted.get(window) != value]
-        self.wrong += [f"window {each} gives {self.values[each]} and should {wanted.get(each)}" for each in bad[:10]]
-        return len(bad)
-
-
-def _window(number: int) -> int:
-    """The window of a record, as a number: source, window, key."""
-    source, position = divmod(number, SOURCE)
-    return source * SOURCE + position // WINDOW * KEYS + position % KEYS
-
-
-class PairSight(Sight):
-    """The same for a left join of all records with every third one: those of their key that are no further on than the next."""
-
-    def record(self, place: Any, value: bytes) -> None:
-        row = json.loads(value)
-        pair = _pair(row["id"], row.get("other_id"))
-        if pair in self.seen:
-            self.doubled += 1
-            self.wrong.append(f"{row} came twice, the second time at {place}")
-        self.seen.add(pair)
-        self.places.setdefault(place, array("q")).append(pair)
-        source, position = divmod(row["id"], SOURCE)
-        self.through[source] = max(position, self.through.get(source, -1))
-        self.count += 1
-
-    def wrong_values(self, ids: set[int]) -> int:
-        """How many records are joined with others than they should be, or with none although there is one."""
-        bad = sorted({pair // _PAIRS for pair in self.seen - pairs_of(ids)})
-        self.wrong += [f"record {each} is joined with another than it should be" for each in bad[:10]]
-        return len(bad)
-
-
-_PAIRS = 3
-"""A record has no partner, or itself, or the next of its key."""
-
-
-def _pair(left: int, right: int | None) -> int:
-    """A result of a join, as a number."""
-    return left * _PAIRS + (0 if right is None else 1 if right == left else 2)
-
-
-def pairs_of(ids: set[int]) -> set[int]:
-    """What a join should give of these records."""
-    found: set[int] = set()
-    for left in ids:
-        partners = [right for right in (left, left + KEYS) if right in ids and right % THIRD == 0]
-        found.update(_pair(left, right) for right in partners or [None])
-    return found
-
-
 class Flow:
     """A job, its feed, and a reader that looks on all the time.
 
@@ -271,8 +151,7 @@ class Flow:
         self._reader.start()
 
     def _new_sight(self) -> Sight:
-        kind = WindowSight if self.shape.windows else PairSight if self.shape.pairs else Sight
-        return kind(self.shape)
+        return KINDS[self.shape.results](self.shape)
 
     def _make(self, topics: list[str]) -> None:
         admin = AdminClient(self.config)
@@ -310,12 +189,8 @@ class Flow:
         """
         expected = set(range(self._made)) if self._made else set(self.feed.expected() if whole else self.feed.given())
         copies = len(self.shape.vias)
-        wanted = {number * copies + copy for number in expected for copy in range(copies)}
-        if self.shape.windows:
-            wanted = set(map(_window, expected))
-        if self.shape.pairs:
-            wanted = pairs_of(expected)
         final = self._new_sight()
+        wanted = final.wanted(expected)
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
@@ -334,7 +209,7 @@ class Flow:
             final.record("letters", value)
         strange |= {copy for copy in final.places.get("letters", ()) if copy % bad}
         lost = wanted - final.seen if whole else set[int]()
-        wrong_windows = final.wrong_values(expected) if isinstance(final, WindowSight | PairSight) else 0
+        wrong_windows = final.wrong_values(expected)
         strange |= final.seen - wanted
         self.wrong = [*self.sight.wrong, *final.wrong]
         self.wrong += [f"{copy // copies} is lost" for copy in sorted(lost)[:10]]
@@ -348,7 +223,6 @@ class Flow:
                 "out_of_order": max(final.out_of_order, self.sight.out_of_order),
                 "unseen": unseen,
                 "wrong_windows": wrong_windows,
-                "wrong_states": final.wrong_states,
             }
         )
 

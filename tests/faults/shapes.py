@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 PARTITIONS = 4
 """Of every topic that goes in, and that comes out."""
@@ -24,7 +25,7 @@ _FUNCTIONS = """
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from sardonyx import Count, Job, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, tumbling
+from sardonyx import Count, Job, MapState, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, tumbling
 
 def same(rows: pa.Table) -> pa.Table:
     return rows
@@ -41,18 +42,25 @@ def thirds(rows: pa.Table) -> pa.Table:
 def each(row: dict) -> dict:
     return {{**row}}
 
+def running(row: dict, hits: State[int], total: State[int], of: MapState[int, int], timers: Timers) -> dict:
+    hits.value += 1
+    total.value += row["id"]
+    window = row["at"] // {window}
+    of[window] = of.get(window, 0) + 1
+    timers.set(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=(window + 1) * {window}), str(window))
+    return {{"id": row["id"], "key": row["key"], "hits": hits.value, "total": total.value}}
+
+def counted(timer: Timer, of: MapState[int, int]) -> dict:
+    source, key = map(int, timer.key.split("-"))
+    window = int(timer.name)
+    first = window * {window}
+    first += (key - first) % {keys}
+    return {{"id": source * {ids} + first, "key": timer.key, "rows": of.pop(window)}}
+
 def picky(row: dict) -> dict:
     if row["id"] % {bad} == 0:
         raise ValueError("not this one")
     return {{**row}}
-
-def numbered(row: dict, seen: State[int], timers: Timers) -> dict:
-    seen.value += 1
-    timers.set(datetime.fromtimestamp(row["at"] / 1000, UTC) + timedelta(milliseconds={later}), str(row["id"]))
-    return {{**row, "nth": seen.value}}
-
-def again(timer: Timer) -> dict:
-    return {{"id": int(timer.name), "key": timer.key, "via": "timer"}}
 
 def source(topic: str):
     return kafka(topic, start="earliest", end={end}, format="json", schema="{schema}")
@@ -75,9 +83,8 @@ class Shape:
         ordered: whether order per key is promised.
         files: whether it puts files out.
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
-        windows: whether the results of windows come out, and no records.
-        pairs: whether joined rows come out.
-        numbered: whether ``nth`` of each record must be its place among those of its key; copies of timers have none.
+        results: what comes out: records as they went in, windows, what keyed state gives, or pairs of joined records.
+        store: where the state of tasks is at hand.
     """
 
     name: str
@@ -88,18 +95,23 @@ class Shape:
     ordered: bool = False
     files: bool = False
     bad: int = 0
-    windows: bool = False
-    pairs: bool = False
-    numbered: bool = False
+    results: Literal["records", "windows", "keyed", "pairs"] = "records"
+    store: str = "memory"
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
         """The text of ``job.py``."""
         ends = dict.fromkeys(range(PARTITIONS), end)
-        about = {"bad": BAD, "third": THIRD, "later": WINDOW}
-        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, **about) + self.body
+        numbers = {"bad": BAD, "third": THIRD, "window": WINDOW, "keys": KEYS, "ids": SOURCE}
+        text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, **numbers) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
-        said = {"OUT": repr(out), "MADE": str(made), "RATE": f"{rate:.1f}", "MOST": str(AT_A_TIME)}
+        said = {
+            "OUT": repr(out),
+            "MADE": str(made),
+            "RATE": f"{rate:.1f}",
+            "MOST": str(AT_A_TIME),
+            "STORE": repr(self.store),
+        }
         for word, value in said.items():
             text = text.replace(word, value)
         return text
@@ -176,9 +188,20 @@ SHAPES = {
             'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
             'work = job.task("work", same, after=timed, max_peers=MOST)\n'
             'counts = {"hits": Count(), "total": Sum("id"), "most": Max("id")}\n'
-            f'met = job.window("meet", tumbling("{WINDOW} ms"), after=work, group_by="key", aggregate=counts, max_peers=MOST)\n'
+            f'each_window = tumbling("{WINDOW} ms")\n'
+            'met = job.window("meet", each_window, after=work, group_by="key", aggregate=counts, max_peers=MOST, store=STORE)\n'
             'job.output("write", out, after=met)\n',
-            windows=True,
+            results="windows",
+        ),
+        Shape(
+            "keyed",
+            3,
+            'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
+            'work = job.task("work", same, after=timed, max_peers=MOST)\n'
+            'met = job.keyed("meet", running, after=work, group_by="key", on_timer=counted, max_peers=MOST, store=STORE)\n'
+            'job.output("write", out, after=met)\n',
+            ordered=True,
+            results="keyed",
         ),
         Shape(
             "join",
@@ -186,20 +209,10 @@ SHAPES = {
             'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
             'work = job.task("work", same, after=timed, max_peers=MOST)\n'
             'third = job.task("third", thirds, after=timed, max_peers=MOST)\n'
-            f'near = ("0 ms", "{KEYS} ms")\n'
-            'met = job.join("meet", work, third, on="key", within=near, how="left", prefix="other_", max_peers=MOST)\n'
+            f'near = {{"within": ("0 ms", "{KEYS} ms"), "how": "left", "prefix": "other_"}}\n'
+            'met = job.join("meet", work, third, on="key", **near, max_peers=MOST, store=STORE)\n'
             'job.output("write", out, after=met)\n',
-            pairs=True,
-        ),
-        Shape(
-            "keyed",
-            3,
-            'timed = job.input("read", source(IN0), time=event_time("at", unit="ms"), max_peers=MOST)\n'
-            'work = job.task("work", same, after=timed, max_peers=MOST)\n'
-            'met = job.keyed("meet", numbered, after=work, group_by="key", on_timer=again, ttl="1 day", max_peers=MOST)\n'
-            'job.output("write", out, after=met)\n',
-            vias=("", "timer"),
-            numbered=True,
+            results="pairs",
         ),
     )
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests.faults.flow import Sight
 from tests.faults.harness import Broken, Options, Run, good, main, run
 from tests.faults.shapes import SHAPES, SOURCE
+from tests.faults.sights import Sight
 from tests.faults.verbs import FAMILIES, KINDS, password_of
 
 
