@@ -16,6 +16,10 @@ PATIENCE = 0.5
 """Seconds without anything to read after which a peer gives its task up, if another task of its job has no peer."""
 
 
+TICK = 0.05
+"""Seconds between looks at the assignment while there is nothing to do."""
+
+
 class AssignmentRevoked(Exception):
     """The assignment was taken away: stop without committing anything more."""
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
 
+from peer.assignment import TICK
 from peer.batch_metrics import count_batch
-from peer.batch_result import Result, positions_after
+from peer.batch_result import BatchDropped, Result, positions_after
 from peer.positioned_sink import PositionedSink
 from peer.sinks import sentinel_message
-from peer.task_session import TICK, BatchDropped, TaskSession
 from queues.batch import Batch
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.messages import Outgoing, Records
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from peer.task_session import TaskSession
 
 log = structlog.get_logger()
 

@@ -18,6 +18,10 @@ from sardonyx.core.link_counts import with_told
 from sardonyx.core.positions import Partition, Position, add
 
 
+class BatchDropped(Exception):
+    """The batch must not be committed here: its partitions are another peer's. Whoever holds them reads its records again."""
+
+
 @dataclass(frozen=True)
 class Result:
     """The outcome of a batch of messages."""

@@ -27,7 +27,7 @@ from sardonyx.state.keyed_work import Failed as KeyFailed
 from spark_tasks.failures import Bad
 
 if TYPE_CHECKING:
-    from spark_tasks.apply import Applied
+    from spark_tasks.applied import Applied
 
 
 @dataclass(frozen=True)

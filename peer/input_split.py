@@ -8,8 +8,9 @@ import uuid
 import msgspec
 import structlog
 
+from peer.batch_result import BatchDropped
 from peer.sinks import sentinel_message
-from peer.task_session import BatchDropped, TaskSession
+from peer.task_session import TaskSession
 from queues.admin import read_all
 from queues.messages import DUE_HEADER, ROWS_HEADER, Outgoing
 from sardonyx.connectors.base import Split, SplitInput

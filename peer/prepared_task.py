@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,10 +21,10 @@ from peer.rolling_sink import RollingSink
 from peer.shards import LATE_PREFIX, Shards, StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from peer.stage_shards import shards_of
+from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
-from queues import admin, block, marked_topics, state_topics, totals
+from queues import block
 from queues.batch import Batch
-from queues.group_clocks import committed_by
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
@@ -39,18 +37,28 @@ from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition
 from sardonyx.core.spec import TaskSpec, decode_spec, is_custom
 from sardonyx.core.version import VERSION
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.functions import import_function
+from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.session import ZooKeeperSession
-from spark_tasks.apply import Applied, TaskFunction
+from spark_tasks.applied import Applied, Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
-from spark_tasks.keyed import KeyedFunctions
-from spark_tasks.read_splits import joined_splits, read_splits
-from spark_tasks.session import cancel_group, enter_group, is_alive
-from spark_tasks.workarounds import forget_sockets
 
 if TYPE_CHECKING:
+    from queues import admin, group_clocks, marked_topics, state_topics, totals
+    from sardonyx.zookeeper.session import ZooKeeperSession
+    from spark_tasks import apply, read_splits, session, workarounds
+    from spark_tasks import keyed as keyed_functions
+    from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.session import SparkSession
+else:  # Kafka's client and Spark: a job that a test runs in its own process needs neither, if it has no functions
+    admin, group_clocks, marked_topics = map(
+        lazy_module, ("queues.admin", "queues.group_clocks", "queues.marked_topics")
+    )
+    state_topics, totals = map(lazy_module, ("queues.state_topics", "queues.totals"))
+    apply, read_splits = map(lazy_module, ("spark_tasks.apply", "spark_tasks.read_splits"))
+    session, workarounds = map(lazy_module, ("spark_tasks.session", "spark_tasks.workarounds"))
+    keyed_functions = lazy_module("spark_tasks.keyed")
 
 
 @dataclass
@@ -75,47 +83,6 @@ class _Done:
     in_force: int = NEVER
 
 
-class StepTimer:
-    """Measures how long each step of the present batch takes, for the batch's log line."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-        self.seconds: dict[str, float] = {}
-        """Seconds spent, by step."""
-
-    def start(self) -> None:
-        """Begin a batch. The time spent waiting for it and reading it counts as its first step, ``wait``."""
-        now = time.perf_counter()
-        self.seconds = {"wait": now - self._since}
-
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        """Add the time inside the ``with`` block to the step."""
-        began = time.perf_counter()
-        yield
-        self._since = time.perf_counter()
-        self.seconds[step] = self.seconds.get(step, 0.0) + self._since - began
-
-    def share_out(self, step: str, parts: Mapping[str, float], rest: str) -> None:
-        """Distribute the time of one step over other steps.
-
-        Args:
-            step: the step that was measured.
-            parts: seconds by step; it may name the same step. Nothing changes if their sum is 0, or not less than
-                the measured time.
-            rest: the step that gets the remaining time.
-        """
-        whole, known = self.seconds.get(step, 0.0), sum(parts.values())
-        if 0 < known < whole:
-            del self.seconds[step]
-            for name, seconds in (*parts.items(), (rest, whole - known)):
-                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    def milliseconds(self) -> dict[str, float]:
-        """Return the milliseconds by step, as fields of a log line."""
-        return {f"{step}_ms": round(spent * 1000, 1) for step, spent in self.seconds.items()}
-
-
 @dataclass
 class PreparedTask:
     """A task as one virtual peer runs it. :func:`prepare` creates it."""
@@ -125,8 +92,9 @@ class PreparedTask:
     assignment: Assignment
     stage: Stage
     facts: dict[str, LinkFacts]
-    function: TaskFunction
-    spark: SparkSession
+    function: Function
+    spark: SparkSession | None
+    """None: the task has no function."""
     sinks: list[Sink]
     source: SplitInput | None
     """The connector of an input task that reads splits; None for other tasks."""
@@ -142,6 +110,8 @@ class PreparedTask:
     """The functions of a task with keyed state; ``function`` is then only of the tasks that are fused to it."""
     writers: Mapping[str, Stage] = field(default_factory=dict)
     """By internal link that it reads, the task that writes it."""
+    runtime: Runtime = REAL
+    """Tells the time of rows that have none of their own."""
 
     def written(self) -> dict[str, int | None]:
         """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
@@ -162,12 +132,12 @@ class PreparedTask:
     @property
     def is_alive(self) -> bool:
         """Whether the Spark session still works."""
-        return is_alive(self.spark)
+        return self.spark is None or session.is_alive(self.spark)
 
     def _positions_moved(self, batch: Batch) -> bool:
         """Whether the group has committed other positions than those that a batch begins at."""
         sizes = {link.topic: self.facts[link.name].partitions for link in self.stage.ingress}
-        now = committed_by(self.settings, self.stage, self.assignment.job, sizes)
+        now = group_clocks.committed_by(self.settings, self.stage, self.assignment.job, sizes)
         reached = {partition: None if position is None else position.offset for partition, position in now.items()}
         return any(reached[partition] != started for partition, started in batch.started.items())
 
@@ -187,14 +157,16 @@ class PreparedTask:
 
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
-        enter_group(self.spark, self._spark_group)
+        if self.spark is not None:
+            session.enter_group(self.spark, self._spark_group)
 
     def abandon(self) -> None:
         """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
         if self.keyed is not None:
             self.keyed.abandon()
-        cancel_group(self.spark, self._spark_group)
+        if self.spark is not None:
+            session.cancel_group(self.spark, self._spark_group)
 
     @property
     def _spark_group(self) -> str:
@@ -300,8 +272,16 @@ class PreparedTask:
         return _Done(_table(applied, rows.table.schema), rows_in, failed, rows.clocks, rows.in_force)
 
     def _after_function(self) -> None:
-        if gc_policy.after_batch():
-            forget_sockets(self.spark)
+        if self.spark is not None and gc_policy.after_batch():
+            workarounds.forget_sockets(self.spark)
+
+    def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:
+        """Read splits on Spark's workers. Without Spark, a task has no function, and a test has given it the rows."""
+        return (
+            [source.read(data) for data in splits]
+            if self.spark is None
+            else read_splits.read_splits(self.spark, source, splits)
+        )
 
     def _rows(self, batch: Batch) -> _Rows:
         """Return the rows of a batch's messages, their provenance, and the messages that could not be decoded.
@@ -318,16 +298,16 @@ class PreparedTask:
                 continue
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
-                pieces = read_splits(self.spark, self.source, [_split(message).data for message in messages])
+                pieces = self._read_splits(self.source, [_split(message).data for message in messages])
                 provenance.add(messages, [piece.num_rows for piece in pieces])
-                tables.append(joined_splits(pieces))
+                tables.append(read_splits.joined_splits(pieces) if self.spark else block.concat(pieces))
             elif link.kind == "internal":
                 blocks = [block.decode([message.value()]) for message in messages]
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(block.concat(blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
-                read = read_topic(link, messages, registry_url, batch)
+                read = read_topic(link, messages, registry_url, batch, self.runtime.wall())
                 clocks |= read.clocks
                 in_force = max(in_force, read.in_force)
                 provenance.add(read.messages, None)
@@ -374,7 +354,7 @@ def prepare(
 
 def assemble(
     settings: Settings,
-    spark: SparkSession,
+    spark: SparkSession | None,
     peer: str,
     assignment: Assignment,
     graph: Graph,
@@ -382,11 +362,12 @@ def assemble(
     code: CodeBundle | None,
     state_topic: Callable[[Link], StateTopic] | None = None,
     state_folder: Path | None = None,
+    runtime: Runtime = REAL,
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
     ``state_topic``: gives the log of a task's state, for its link; None: in Kafka. ``state_folder``: for stores on disk; None:
-    the one for temporary files.
+    the one for temporary files. ``spark``: None only for a task without functions.
 
     Raises:
         SardonyxError: the task cannot run here.
@@ -395,7 +376,7 @@ def assemble(
     splits = any(link.kind == "splits" for link in stage.ingress)
     isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
     load = import_function if code is None else code.load
-    keyed = None if stage.task.keyed is None else KeyedFunctions(spark, stage.task, code, isolate=isolate)
+    keyed = None if stage.task.keyed is None else _keyed(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     return PreparedTask(
         settings=settings,
@@ -403,7 +384,7 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused),
+        function=_function(spark, stage, code, isolate=isolate),
         spark=spark,
         sinks=list(_sinks(settings, graph, stage, facts, peer, assignment, code)),
         source=_source(spark, stage, code) if splits else None,
@@ -413,12 +394,24 @@ def assemble(
         shards=shards_of(stage, graph, keyed, state_topic or partial(state_topics.StateTopic, settings), state_folder),
         keyed=keyed,
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
+        runtime=runtime,
     )
 
 
 def _task_of_results(task: TaskSpec) -> TaskSpec:
     """The task as its results meet it: a function with keyed state has made them."""
     return task if task.keyed is None else msgspec.structs.replace(task, fn=None, keyed=None)
+
+
+def _keyed(spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool) -> KeyedFunctions:
+    assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
+    return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+
+
+def _function(spark: SparkSession | None, stage: Stage, code: CodeBundle | None, *, isolate: bool) -> Function:
+    if spark is None:
+        return NoFunction()
+    return apply.TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused)
 
 
 def _sinks(
@@ -449,11 +442,11 @@ def _sinks(
             yield ConnectorSink(made, parts, _listing(settings, parts))
 
 
-def _source(spark: SparkSession, stage: Stage, code: CodeBundle | None) -> SplitInput:
+def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -> SplitInput:
     """Return the connector of an input task. Spark's workers read the job's own connectors, so they get its modules."""
     if code is None:
         return registry.split_input(stage.task)
-    if is_custom(stage.task.connector):
+    if spark is not None and is_custom(stage.task.connector):
         code.ship(spark)
     return registry.split_input(stage.task, code.load)
 

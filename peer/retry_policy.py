@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from peer.assignment import AssignmentRevoked
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.transaction_errors import ProducerLost
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.zookeeper.errors import SessionLost

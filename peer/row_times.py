@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +39,9 @@ def microseconds(duration: str) -> int:
     return round(seconds(duration) * _MICROSECONDS)
 
 
-def timed(link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], kept: Mask, batch: Batch) -> Timed:
+def timed(
+    link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], kept: Mask, batch: Batch, now: float
+) -> Timed:
     """Give rows of a topic their times, and move the clocks of its partitions.
 
     Args:
@@ -50,6 +51,7 @@ def timed(link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], k
         messages: those of the batch on this link.
         kept: which of the messages gave a row.
         batch: says which partitions the messages came from, and the clocks before them.
+        now: seconds since 1970, by this machine.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows do not have the column, or it holds no times.
@@ -60,12 +62,12 @@ def timed(link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], k
         [count for _, count in batch.spans[link.name]],
     )
     if spec.kind != "column":
-        added = _added(spec, batch, names, places, messages)
+        added = _added(spec, batch, names, places, messages, now)
         rows = rows.append_column(spec.column, added if kept.all() else added.filter(pa.array(kept)))
     places = places[kept]
     column = column_of(rows, spec.column, f"topic {link.topic}")
     times, missing = times_of(column, spec.unit)
-    ahead = _ahead(spec, times)
+    ahead = _ahead(spec, times, now)
     wrong = missing | ahead
     bad = [(i, bad_time(spec, column[i].as_py(), bool(ahead[i]))) for i in np.flatnonzero(wrong).tolist()]
     if bad:
@@ -82,7 +84,12 @@ def timed(link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], k
 
 
 def _added(
-    spec: TimeSpec, batch: Batch, names: list[Partition], places: np.ndarray[Any, Any], messages: Sequence[Any]
+    spec: TimeSpec,
+    batch: Batch,
+    names: list[Partition],
+    places: np.ndarray[Any, Any],
+    messages: Sequence[Any],
+    now: float,
 ) -> pa.Array:
     """The column that an input adds, for each of the messages."""
     match spec.kind:
@@ -90,7 +97,7 @@ def _added(
             stamps = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
             return pa.array(stamps * 1000, _WALL)
         case "wall":
-            return pa.array(np.full(len(messages), int(time.time() * _MICROSECONDS), np.int64), _WALL)
+            return pa.array(np.full(len(messages), int(now * _MICROSECONDS), np.int64), _WALL)
     numbers = np.empty(len(messages), np.int64)
     for number, partition in enumerate(names):
         here = places == number
@@ -99,7 +106,7 @@ def _added(
     return pa.array(numbers)
 
 
-def _ahead(spec: TimeSpec, times: Times) -> Mask:
+def _ahead(spec: TimeSpec, times: Times, now: float) -> Mask:
     if spec.most_ahead is None or spec.kind == "ordinal":
         return np.zeros(len(times), np.bool_)
-    return times > int(time.time() * _MICROSECONDS) + microseconds(spec.most_ahead)
+    return times > int(now * _MICROSECONDS) + microseconds(spec.most_ahead)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peer.failed_records import failed_key
 from peer.keyed_operator import KeyedOperator
@@ -12,7 +13,9 @@ from peer.operators import Operator, WindowOperator
 from peer.relation_operator import RelationOperator, declared_columns
 from peer.shards import Shards, StateTopic
 from sardonyx.core.graph import Graph, Link, Stage
-from spark_tasks.keyed import KeyedFunctions
+
+if TYPE_CHECKING:
+    from spark_tasks.keyed import KeyedFunctions
 
 
 def shards_of(

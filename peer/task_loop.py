@@ -30,17 +30,18 @@ import time
 
 import structlog
 
-from peer.assignment import AssignmentHandle, RunnerLost
+from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.batch_commit import BatchCommit
+from peer.batch_result import BatchDropped
 from peer.input_split import InputSplitter
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
 from peer.slot_clients import open_clients
-from peer.task_session import TICK, BatchDropped, OpenClients, TaskSession, result_of
-from queues.committed import NotLetIn
+from peer.task_session import OpenClients, TaskSession, result_of
 from queues.connectivity import reach_kafka
+from queues.lost import NotLetIn
 from queues.transaction_errors import TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of

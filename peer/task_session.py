@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from peer.assignment import AssignmentHandle
+from peer.assignment import TICK, AssignmentHandle
 from peer.positioned_sink import PositionedSink
-from peer.prepared_task import PreparedTask, StepTimer
+from peer.prepared_task import PreparedTask
 from peer.retry_policy import RetryPolicy
 from peer.slot_clients import SlotClients, open_clients
+from peer.step_timer import StepTimer
 from peer.timekeeper import Timekeeper
 from queues.messages import Outgoing, Records, numbered
 from queues.reader import Reader
@@ -27,14 +28,7 @@ from sentinel.election import SentinelElection
 
 T = TypeVar("T")
 
-TICK = 0.05
-"""Seconds between looks at the assignment while there is nothing to do."""
-
 OpenClients = Callable[[PreparedTask, Callable[[str, str], str], PositionedSink | None], SlotClients]
-
-
-class BatchDropped(Exception):
-    """The batch must not be committed here: its partitions are another peer's. Whoever holds them reads its records again."""
 
 
 class TaskSession:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from peer.row_times import microseconds
-from peer.slot_clients import SlotClients
 from queues.messages import Outgoing, statement
 from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.state.held_back import held_back
 from sardonyx.state.kinds import less
+
+if TYPE_CHECKING:
+    from peer.slot_clients import SlotClients
 
 EVERY = 0.2
 """Seconds from one statement of a clock that goes on to the next."""
@@ -27,11 +30,24 @@ class Timekeeper:
         facts: of the job's links, by name.
         clients: of the slot.
         peer: its name, for the messages.
+        runtime: time.
+        every: seconds from one statement of a clock that goes on to the next.
     """
 
-    def __init__(self, stage: Stage, facts: Mapping[str, LinkFacts], clients: SlotClients, peer: str) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        facts: Mapping[str, LinkFacts],
+        clients: SlotClients,
+        peer: str,
+        *,
+        runtime: Runtime = REAL,
+        every: float = EVERY,
+    ) -> None:
         self._clients = clients
         self._peer = peer
+        self._runtime = runtime
+        self._every = every
         self._places = [
             (link.topic, number)
             for link in stage.egress
@@ -72,7 +88,7 @@ class Timekeeper:
         """The transaction with the last statements has committed."""
         if self._open is not None:
             self._stating.stated(self._open)
-            self._stated_at = time.monotonic()
+            self._stated_at = self._runtime.now()
             self._open = None
 
     def _hear(self) -> None:
@@ -99,7 +115,7 @@ class Timekeeper:
     def _statements(self, clock: int) -> list[Outgoing]:
         """Sentinels say by themselves that nothing comes any more."""
         self._open = None
-        if not self._stating.last < clock < END or time.monotonic() - self._stated_at < EVERY:
+        if not self._stating.last < clock < END or self._runtime.now() - self._stated_at < self._every:
             return []
         self._open = clock
         return [statement(topic, number, clock, self._peer) for topic, number in self._places]
@@ -114,5 +130,5 @@ class Timekeeper:
         specs = [spec for spec in self._specs.values() if spec.at_rest == "wall" and spec.idle is not None]
         if len(specs) != len({p.topic for p in self._clients.reader.everything}) or not self._stating.all_idle(own):
             return NEVER
-        now = int(time.time() * 1_000_000)
+        now = int(self._runtime.wall() * 1_000_000)
         return min(less(now, microseconds(spec.delay) + microseconds(spec.idle or "0 s")) for spec in specs)

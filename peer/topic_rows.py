@@ -35,7 +35,7 @@ class TopicRows:
     """The greatest clock that was in force before one of the rows."""
 
 
-def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, batch: Batch) -> TopicRows:
+def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, batch: Batch, now: float) -> TopicRows:
     """Decode records of a user's topic to rows, and give them their times if the input says where these come from.
 
     Args:
@@ -43,13 +43,14 @@ def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, ba
         messages: those of the batch on this link.
         registry_url: the schema registry, if there is one.
         batch: says which partitions the messages came from, and the clocks before them.
+        now: seconds since 1970, by this machine.
 
     Raises:
         InputError: the records do not have the format that the job declares.
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
     """
     read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
-    return read if link.time is None else _timed(link, link.time, messages, read, batch)
+    return read if link.time is None else _timed(link, link.time, messages, read, batch, now)
 
 
 def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
@@ -61,14 +62,14 @@ def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> T
     return TopicRows(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
 
 
-def _timed(link: Link, spec: TimeSpec, messages: Sequence[Any], read: TopicRows, batch: Batch) -> TopicRows:
+def _timed(link: Link, spec: TimeSpec, messages: Sequence[Any], read: TopicRows, batch: Batch, now: float) -> TopicRows:
     """Give the rows of a topic their times. A record without a time is one that cannot be read."""
     if len(read.messages) == len(messages):
         kept = np.ones(len(messages), np.bool_)
     else:
         decoded = set(map(id, read.messages))
         kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
-    found = timed(link, spec, read.table, messages, kept, batch)
+    found = timed(link, spec, read.table, messages, kept, batch, now)
     greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
     if not found.bad:
         return TopicRows(found.table, read.messages, read.unread, found.clocks, greatest)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from queues.batch import Recovered, StartingPoint
+from queues.lost import ReaderLost
 from sardonyx.core.positions import Partition, Position
 
 Recover = Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Recovered]]
@@ -23,14 +24,6 @@ _UNDECIDED = (
     "longer than a transaction may stand open: another peer of the task holds its group up, or the broker has lost the end "
     "of a transaction, as those of Kafka 4.3.0 to 4.4.0 do when they start again (docs/guarantees.md)"
 )
-
-
-class ReaderLost(Exception):
-    """The consumer cannot be used any more. A new one continues from the committed positions."""
-
-
-class NotLetIn(ReaderLost):
-    """The group did not answer the consumer that tried to join. The caller retries with new consumers until one joins."""
 
 
 def committed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from queues.committed import NotLetIn, ReaderLost
+from queues.lost import NotLetIn, ReaderLost
 from queues.membership import AssignmentAudit
 
 JOIN = 20.0

@@ -29,9 +29,10 @@ from confluent_kafka import (
 )
 
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
-from queues.committed import ReaderLost, Recover, committed, partitions_of, starting_points
+from queues.committed import Recover, committed, partitions_of, starting_points
 from queues.group_watch import GroupWatch
 from queues.losses import hear
+from queues.lost import ReaderLost
 from queues.membership import AssignmentAudit, leave, open_consumer, requires_copartitioning
 from queues.messages import without_markers
 from queues.outside import outside

@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from queues import admin
 from queues.client import CLIENT_LOG, RECONNECT_MS
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from sardonyx.runtime.settings import Settings
 
 _AT_ONCE = 10_000

@@ -27,10 +27,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sardonyx.connectors.base import Split, SplitInput
-from sardonyx.core.errors import Failure, FunctionError
+from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
 from sardonyx.runtime.functions import import_function, takes
+from spark_tasks.applied import Applied, ReadAndApplied
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, wrong_result
@@ -55,41 +56,6 @@ hours."""
 
 class Abandoned(Exception):
     """The caller gave up the batch and no longer needs its result."""
-
-
-class Applied(NamedTuple):
-    """The result of a function for one batch."""
-
-    table: pa.Table | None
-    """None if the function returned no rows. Then we do not even know the columns."""
-    bad: Sequence[Bad] = ()
-    """The records that the function raises for, in order. They are not in ``table``."""
-    bad_rows: pa.Table | None = None
-    """Those records, as rows in the same order; None if there are none."""
-    worked: float = 0.0
-    """How many seconds it ran on the slowest worker, over all attempts; 0 if we do not know (DataFrames)."""
-
-    @property
-    def skipped(self) -> int:
-        """How many records are bad."""
-        return len(self.bad)
-
-    @property
-    def first_error(self) -> Failure | None:
-        """Why the first bad record is bad."""
-        return self.bad[0].failure if self.bad else None
-
-
-class ReadAndApplied(NamedTuple):
-    """The result of a function for splits that the workers read where the function ran."""
-
-    applied: Applied
-    rows: Sequence[int]
-    """How many rows each split contained."""
-    schema: pa.Schema
-    """The schema of the rows that the workers read."""
-    seconds: float
-    """How many seconds reading took on the slowest worker. ``applied.worked`` does not include them."""
 
 
 class TaskFunction:

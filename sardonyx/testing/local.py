@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from peer.batch_result import Result
-from peer.prepared_task import PreparedTask, StepTimer, assemble
+from peer.prepared_task import PreparedTask, assemble
+from peer.step_timer import StepTimer
 from queues.batch import Batch
 from queues.client import Message
 from queues.messages import ROWS_HEADER, Logged, Outgoing, Records

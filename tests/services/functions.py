@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import OnError, TaskSpec
 from sardonyx.job.bundle import build
-from spark_tasks.apply import Applied, TaskFunction
+from spark_tasks.applied import Applied
+from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 
 JOB = """

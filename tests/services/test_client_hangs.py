@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues import admin
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.messages import Outgoing
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter

@@ -15,7 +15,8 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.events import Counts
 from sardonyx.core.spec import OnError, TaskSpec
 from sardonyx.testing import run_job
-from spark_tasks.apply import Applied, TaskFunction
+from spark_tasks.applied import Applied
+from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from tests.services.functions import Runner, ids
 from tests.waiting import until

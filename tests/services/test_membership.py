@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.membership import described, leave, open_consumer, remove_static_member
 from queues.messages import Outgoing
 from queues.reader import Reader

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
 from queues import admin
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction_errors import ProducerLost, TransactionAborted
 from queues.trim import trim_links

@@ -16,7 +16,8 @@ from sardonyx.connectors.base import DivisibleInput, Split, SplitInput
 from sardonyx.connectors.registry import split_input
 from sardonyx.core.errors import FunctionError, InputError, SardonyxError
 from sardonyx.core.spec import OnError, TaskSpec
-from spark_tasks.apply import Applied, ReadAndApplied, TaskFunction
+from spark_tasks.applied import Applied, ReadAndApplied
+from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read_splits import joined_splits, read_splits, shared_out
 from spark_tasks.worker import ReadAndDone, Share, Slice

@@ -6,7 +6,7 @@ import pytest
 
 from peer.assignment import AssignmentRevoked
 from peer.retry_policy import Reaction, RetryPolicy, may_pass, policy, should_reconnect
-from queues.committed import NotLetIn, ReaderLost
+from queues.lost import NotLetIn, ReaderLost
 from queues.transaction_errors import ProducerLost
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sardonyx.core.spec import OnError, TaskSpec
-from spark_tasks.apply import Applied, TaskFunction
+from spark_tasks.applied import Applied
+from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from tests.services.functions import Runner, bundled, ids
 

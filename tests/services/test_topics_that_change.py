@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import admin, marked_topics
 from queues.batch import StartingPoint
-from queues.committed import ReaderLost
+from queues.lost import ReaderLost
 from queues.reader import Reader
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.positions import Partition, Position

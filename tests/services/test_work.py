@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from peer.prepared_task import PreparedTask, StepTimer, assemble
+from peer.prepared_task import PreparedTask, assemble
 from peer.slot_clients import SlotClients
+from peer.step_timer import StepTimer
 from peer.task_loop import TaskLoop
 from queues import dead_letters
 from queues.batch import Batch
