@@ -1,9 +1,8 @@
 """Read a task's ingress: turn messages into batches and track the position of each partition, through every rebalance.
 
 The reader is the consumer of one peer in its task's group. It keeps messages that it has read ahead in a buffer.
-It keeps what it knows about each partition's end in a :class:`sentinel.rules.PartitionView`.
-It cuts batches from the buffer. If a batch is not committed, for whatever reason, :meth:`Reader.rewind` returns every
-partition to its committed position.
+What it knows of its partitions, and how it cuts batches, is in :mod:`queues.reading`. If a batch is not committed, for
+whatever reason, :meth:`Reader.rewind` returns every partition to its committed position.
 
 The reader is not thread-safe. All its code, rebalance callbacks included, runs on the thread that calls
 :meth:`Reader.poll`.
@@ -11,11 +10,7 @@ The reader is not thread-safe. All its code, rebalance callbacks included, runs 
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,21 +23,19 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
+from queues.batch import Chunk, HeldPartition, StartingPoint
 from queues.committed import Recover, committed, partitions_of, starting_points
 from queues.group_watch import GroupWatch
-from queues.losses import hear
 from queues.lost import ReaderLost
 from queues.membership import AssignmentAudit, leave, open_consumer, requires_copartitioning
-from queues.messages import without_markers
 from queues.outside import outside
-from queues.read_buffer import ReadBuffer, chunk_of, runs
-from sardonyx.core.clocks import SourceClock
+from queues.read_buffer import runs
+from queues.reading import Reading
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
-from sentinel.rules import END_MARKER
 
 log = structlog.get_logger()
 
@@ -56,14 +49,10 @@ _UNASKED = 1.0
 """Seconds without a poll after which it is not known whether rows wait at the broker. A loop that works polls many times in a
 second; one that does not was stopped, or its machine was."""
 
-_INCARNATIONS = itertools.count(1)
-"""Numbers of assignments, of all readers in this process: what is known of a partition may outlive a reader, and another peer may
-have had the partition before the next one gets it."""
-
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
 
-class Reader:
+class Reader(Reading):
     """Reads the ingress links of a task for one peer.
 
     Args:
@@ -76,6 +65,7 @@ class Reader:
         timed: the job has clocks.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
+        runtime: time.
     """
 
     def __init__(
@@ -89,18 +79,12 @@ class Reader:
         recover: Recover | None = None,
         *,
         timed: bool = False,
+        runtime: Runtime = REAL,
     ) -> None:
-        self._timed = timed
-        self._links = {link.topic: (link, facts) for link, facts in links.values()}
-        self._elect = elect
-        self._batch_rows = batch_rows
+        super().__init__(links, elect, batch_rows, timed=timed, runtime=runtime)
         self._recover = recover
-        self._held: dict[Partition, HeldPartition] = {}
-        self._buffer = ReadBuffer()
-        self._cut_at = time.monotonic()
-        """When the last batch with rows began; before the first, when reading began."""
         self._paused = False
-        self._polled_at = time.monotonic()
+        self._polled_at = runtime.now()
         self._closing = False
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
@@ -136,73 +120,6 @@ class Reader:
         if not self._full:
             self._take(self._consumer.consume(_AT_ONCE, timeout=0))
 
-    def batch_due_in(self, size: int, interval: float) -> float:
-        """Seconds until a batch is to be cut. 0: now; infinity: there is nothing to commit.
-
-        A batch of ``size`` rows is due at once, and so is one of only ends of partitions. One of fewer rows is due
-        ``interval`` seconds after the last batch with rows began. So the first row after a pause does not wait.
-        """
-        if 0 < self._buffer.rows < size:
-            return max(0.0, self._cut_at + interval - time.monotonic())
-        due = bool(self._buffer) or any(held.to_commit for held in self._held.values())
-        return 0.0 if due else math.inf
-
-    def cut(self, size: int) -> Batch:
-        """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
-
-        Raises whatever the vote raises. No row is lost then, because :meth:`rewind` makes the reader read it again.
-
-        Raises:
-            InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
-        """
-        batch = Batch()
-        if self._buffer.rows:
-            self._cut_at = time.monotonic()
-        for chunk in self._buffer.take(size):
-            self._sift(chunk, batch)
-        for partition, held in self._held.items():
-            uuid = held.view.take_displaced()
-            if uuid is not None:
-                batch.displaced[partition] = uuid
-                if held.leader_stops:
-                    batch.stopped.add(partition)
-            if partition in batch.rows or uuid is not None or held.to_commit:
-                self._touch(batch, partition, held)
-        return batch
-
-    def add(self, batch: Batch, partitions: Iterable[Partition]) -> bool:
-        """Let a batch commit these partitions, too. False if this reader does not hold all of them."""
-        for partition in partitions:
-            held = self._held.get(partition)
-            if held is None:
-                return False
-            if partition not in batch.positions:
-                self._touch(batch, partition, held)
-        return True
-
-    def _touch(self, batch: Batch, partition: Partition, held: HeldPartition) -> None:
-        batch.positions[partition] = held.commit_point()
-        batch.incarnations[partition] = held.incarnation
-        if self._timed:
-            batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
-            batch.stated[partition] = held.clock.value
-        batch.started[partition] = held.committed.offset if held.committed else None
-        batch.outbox += held.start.outbox
-
-    def holds(self, batch: Batch) -> bool:
-        """Whether this group member still holds every partition of the batch, each under the same assignment."""
-        return self.member and all(
-            partition in self._held and self._held[partition].incarnation == incarnation
-            for partition, incarnation in batch.incarnations.items()
-        )
-
-    def committed(self, positions: Mapping[Partition, Position]) -> None:
-        """Record that the transaction with these positions has committed."""
-        for partition, position in positions.items():
-            if partition in self._held:
-                self._held[partition].start = StartingPoint(position)
-                self._held[partition].clock = position.clock
-
     def recover(self) -> None:
         """Ask again for the committed positions if the output keeps them itself, then :meth:`rewind`.
 
@@ -231,26 +148,6 @@ class Reader:
     def member(self) -> bool:
         """Whether the group has this reader as a member: false before its first answer, and after it removed us."""
         return bool(self._consumer.memberid())
-
-    @property
-    def held(self) -> dict[Partition, Position | None]:
-        """The partitions that this reader holds, with the last committed position of each."""
-        return {partition: held.committed for partition, held in self._held.items()}
-
-    @property
-    def standing(self) -> dict[Partition, Position]:
-        """The same; of a partition that was never committed, where reading began."""
-        return {partition: held.standing for partition, held in self._held.items()}
-
-    @property
-    def idle(self) -> bool:
-        """Whether the buffer is empty and nothing waits for a commit."""
-        return not self._buffer and not any(held.later or held.to_commit for held in self._held.values())
-
-    @property
-    def worked_off(self) -> bool:
-        """Whether it has committed all that its partitions hold. A member without a partition has nothing to read."""
-        return self.member and self.idle and all(held.at_end or held.past_end for held in self._held.values())
 
     def check_partitions(self) -> None:
         """Check that no partition was added to a topic that is read up to its end markers.
@@ -284,36 +181,6 @@ class Reader:
         place = TopicPartition(partition.topic, partition.number)
         return dict(committed(self._consumer, [place], self._transaction_timeout))[partition]
 
-    @property
-    def clocks(self) -> dict[Partition, SourceClock]:
-        """The committed clocks of the partitions that this reader holds."""
-        return {p: held.committed.clock if held.committed else SourceClock() for p, held in self._held.items()}
-
-    def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
-        """The partitions that have had nothing to read for longer than their topic's limit, in seconds."""
-        now = time.monotonic()
-        return {
-            partition
-            for partition, held in self._held.items()
-            if partition.topic in limits
-            and held.quiet_for(now, buffered=self._buffer.holds(partition)) >= limits[partition.topic]
-        }
-
-    @property
-    def everything(self) -> list[Partition]:
-        """All partitions of the ingress links, also those that others hold."""
-        return self._everything
-
-    @property
-    def incarnations(self) -> dict[Partition, int]:
-        """The partitions that this reader holds, each with the number of its assignment."""
-        return {partition: held.incarnation for partition, held in self._held.items()}
-
-    def incarnation(self, partition: Partition) -> int | None:
-        """The number of the assignment under which this reader holds a partition; None if it does not hold it."""
-        held = self._held.get(partition)
-        return held.incarnation if held is not None and self.member else None
-
     def group_metadata(self) -> Any:
         """Return the present group membership, by which the broker fences a transaction.
 
@@ -336,13 +203,9 @@ class Reader:
         """How many partitions a topic has by now. A job that stops has read those that were added since it was planned, too."""
         return partitions_of(self._consumer, topic, self._transaction_timeout)
 
-    @property
-    def _full(self) -> bool:
-        return self._buffer.rows >= 2 * self._batch_rows
-
     def _look_at_the_time(self) -> None:
         """No partition is quiet that this reader does not ask for rows."""
-        now = time.monotonic()
+        now = self._runtime.now()
         if self._paused or now - self._polled_at > _UNASKED:
             for held in self._held.values():
                 held.quiet_since = None
@@ -409,73 +272,8 @@ class Reader:
         link, _ = self._links[partition.topic]
         raise outside(link, partition, position, first, last)
 
-    def _take_records(self, partition: Partition, messages: list[Message]) -> None:
-        held = self._held.get(partition)
-        if held is None or held.past_end:
-            return
-        held.at_end = False
-        held.quiet_since = None
-        link, _ = self._links[partition.topic]
-        if link.has_sentinels:
-            chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
-        else:
-            last = messages[-1].offset()
-            if 0 in map(len, messages):  # an end marker has no value
-                marked, messages = without_markers(messages)
-                if link.ends_at_marker and held.view.end is None and marked is not None:
-                    held.view.end, held.view.bound = marked + 1, END_MARKER
-            end = held.view.end
-            if end is not None and last >= end:
-                messages = messages[: bisect_left(messages, end, key=_offset)]
-                held.past_end = True
-                self._consumer.pause([TopicPartition(partition.topic, partition.number)])
-            chunks = [Chunk(partition, messages, len(messages))] if messages else []
-            if held.past_end:
-                chunks.append(Chunk(partition, end=end))
-        for chunk in chunks:
-            self._keep(held, chunk)
-
-    def _keep(self, held: HeldPartition, chunk: Chunk) -> None:
-        """Put a chunk into the buffer, or after the partition's chunks that are not due yet."""
-        if held.later or chunk.due > time.time():
-            held.later.append(chunk)
-        else:
-            self._buffer.add(chunk)
-
-    def _take_due(self) -> None:
-        """Move the chunks that are due now into the buffer."""
-        now = time.time()
-        for held in self._held.values():
-            while held.later and held.later[0].due <= now:
-                self._buffer.add(held.later.popleft())
-
-    def _sift(self, chunk: Chunk, batch: Batch) -> None:
-        """Pass a chunk to its partition's view, and add its records, if any, to the batch."""
-        partition = chunk.partition
-        link, _ = self._links[partition.topic]
-        held = self._held[partition]
-        view = held.view
-        if chunk.end is not None:
-            view.end_of_partition(chunk.end)
-        elif chunk.sentinel is not None:
-            offset, uuid = chunk.sentinel
-            leader = self._elect(link.name, uuid)
-            view.sentinel(offset, uuid, leader)
-            if uuid == leader:
-                held.leader_stops = chunk.stopped
-        elif chunk.stated is not None:
-            offset, clock = chunk.stated
-            view.record(offset)
-            held.clock = held.clock.stated(clock)
-        elif view.record(chunk.messages[-1].offset()):
-            batch.messages.setdefault(link.name, []).extend(chunk.messages)
-            batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows
-            if self._timed:
-                batch.spans.setdefault(link.name, []).append((partition, len(chunk.messages)))
-            if self._timed and link.has_sentinels:
-                batch.in_force.setdefault(link.name, []).extend([held.clock.value] * len(chunk.messages))
-            if chunk.chain is not None:
-                hear(held, link, chunk)
+    def _past_end(self, partition: Partition) -> None:
+        self._consumer.pause([TopicPartition(partition.topic, partition.number)])
 
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, StartingPoint]:
         return starting_points(self._consumer, wanted, self._transaction_timeout, self._recover)
@@ -500,10 +298,7 @@ class Reader:
         self._group.assigned()
         starts: list[TopicPartition] = []
         for partition, start in self._asked(partitions).items():
-            _, facts = self._links[partition.topic]
-            held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed)
-            self._held[partition] = held
-            starts.append(TopicPartition(partition.topic, partition.number, held.view.position))
+            starts.append(TopicPartition(partition.topic, partition.number, self._begin(partition, start)))
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
         # New partitions must get the same state, paused or not, as those held. Call resume too: the client remembers
         # that a partition was paused when it left, and would deliver nothing from it after its return.
@@ -530,8 +325,3 @@ class Reader:
 def _may_grow(link: Link, facts: LinkFacts) -> bool:
     """Whether partitions that were added to a topic since the job was planned must be read to their end, too."""
     return facts.stops or link.ends_at_marker
-
-
-def _offset(message: Message) -> int:
-    offset: int = message.offset()
-    return offset

@@ -13,6 +13,7 @@ from queues.reader import Reader
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
+from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
 from sentinel.rules import BOUND_END
 from tests.simulation.messages import Record, end_of_partition
@@ -22,17 +23,17 @@ ONE, OTHER = Partition(TOPIC, 0), Partition(TOPIC, 1)
 LIMIT = {TOPIC: 5.0}
 
 
-class Clock:
-    """Stands in for the module ``time``."""
+class Clock(Runtime):
+    """Simulated time."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.passed = 1000.0
 
-    def monotonic(self) -> float:
-        return self.now
+    def now(self) -> float:
+        return self.passed
 
-    def time(self) -> float:
-        return self.now
+    def wall(self) -> float:
+        return self.passed
 
 
 class Client:
@@ -85,10 +86,8 @@ class Client:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(queues.reader, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -99,16 +98,17 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     return client
 
 
-def opened() -> Reader:
+def opened(clock: Clock) -> Reader:
     link = Link("in", TOPIC, "input", "in", "count")
     settings = Settings.model_construct()
-    return Reader(settings, "g", "slot-0", {"in": (link, LinkFacts(2))}, lambda *_: BOUND_END, 2, timed=True)
+    links = {"in": (link, LinkFacts(2))}
+    return Reader(settings, "g", "slot-0", links, lambda *_: BOUND_END, 2, timed=True, runtime=clock)
 
 
 @pytest.fixture
 def reader(clock: Clock, client: Client) -> Reader:
     """It holds two partitions, and has read both to their ends."""
-    reader = opened()
+    reader = opened(clock)
     client.give(0, 1)
     client.waiting += [end_of_partition(TOPIC, 0, 0), end_of_partition(TOPIC, 1, 0)]
     reader.poll(0)
@@ -118,9 +118,9 @@ def reader(clock: Clock, client: Client) -> Reader:
 
 def passes(reader: Reader, clock: Clock, seconds: float) -> set[Partition]:
     """Time passes in which the reader works, and looks now and then. What is quiet then."""
-    until = clock.now + seconds
-    while clock.now < until:
-        clock.now += 0.25
+    until = clock.passed + seconds
+    while clock.passed < until:
+        clock.passed += 0.25
         reader.poll(0)
         found = reader.quiet(LIMIT)
     return found
@@ -152,7 +152,7 @@ def test_a_partition_is_not_quiet_right_after_a_row(reader: Reader, client: Clie
 def test_the_time_in_which_a_process_was_stopped_does_not_count(reader: Reader, clock: Clock) -> None:
     """Rows may wait at the broker that it has not asked for."""
     passes(reader, clock, 1.0)
-    clock.now += 60.0
+    clock.passed += 60.0
     reader.poll(0)
     assert reader.quiet(LIMIT) == set()
     assert passes(reader, clock, 4.5) == set()
@@ -179,7 +179,7 @@ def test_assignments_of_two_readers_have_different_numbers(reader: Reader, clien
     client.take(0, 1)
     client.give(0, 1)
     again = reader.incarnations
-    after = opened()
+    after = opened(Clock())
     client.give(0, 1)
     numbers = [*before.values(), *again.values(), *after.incarnations.values()]
     assert len(set(numbers)) == 6

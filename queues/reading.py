@@ -1,0 +1,274 @@
+"""What a reader knows of its partitions: batches are cut from what was read, and positions follow from them.
+
+It holds no client. :class:`queues.reader.Reader` brings it the messages of Kafka. A test brings it those that stand in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
+from queues.losses import hear
+from queues.messages import without_markers
+from queues.read_buffer import ReadBuffer, chunk_of
+from sardonyx.core.clocks import SourceClock
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Link
+from sardonyx.core.positions import Partition, Position
+from sardonyx.runtime.clock import REAL, Runtime
+from sentinel.rules import END_MARKER
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+
+_INCARNATIONS = itertools.count(1)
+"""Numbers of assignments, of all readers in this process: what is known of a partition may outlive a reader, and another peer may
+have had the partition before the next one gets it."""
+
+
+class Reading:
+    """The partitions that one peer holds of its task's ingress, and what was read of them. Not thread-safe.
+
+    Args:
+        links: the ingress links with their facts.
+        elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
+        batch_rows: number of rows to assume for a message of unknown size.
+        timed: the job has clocks.
+        runtime: time.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[str, tuple[Link, LinkFacts]],
+        elect: Callable[[str, str], str],
+        batch_rows: int,
+        *,
+        timed: bool = False,
+        runtime: Runtime = REAL,
+    ) -> None:
+        self._links = {link.topic: (link, facts) for link, facts in links.values()}
+        self._everything = [
+            Partition(link.topic, number) for link, facts in links.values() for number in range(facts.partitions)
+        ]
+        self._elect = elect
+        self._batch_rows = batch_rows
+        self._timed = timed
+        self._runtime = runtime
+        self._held: dict[Partition, HeldPartition] = {}
+        self._buffer = ReadBuffer()
+        self._cut_at = runtime.now()
+        """When the last batch with rows began; before the first, when reading began."""
+
+    @property
+    def member(self) -> bool:
+        """Whether the group has this reader as a member."""
+        return True
+
+    def batch_due_in(self, size: int, interval: float) -> float:
+        """Seconds until a batch is to be cut. 0: now; infinity: there is nothing to commit.
+
+        A batch of ``size`` rows is due at once, and so is one of only ends of partitions. One of fewer rows is due
+        ``interval`` seconds after the last batch with rows began. So the first row after a pause does not wait.
+        """
+        if 0 < self._buffer.rows < size:
+            return max(0.0, self._cut_at + interval - self._runtime.now())
+        due = bool(self._buffer) or any(held.to_commit for held in self._held.values())
+        return 0.0 if due else math.inf
+
+    def cut(self, size: int) -> Batch:
+        """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
+
+        Raises whatever the vote raises. No row is lost then, because a reader that is rewound reads it again.
+
+        Raises:
+            InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
+        """
+        batch = Batch()
+        if self._buffer.rows:
+            self._cut_at = self._runtime.now()
+        for chunk in self._buffer.take(size):
+            self._sift(chunk, batch)
+        for partition, held in self._held.items():
+            uuid = held.view.take_displaced()
+            if uuid is not None:
+                batch.displaced[partition] = uuid
+                if held.leader_stops:
+                    batch.stopped.add(partition)
+            if partition in batch.rows or uuid is not None or held.to_commit:
+                self._touch(batch, partition, held)
+        return batch
+
+    def add(self, batch: Batch, partitions: Iterable[Partition]) -> bool:
+        """Let a batch commit these partitions, too. False if this reader does not hold all of them."""
+        for partition in partitions:
+            held = self._held.get(partition)
+            if held is None:
+                return False
+            if partition not in batch.positions:
+                self._touch(batch, partition, held)
+        return True
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether this group member still holds every partition of the batch, each under the same assignment."""
+        return self.member and all(
+            partition in self._held and self._held[partition].incarnation == incarnation
+            for partition, incarnation in batch.incarnations.items()
+        )
+
+    def committed(self, positions: Mapping[Partition, Position]) -> None:
+        """Record that the transaction with these positions has committed."""
+        for partition, position in positions.items():
+            if partition in self._held:
+                self._held[partition].start = StartingPoint(position)
+                self._held[partition].clock = position.clock
+
+    @property
+    def held(self) -> dict[Partition, Position | None]:
+        """The partitions that this reader holds, with the last committed position of each."""
+        return {partition: held.committed for partition, held in self._held.items()}
+
+    @property
+    def standing(self) -> dict[Partition, Position]:
+        """The same; of a partition that was never committed, where reading began."""
+        return {partition: held.standing for partition, held in self._held.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Whether the buffer is empty and nothing waits for a commit."""
+        return not self._buffer and not any(held.later or held.to_commit for held in self._held.values())
+
+    @property
+    def worked_off(self) -> bool:
+        """Whether it has committed all that its partitions hold. A member without a partition has nothing to read."""
+        return self.member and self.idle and all(held.at_end or held.past_end for held in self._held.values())
+
+    @property
+    def clocks(self) -> dict[Partition, SourceClock]:
+        """The committed clocks of the partitions that this reader holds."""
+        return {p: held.committed.clock if held.committed else SourceClock() for p, held in self._held.items()}
+
+    def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
+        """The partitions that have had nothing to read for longer than their topic's limit, in seconds."""
+        now = self._runtime.now()
+        return {
+            partition
+            for partition, held in self._held.items()
+            if partition.topic in limits
+            and held.quiet_for(now, buffered=self._buffer.holds(partition)) >= limits[partition.topic]
+        }
+
+    @property
+    def everything(self) -> list[Partition]:
+        """All partitions of the ingress links, also those that others hold."""
+        return self._everything
+
+    @property
+    def incarnations(self) -> dict[Partition, int]:
+        """The partitions that this reader holds, each with the number of its assignment."""
+        return {partition: held.incarnation for partition, held in self._held.items()}
+
+    def incarnation(self, partition: Partition) -> int | None:
+        """The number of the assignment under which this reader holds a partition; None if it does not hold it."""
+        held = self._held.get(partition)
+        return held.incarnation if held is not None and self.member else None
+
+    def _touch(self, batch: Batch, partition: Partition, held: HeldPartition) -> None:
+        batch.positions[partition] = held.commit_point()
+        batch.incarnations[partition] = held.incarnation
+        if self._timed:
+            batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
+            batch.stated[partition] = held.clock.value
+        batch.started[partition] = held.committed.offset if held.committed else None
+        batch.outbox += held.start.outbox
+
+    def _begin(self, partition: Partition, start: StartingPoint) -> int:
+        """The peer gets a partition. Returns the offset to read from."""
+        _, facts = self._links[partition.topic]
+        held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed)
+        self._held[partition] = held
+        return held.view.position
+
+    @property
+    def _full(self) -> bool:
+        return self._buffer.rows >= 2 * self._batch_rows
+
+    def _take_records(self, partition: Partition, messages: list[Message]) -> None:
+        held = self._held.get(partition)
+        if held is None or held.past_end:
+            return
+        held.at_end = False
+        held.quiet_since = None
+        link, _ = self._links[partition.topic]
+        if link.has_sentinels:
+            chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
+        else:
+            last = messages[-1].offset()
+            if 0 in map(len, messages):  # an end marker has no value
+                marked, messages = without_markers(messages)
+                if link.ends_at_marker and held.view.end is None and marked is not None:
+                    held.view.end, held.view.bound = marked + 1, END_MARKER
+            end = held.view.end
+            if end is not None and last >= end:
+                messages = messages[: bisect_left(messages, end, key=_offset)]
+                held.past_end = True
+                self._past_end(partition)
+            chunks = [Chunk(partition, messages, len(messages))] if messages else []
+            if held.past_end:
+                chunks.append(Chunk(partition, end=end))
+        for chunk in chunks:
+            self._keep(held, chunk)
+
+    def _keep(self, held: HeldPartition, chunk: Chunk) -> None:
+        """Put a chunk into the buffer, or after the partition's chunks that are not due yet."""
+        if held.later or chunk.due > self._runtime.wall():
+            held.later.append(chunk)
+        else:
+            self._buffer.add(chunk)
+
+    def _take_due(self) -> None:
+        """Move the chunks that are due now into the buffer."""
+        now = self._runtime.wall()
+        for held in self._held.values():
+            while held.later and held.later[0].due <= now:
+                self._buffer.add(held.later.popleft())
+
+    def _sift(self, chunk: Chunk, batch: Batch) -> None:
+        """Pass a chunk to its partition's view, and add its records, if any, to the batch."""
+        partition = chunk.partition
+        link, _ = self._links[partition.topic]
+        held = self._held[partition]
+        view = held.view
+        if chunk.end is not None:
+            view.end_of_partition(chunk.end)
+        elif chunk.sentinel is not None:
+            offset, uuid = chunk.sentinel
+            leader = self._elect(link.name, uuid)
+            view.sentinel(offset, uuid, leader)
+            if uuid == leader:
+                held.leader_stops = chunk.stopped
+        elif chunk.stated is not None:
+            offset, clock = chunk.stated
+            view.record(offset)
+            held.clock = held.clock.stated(clock)
+        elif view.record(chunk.messages[-1].offset()):
+            batch.messages.setdefault(link.name, []).extend(chunk.messages)
+            batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows
+            if self._timed:
+                batch.spans.setdefault(link.name, []).append((partition, len(chunk.messages)))
+            if self._timed and link.has_sentinels:
+                batch.in_force.setdefault(link.name, []).extend([held.clock.value] * len(chunk.messages))
+            if chunk.chain is not None:
+                hear(held, link, chunk)
+
+    def _past_end(self, partition: Partition) -> None:
+        """A record after the bound end came: no more of this partition are needed."""
+
+
+def _offset(message: Message) -> int:
+    offset: int = message.offset()
+    return offset
