@@ -10,7 +10,7 @@ import pyarrow as pa
 import structlog
 
 from peer.assignment import TICK
-from peer.batch_metrics import count_batch
+from peer.batch_metrics import count_batch, count_restore
 from peer.batch_result import BatchDropped, Result, positions_after
 from peer.positioned_sink import PositionedSink
 from peer.sinks import sentinel_message
@@ -85,6 +85,7 @@ class BatchCommit:
         outgoing = [*batch.outbox, *messages, *displaced, *statements]
         if self._changes_nothing(batch, positions, outgoing):
             self._work.state_committed()
+            self._committed(result)
             return
         if self._session.store is not None:
             with self._clock("write"):
@@ -93,7 +94,8 @@ class BatchCommit:
         if times is not None:
             times.committed()
         failpoint("apply-state")
-        self._work.state_committed()
+        with self._clock("state"):
+            self._work.state_committed()
         failpoint("committed")
         self._committed(result)
 
@@ -140,6 +142,8 @@ class BatchCommit:
                     sink.committed()
             count_batch(job, task, result, self._clock.seconds)
             log.debug("batch_committed", rows_in=result.rows_in, rows_out=rows_out, **self._clock.milliseconds())
+        else:
+            count_restore(job, task, self._clock.seconds)
         if result.first_error:
             error = result.first_error
             log.warning("records_failed", skipped=result.skipped, dead=dead, code=error.code, error=error.message)

@@ -42,3 +42,9 @@ def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float
     LATE.add(result.planned.dropped if result.planned is not None else 0, job=job, task=task)
     for step, spent in seconds.items():
         STEP_SECONDS.observe(spent, job=job, task=task, step=step)
+
+
+def count_restore(job: str, task: str, seconds: Mapping[str, float]) -> None:
+    """Of a batch without rows, which is not counted: the time in which state was made again from its log."""
+    if "restore" in seconds:
+        STEP_SECONDS.observe(seconds["restore"], job=job, task=task, step="restore")

@@ -167,6 +167,8 @@ class Shards:
         self._now = now
         self._shards: dict[int, _Shard] = {}
         self._planned: dict[int, tuple[_Shard, Answer]] = {}
+        self.restoring = 0.0
+        """Seconds that the last plan took to make shards again from their log."""
 
     # --- on the thread of the task ---
 
@@ -222,6 +224,7 @@ class Shards:
             InputError: the state log is torn, or its positions are gone.
         """
         self.dropped()
+        self.restoring = 0.0
         found = Planned(pa.table({}), None, 0, {}, [], [], Provenance(), Provenance())
         reads = self._reads(batch, found.rows_in)
         now = self._now()
@@ -340,9 +343,10 @@ class Shards:
         except BaseException:
             _discard(shard)
             raise
+        spent = time.monotonic() - began
+        self.restoring += spent
         if shard.log.mark.seq:
-            spent = round(time.monotonic() - began, 3)
-            log.info("state_restored", partition=number, count=len(shard.stores), seconds=spent)
+            log.info("state_restored", partition=number, count=len(shard.stores), seconds=round(spent, 3))
         return shard
 
     def _empty(self, number: int) -> _Shard:

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
     from sardonyx.runtime.settings import Settings
 
-STEPS = ("wait", "decode", "spark", "function", "encode", "write", "commit", "publish")
-"""Of a batch, as :class:`peer.prepared_task.StepTimer` names them: until there are enough rows; messages into rows; the way to
-Spark's workers and back; the function there, on the one where it takes longest; rows into messages; messages and positions
-into the transaction; its commit, with all that is still on its way to the brokers; files made visible."""
+STEPS = ("wait", "decode", "restore", "state", "spark", "function", "encode", "write", "commit", "publish")
+"""Of a batch, as :class:`peer.step_timer.StepTimer` measures them: until there are enough rows; messages into rows; state made
+again from its log; the rows of a task with state into changes of it, and these into the store; the way to Spark's workers and
+back; the function there, on the one where it takes longest; rows into messages; messages and positions into the transaction; its
+commit, with all that is still on its way to the brokers; files made visible."""
+
+_OF_STATE = ("restore", "state")
+"""Only of tasks with state."""
 
 
 class TaskProfile(msgspec.Struct):
@@ -65,16 +69,18 @@ def read_profile(file: Path, job: str) -> list[TaskProfile]:
         if series.labels["job"] == job:
             found[series.labels["task"]].rows = int(series.value)
     for series in snapshot.series(STEP_SECONDS.name):
-        if series.labels["job"] == job:
+        if series.labels["job"] == job and series.labels["task"] in found:  # state may be restored before a first row
             found[series.labels["task"]].seconds[series.labels["step"]] = series.value
     return list(found.values())
 
 
 def profile_table(profiles: Sequence[TaskProfile]) -> Table:
-    """One line a task: microseconds a row by step."""
-    table = plain("task", "batches", "rows a batch", *(f"{step} us/row" for step in STEPS))
+    """One line a task: microseconds a row by step. Steps of state are there if a task has any."""
+    stateful = any(profile.seconds[step] for profile in profiles for step in _OF_STATE)
+    shown = [step for step in STEPS if stateful or step not in _OF_STATE]
+    table = plain("task", "batches", "rows a batch", *(f"{step} us/row" for step in shown))
     for profile in profiles:
         rows = max(profile.rows, 1)
-        steps = [f"{profile.seconds[step] / rows * 1e6:.2f}" for step in STEPS]
+        steps = [f"{profile.seconds[step] / rows * 1e6:.2f}" for step in shown]
         table.add_row(profile.task, number(profile.batches), number(round(rows / profile.batches)), *steps)
     return table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from peer.batch_metrics import count_batch
+from peer.batch_metrics import count_batch, count_restore
 from sardonyx.cli.profile import STEPS, TaskProfile, must_be_ours, profile_table, profiled, read_profile
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.metrics import written_to
@@ -43,11 +43,32 @@ def test_batches_are_summed_up_by_task(tmp_path: Path) -> None:
 
 def test_the_table_shows_microseconds_a_row() -> None:
     """So that tasks, steps and runs can be compared; a batch without rows divides by nothing."""
-    seconds = dict.fromkeys(("wait", "decode", "spark", "function", "encode", "write", "commit", "publish"), 0.002)
+    seconds = {**dict.fromkeys(STEPS, 0.002), "restore": 0.0, "state": 0.0}
+    without = shown(TaskProfile("read", 4, 1000, seconds))
+    assert "250" in without
+    assert without.count("2.00") == 8
+    assert "state" not in without
+    with_state = shown(TaskProfile("read", 4, 1000, seconds | {"state": 0.003}), TaskProfile("none", 1, 0, seconds))
+    assert "3.00" in with_state
+    assert "restore us/row" in with_state
+
+
+def shown(*profiles: TaskProfile) -> str:
     out = io.StringIO()
-    Console(file=out, width=160).print(profile_table([TaskProfile("read", 4, 1000, seconds)]))
-    assert "250" in out.getvalue()
-    assert out.getvalue().count("2.00") == 8
+    Console(file=out, width=200).print(profile_table(profiles))
+    return out.getvalue()
+
+
+def test_state_that_is_restored_is_counted_without_a_row(tmp_path: Path) -> None:
+    """A peer that takes a task over restores its state in a batch that reads nothing. A task without rows has no line."""
+    path = tmp_path / "metrics.json"
+    result: Any = SimpleNamespace(rows_in=5, table=SimpleNamespace(num_rows=1), skipped=0, letters=[], planned=None)
+    with written_to(path):
+        count_restore("state-1", "sum", {"restore": 0.5, "state": 0.1})
+        count_restore("state-1", "other", {"restore": 0.5})
+        count_batch("state-1", "sum", result, {"state": 0.2})
+    (profile,) = read_profile(path, "state-1")
+    assert (profile.task, profile.seconds["restore"], profile.seconds["state"]) == ("sum", 0.5, 0.2)
 
 
 def test_only_own_peers_can_be_profiled() -> None:
