@@ -113,6 +113,19 @@ def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float
     return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks)
 
 
+def what_holds(found: JobClock) -> str | None:
+    """What holds the clock of a job, in a sentence; None if it has ended. Pure."""
+    going = [task for task in found.tasks if not task.ended]
+    if not going:
+        return None
+    slowest = min(going, key=lambda task: NEVER if task.clock is None else task.clock)  # of equal ones the first
+    if not slowest.held_by:
+        return f"its clock is that of task {slowest.task}: {slowest.why}"
+    many = len(slowest.held_by) - 1
+    others = f" and {many} more" if many else ""
+    return f"its clock is held by {slowest.held_by[0]}{others}, which task {slowest.task} reads: {slowest.why}"
+
+
 def _task_clock(stage: Stage, positions: Positions | None) -> TaskClock:
     if positions is None:
         return TaskClock(task=stage.name, clock=None, ended=True)

@@ -1,6 +1,6 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
-Outside are a coordinator that is missing or stalled, and a Kafka that does not answer.
+Outside are a coordinator that is missing or stalled, a Kafka that does not answer, and what holds the clock of a job.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
+from sardonyx.client.clocks import what_holds
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
-from sardonyx.core.errors import SetupError
+from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import ENDED
 from sardonyx.core.notes import EpochNote
 from sardonyx.core.text import counted
@@ -51,6 +52,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
         outside.append(Outside("kafka-away", words))
+    elif look and explanation.status == "running" and (words := _clock_held(client, job)):
+        outside.append(Outside("clock-held", words))
     return Why(explanation, outside)
 
 
@@ -92,3 +95,13 @@ def _kafka_silent(settings: Settings) -> str | None:
     except SetupError as error:
         return f"{error.message}: {error.cause}"
     return None
+
+
+def _clock_held(client: Client, job: str) -> str | None:
+    """What holds the clock of a running job; None if it has none, or it cannot be asked for."""
+    if not client.settings.kafka.bootstrap_servers:
+        return None
+    try:
+        return what_holds(client.job(job).clock())
+    except SardonyxError:
+        return None

@@ -1,0 +1,63 @@
+"""What holds the clock of a job, in the sentence that ``sardonyx job explain`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from sardonyx import Count, Job, event_time, kafka, tumbling
+from sardonyx.client.clocks import clocks_of, what_holds
+from sardonyx.core.clocks import END, NEVER, SourceClock
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition, Position
+
+NOON = 1_764_000_000_000_000
+
+
+def job() -> Job:
+    made = Job("traffic", partitions=1)
+    hits = made.input("hits", kafka("in", schema="at timestamp", start="earliest"), time=event_time("at", idle="1 min"))
+    made.output(
+        "out", kafka("out"), after=made.window("count", tumbling("1 min"), after=hits, aggregate={"n": Count()})
+    )
+    return made
+
+
+def held(hits: Mapping[int, SourceClock], count: SourceClock) -> str | None:
+    graph = graph_of(job().spec(), "d", "traffic-1")
+    link = graph.stage("count").ingress[0]
+    known = {
+        "hits": {Partition("in", number): Position(5, clock=clock) for number, clock in hits.items()},
+        "count": {Partition(link.topic, 0): Position(5, clock=count)},
+    }
+    return what_holds(clocks_of("traffic-1", graph, known, now=None))
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "said"),
+    [
+        pytest.param(
+            {0: SourceClock(NOON, NOON), 1: SourceClock(), 2: SourceClock()},
+            SourceClock(),
+            "its clock is held by in[1] and 1 more, which task hits reads: no row of it had a time yet",
+            id="partitions without rows",
+        ),
+        pytest.param(
+            {0: SourceClock(NOON, NOON), 1: SourceClock(NOON + 5, NOON + 5)},
+            SourceClock(NOON, NOON - 9),
+            "its clock is held by hits.count[0], which task count reads: hits has stated no more",
+            id="a task that has not come so far",
+        ),
+        pytest.param(
+            {0: SourceClock(NOON, NOON, idle=True)},
+            SourceClock(NOON, NOON),
+            "its clock is that of task hits: all its partitions are idle, so the clock holds",
+            id="nothing but idle partitions",
+        ),
+        pytest.param({0: SourceClock(NOON, END)}, SourceClock(NEVER, END), None, id="nothing: it has ended"),
+    ],
+)
+def test_what_holds_the_clock_is_said(hits: Mapping[int, SourceClock], count: SourceClock, said: str | None) -> None:
+    """The slowest of its tasks, its slowest partition, and why that is no further."""
+    assert held(hits, count) == said
