@@ -199,19 +199,20 @@ class PreparedTask:
         keyed = self.keyed
         if keyed is not None and self.hooks is not None and batch.rows:  # its function runs while the state is planned
             self.hooks.before_batch(sum(batch.rows.values()))
-        step = "windows" if keyed is None else "state"
-        with clock(step):
+        with clock("state"):
             try:
                 planned = shards.plan(batch)
             except InputError as error:  # another peer may have gone on, and what this one needs of the log is deleted
                 if self._positions_moved(batch):
                     raise PositionsMoved("another peer has the state of these partitions") from error
                 raise
+        parts = {"restore": shards.restoring}
         rows_in = sum(planned.rows_in.values())
         if keyed is not None:
-            clock.share_out(step, {"function": keyed.worked, "spark": keyed.waited}, rest=step)
+            parts |= {"function": keyed.worked, "spark": keyed.waited}
         elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
+        clock.share_out("state", parts, rest="state")
         applied = Applied(planned.results)
         if planned.results.num_rows:
             with clock("function"):
@@ -391,7 +392,9 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
-        shards=shards_of(stage, graph, keyed, state_topic or partial(state_topics.StateTopic, settings), state_folder),
+        shards=shards_of(
+            stage, graph, keyed, state_topic or partial(state_topics.StateTopic, settings), state_folder, runtime
+        ),
         keyed=keyed,
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
         runtime=runtime,
@@ -427,7 +430,7 @@ def _sinks(
     for link in stage.egress:
         if link.kind == "output":
             form = registry.topic_format(link.options, settings.kafka.schema_registry)
-            yield TopicSink(link, form, load, assignment.job, partial(marked_topics.partitions, settings, link.topic))
+            yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal":
             rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
@@ -440,6 +443,10 @@ def _sinks(
             yield RollingSink(made, parts, _listing(settings, parts))
         else:
             yield ConnectorSink(made, parts, _listing(settings, parts))
+
+
+def _partitions_of(settings: Settings, topic: str) -> int:
+    return marked_topics.partitions(settings, topic)
 
 
 def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -> SplitInput:

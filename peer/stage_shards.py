@@ -13,6 +13,7 @@ from peer.operators import Operator, WindowOperator
 from peer.relation_operator import RelationOperator, declared_columns
 from peer.shards import Shards, StateTopic
 from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.runtime.clock import Runtime
 
 if TYPE_CHECKING:
     from spark_tasks.keyed import KeyedFunctions
@@ -24,6 +25,7 @@ def shards_of(
     keyed: KeyedFunctions | None,
     state_topic: Callable[[Link], StateTopic],
     folder: Path | None,
+    runtime: Runtime,
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
@@ -33,6 +35,7 @@ def shards_of(
         keyed: its functions, if it has keyed state.
         state_topic: reads the log of its state.
         folder: for stores on disk.
+        runtime: time.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
     if state is None:
@@ -46,4 +49,4 @@ def shards_of(
         operator = RelationOperator(stage, most, declared_columns(stage, graph))
     else:
         operator = WindowOperator(stage, most)
-    return Shards(stage, operator, state_topic(state), folder)
+    return Shards(stage, operator, state_topic(state), folder, lambda: int(runtime.wall() * 1_000_000))

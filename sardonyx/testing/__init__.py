@@ -8,15 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sardonyx.testing.clocked import ClockedRun
     from sardonyx.testing.cluster import Addresses, Cluster
     from sardonyx.testing.faults import Fault, kill_at, pause_at
     from sardonyx.testing.local import run_job
     from sardonyx.testing.result import DeadLetter, JobResult
 
-__all__ = ["Addresses", "Cluster", "DeadLetter", "Fault", "JobResult", "kill_at", "pause_at", "run_job"]
+__all__ = ["Addresses", "ClockedRun", "Cluster", "DeadLetter", "Fault", "JobResult", "kill_at", "pause_at", "run_job"]
 
 _LATER = {
     "Addresses": "sardonyx.testing.cluster",
+    "ClockedRun": "sardonyx.testing.clocked",
     "Cluster": "sardonyx.testing.cluster",
     "DeadLetter": "sardonyx.testing.result",
     "Fault": "sardonyx.testing.faults",

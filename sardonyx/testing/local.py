@@ -1,51 +1,35 @@
 """Run a job in this process on rows: no ZooKeeper, no Kafka, one Spark session for all runs.
 
-Every task runs as a peer of a cluster runs it (:class:`peer.prepared_task.PreparedTask`): the same functions on the same
-Spark, the same blocks on the links, the same formats on users' topics. Little replaces the cluster: a link is a list of
-messages in the order in which they were written, and one peer runs the tasks one after the other, in the order of the graph.
+Every task runs as a peer of a cluster runs it (:mod:`sardonyx.testing.engine`): the same functions on the same Spark, the same
+blocks on the links, the same windows and state, the same formats on users' topics.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from peer.batch_result import Result
-from peer.prepared_task import PreparedTask, assemble
-from peer.step_timer import StepTimer
-from queues.batch import Batch
-from queues.client import Message
-from queues.messages import ROWS_HEADER, Logged, Outgoing, Records
-from sardonyx.core.clocks import END, NEVER, SourceClock
-from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
-from sardonyx.core.events import Counts, LinkFacts
-from sardonyx.core.graph import Graph, Link, Stage, graph_of
-from sardonyx.core.notes import Assignment
-from sardonyx.core.positions import Partition, Position
-from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.spec import JobSpec
 from sardonyx.job.builder import Job
 from sardonyx.job.load import LoadedJob, load
-from sardonyx.runtime.settings import load_settings
+from sardonyx.testing.engine import Engine
 from sardonyx.testing.result import JobResult, TaskResult
-from sardonyx.testing.rows import GivenRows, Rows, messages_of, table_of
-from sardonyx.testing.spark import shared_session
-from spark_tasks.code import CodeBundle
+from sardonyx.testing.rows import Rows
 
 if TYPE_CHECKING:
     from spark_tasks.session import SparkSession
 
-DEPLOYMENT = "test"
+AnyJob = Job | LoadedJob | JobSpec | str | os.PathLike[str]
 
 
 def run_job(
-    job: Job | LoadedJob | JobSpec | str | os.PathLike[str],
+    job: AnyJob,
     inputs: Mapping[str, Rows] | None = None,
     *,
     batch_size: int | None = None,
@@ -53,7 +37,8 @@ def run_job(
 ) -> JobResult:
     """Run a job to its end in this process, and return the results of each task.
 
-    Nothing is written: what an output task would have written is in the result.
+    Nothing is written: what an output task would have written is in the result. All inputs end with the rows given, so all
+    windows close.
 
     Args:
         job: as for :meth:`sardonyx.client.client.Client.submit`, or the job as data.
@@ -61,7 +46,8 @@ def run_job(
             as ``bytes``, as they lie on the topic. An input that is not named reads its own files or generator.
         batch_size: rows of every task's batches; a small number shows mistakes at the edges of batches. None: as in the
             job.
-        spark: a session to use; None: the active one, or else one that is started and kept for later runs.
+        spark: a session to use; None: the active one, or else one that is started and kept for later runs. A job without
+            functions needs none.
 
     Raises:
         JobInvalid: everything that is wrong with the job.
@@ -69,200 +55,71 @@ def run_job(
         SardonyxError: ``SX-TEST-INPUT``, ``SX-TEST-ROWS``: the rows and the job do not fit together.
         SetupError: ``SX-SPARK-START``, ``SX-SPARK-LOST``.
     """
-    loaded = _loaded(job, places=not inputs)
-    spec = _in_process(loaded.spec, batch_size)
     given = dict(inputs or {})
-    _check_inputs(spec, given)
-    session = shared_session() if spark is None else spark
-    with tempfile.TemporaryDirectory(prefix="sardonyx-test-") as cache:
-        code = None
-        if loaded.code is not None and spec.code is not None:
-            code = CodeBundle.open(loaded.code, spec.code, Path(cache))
-        return _Run(session, spec, code, given).to_end()
-
-
-class _Written(NamedTuple):
-    """A message on a link."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes]]
-    rows: int | None
-    """None: known only after it is read."""
-
-
-class _Run:
-    """One run: the links by topic, and the tasks one after the other."""
-
-    def __init__(self, spark: SparkSession, spec: JobSpec, code: CodeBundle | None, given: dict[str, Rows]) -> None:
-        self._spark = spark
-        self._spec = spec
-        self._code = code
-        self._given = given
-        self._graph: Graph = graph_of(spec, DEPLOYMENT, spec.name)
-        self._facts = {link.name: LinkFacts(_partitions(link, spec)) for link in self._graph.links}
-        self._topics: dict[str, list[_Written]] = {}
-        self._results: dict[str, TaskResult] = {}
-        self._settings = load_settings(deployment=DEPLOYMENT)
-
-    def to_end(self) -> JobResult:
-        for stage in self._graph.stages:
-            where = {"job": self._spec.name, "task": stage.name}
-            try:
-                self._run_stage(stage)
-            except SetupError:
-                raise
-            except SardonyxError as error:
-                raise JobFailed.from_failure(failure_of(error, where=where)) from error
-        for link in self._graph.links:
-            if link.kind == "output":
-                written = [(each.key, each.value) for each in self._topics.get(link.topic, ())]
-                self._results[link.target] = TaskResult.of_topic(link, written, self._results.get(link.target))
-        return JobResult(self._spec, self._results)
-
-    def _run_stage(self, stage: Stage) -> None:
-        assignment = Assignment(id=1, job=self._spec.name, task=stage.name, slot=0)
-        work = assemble(
-            self._settings, self._spark, "test-0", assignment, self._graph, self._facts, self._code, _NoStateLog
-        )
-        clock = StepTimer()
-        result = TaskResult()
-        self._results |= {task.name: result for task in (stage.task, *stage.fused)}
-        for link in stage.ingress:
-            self._topics.setdefault(link.topic, self._fill(link, work))
-        with _lifecycle(work):
-            for batch in itertools.chain(self._batches(stage), _last_batches(stage, work)):
-                clock.start()
-                done = work.apply(batch, clock)
-                self._write(work, done)
-                work.state_committed()
-                result.add(done)
-                if work.hooks is not None:
-                    work.hooks.after_batch(done.table.num_rows)
-
-    def _fill(self, link: Link, work: PreparedTask) -> list[_Written]:
-        """The messages on a link before the job begins: records of a user's topic, or the splits of a bounded input."""
-        if link.kind == "input":
-            records = messages_of(link.source, link.options, self._given[link.source])
-            return [_Written(key, value, [], 1) for key, value in records]
-        if link.kind != "splits":
-            return []
-        if link.source in self._given:
-            task = self._spec.task(link.source)
-            work.source = GivenRows(table_of(task, self._given[link.source]), task.batch_size)
-        assert work.source is not None  # noqa: S101 (for the type checker: splits have a source)
-        return [_Written(None, msgspec.json.encode(split), [], split.rows) for split in work.source.splits()]
-
-    def _batches(self, stage: Stage) -> list[Batch]:
-        """Everything that the stage reads, batched as a peer's reader does: whole messages until there are enough rows."""
-        size = stage.task.batch_size
-        batches: list[Batch] = []
-        rows = size
-        for link in stage.ingress:
-            for offset, written in enumerate(self._topics[link.topic]):
-                if rows >= size:
-                    batches.append(Batch())
-                    rows = 0
-                count = size if written.rows is None else written.rows
-                rows += count
-                _put(batches[-1], link, offset, written, count)
-        if stateful(stage.task):
-            for batch in batches:
-                _touch(batch, stage, NEVER)
-        return batches
-
-    def _write(self, work: PreparedTask, result: Result) -> None:
-        """Write the results to the links, as the transaction of a batch does."""
-        for sink in work.sinks:
-            late = None if result.planned is None else result.planned.late_results
-            for message in sink.messages(result.table, result.failed, late, result.in_force):
-                topic = self._topics.setdefault(message.topic, [])
-                if isinstance(message, Records):
-                    topic += [_Written(key, value, [], 1) for key, value in message.records]
-                else:
-                    topic.append(_written(message))
-        for letter in result.letters:
-            self._topics.setdefault(letter.topic, []).append(_written(letter))
-
-
-@contextlib.contextmanager
-def _lifecycle(work: PreparedTask) -> Iterator[None]:
-    """Start the task's hooks, and stop them in any case, as a peer does."""
-    if work.hooks is None:
-        yield
-        return
+    # One partition: the rows of a link stay in the order in which they were written.
+    engine = begun(job, places=not inputs, batch_size=batch_size, partitions=1, spark=spark, now=time.time())
     try:
-        work.give(work.hooks.start())
-        yield
+        check_inputs(engine.spec, given)
+        for source, rows in given.items():
+            engine.give(source, rows)
+        for source in engine.inputs:
+            engine.end(source)
+        engine.settle()
+        return JobResult(engine.spec, results_of(engine))
     finally:
-        work.hooks.stop()
+        engine.close()
 
 
-def _put(batch: Batch, link: Link, offset: int, written: _Written, rows: int) -> None:
-    message = Message(
-        topic=link.topic,
-        partition=0,
-        offset=offset,
-        key=written.key,
-        value=written.value,
-        headers=written.headers or None,
-    )
-    partition = Partition(link.topic, 0)
-    batch.messages.setdefault(link.name, []).append(message)
-    batch.spans.setdefault(link.name, []).append((partition, 1))
-    batch.in_force.setdefault(link.name, []).append(NEVER)
-    batch.rows[partition] = batch.rows.get(partition, 0) + rows
-    counts = batch.positions[partition].counts if partition in batch.positions else Counts(rows_in=offset)
-    batch.positions[partition] = Position(offset + 1, counts)
+def begun(
+    job: AnyJob,
+    *,
+    places: bool,
+    batch_size: int | None,
+    partitions: int | None,
+    spark: SparkSession | None,
+    now: float,
+    topics: Mapping[str, int] | None = None,
+) -> Engine:
+    """A run of a job that has read nothing yet.
+
+    Args:
+        job: as for :func:`run_job`.
+        places: whether the paths that it reads and writes must exist.
+        batch_size: rows of every task's batches; None: as in the job.
+        partitions: of every link; None: as in the job.
+        spark: a session to use.
+        now: seconds since 1970, by the clock of the run.
+        topics: number of partitions of the topics of Kafka inputs, by input.
+
+    Raises:
+        JobInvalid: everything that is wrong with the job.
+    """
+    loaded = _loaded(job, places=places)
+    spec = _in_process(loaded.spec, batch_size, partitions)
+
+    def session() -> SparkSession:
+        if spark is not None:
+            return spark
+        from sardonyx.testing.spark import shared_session  # starts what few tests need
+
+        return shared_session()
+
+    return Engine(spec, loaded.code, session, topics=topics, now=now)
 
 
-def _touch(batch: Batch, stage: Stage, clock: int) -> None:
-    """Let a batch of a task with state have all its partitions, with this clock after it."""
-    for link in stage.ingress:
-        partition = Partition(link.topic, 0)
-        batch.positions[partition] = batch.positions.get(partition, Position(0))._replace(
-            clock=SourceClock(value=clock)
-        )
-        batch.clocks[partition] = SourceClock()
-        batch.incarnations[partition] = 1
-        batch.started[partition] = None
+def results_of(engine: Engine) -> dict[str, TaskResult]:
+    """The results so far, by task."""
+    results: dict[str, TaskResult] = {}
+    for run in engine.tasks.values():
+        results |= {task.name: run.result for task in (run.stage.task, *run.stage.fused)}
+    for link in engine.graph.links:
+        if link.kind == "output":
+            written = [(each.key(), each.value()) for each in engine.topics.all_of(link.topic)]
+            results[link.target] = TaskResult.of_topic(link, written, results.get(link.target))
+    return results
 
 
-def _last_batches(stage: Stage, work: PreparedTask) -> Iterator[Batch]:
-    """The batches after the end of the inputs: windows close, timers fire."""
-    incarnations = {Partition(link.topic, 0): 1 for link in stage.ingress}
-    first = True
-    while work.shards is not None and (first or work.shards.due(incarnations)):
-        first = False
-        batch = Batch()
-        _touch(batch, stage, END)
-        yield batch
-
-
-class _NoStateLog:
-    """Nothing is restored in a run that does not outlive its process."""
-
-    def __init__(self, link: Link) -> None:
-        pass
-
-    def end(self, partition: int) -> int:  # noqa: ARG002
-        return 0
-
-    def read(self, partition: int, start: int, end: int) -> Iterator[Logged]:  # noqa: ARG002
-        return iter(())
-
-
-def _written(message: Outgoing) -> _Written:
-    headers = message.headers or []
-    rows = dict(headers).get(ROWS_HEADER)
-    return _Written(message.key, message.value, headers, None if rows is None else int(rows))
-
-
-def _partitions(link: Link, spec: JobSpec) -> int:
-    return spec.partitions if link.owned else 1
-
-
-def _loaded(job: Job | LoadedJob | JobSpec | str | os.PathLike[str], *, places: bool) -> LoadedJob:
+def _loaded(job: AnyJob, *, places: bool) -> LoadedJob:
     if isinstance(job, LoadedJob):
         return job
     if isinstance(job, JobSpec):
@@ -270,7 +127,7 @@ def _loaded(job: Job | LoadedJob | JobSpec | str | os.PathLike[str], *, places: 
     return load(job if isinstance(job, Job) else os.fspath(job), places=places)
 
 
-def _in_process(spec: JobSpec, batch_size: int | None) -> JobSpec:
+def _in_process(spec: JobSpec, batch_size: int | None, partitions: int | None) -> JobSpec:
     """The job with outputs that write nothing outside this process.
 
     Outputs that share a topic get one each, so that the records of each can be shown.
@@ -283,20 +140,19 @@ def _in_process(spec: JobSpec, batch_size: int | None) -> JobSpec:
         elif task.type == "output":
             changed["options"] = {**task.options, "topic": f"{task.options['topic']} ({task.name})"}
         catalog.append(msgspec.structs.replace(task, **changed))
-    return msgspec.structs.replace(spec, catalog=catalog)
+    return msgspec.structs.replace(spec, catalog=catalog, partitions=partitions or spec.partitions)
 
 
-def _check_inputs(spec: JobSpec, given: Mapping[str, Rows]) -> None:
+def check_inputs(spec: JobSpec, given: Mapping[str, Rows]) -> None:
+    """Check that rows are given for inputs of the job, and for all that read a topic.
+
+    Raises:
+        SardonyxError: ``SX-TEST-INPUT``.
+    """
     inputs: Sequence[str] = [task.name for task in spec.catalog if task.type == "input"]
     strange = sorted(set(given) - set(inputs))
     if strange:
-        raise SardonyxError(
-            "SX-TEST-INPUT",
-            f"the job has no input task {strange[0]!r}",
-            cause=f"its input tasks are {', '.join(inputs)}",
-            fix="give rows under the name of an input task",
-            where={"job": spec.name},
-        )
+        raise no_input(spec, strange[0], inputs)
     for task in spec.catalog:
         if task.type == "input" and task.connector == "kafka" and task.name not in given:
             raise SardonyxError(
@@ -306,3 +162,14 @@ def _check_inputs(spec: JobSpec, given: Mapping[str, Rows]) -> None:
                 fix=f"give them: inputs={{{task.name!r}: [...]}}",
                 where={"job": spec.name, "task": task.name},
             )
+
+
+def no_input(spec: JobSpec, name: str, inputs: Sequence[str]) -> SardonyxError:
+    """The error for rows that are given to what is not an input."""
+    return SardonyxError(
+        "SX-TEST-INPUT",
+        f"the job has no input task {name!r}",
+        cause=f"its input tasks are {', '.join(inputs)}",
+        fix="give rows under the name of an input task",
+        where={"job": spec.name},
+    )

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from sardonyx.testing.clocked import ClockedRun
     from sardonyx.testing.cluster import Addresses, Cluster
+    from sardonyx.testing.local import AnyJob
     from sardonyx.testing.result import JobResult
 
 ZOOKEEPER, KAFKA = "SARDONYX_TEST_ZOOKEEPER", "SARDONYX_TEST_KAFKA"
@@ -26,6 +29,21 @@ def sardonyx_job() -> Callable[..., JobResult]:
     from sardonyx.testing import run_job
 
     return run_job
+
+
+@pytest.fixture
+def sardonyx_clocked() -> Iterator[Callable[..., ClockedRun]]:
+    """Begins a job that the test leads step by step, in this process: see :class:`sardonyx.testing.ClockedRun`."""
+    from sardonyx.testing import ClockedRun
+
+    with ExitStack() as runs:
+
+        def begin(job: AnyJob, **options: Any) -> ClockedRun:
+            run = ClockedRun(job, **options)
+            runs.callback(run.close)
+            return run
+
+        yield begin
 
 
 @pytest.fixture(scope="session")

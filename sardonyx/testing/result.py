@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from peer.batch_result import Result
 from queues import block, dead_letters
-from queues.client import Message
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import Link
-from sardonyx.core.positions import add
+from sardonyx.core.positions import Partition, add
 from sardonyx.core.spec import JobSpec
+from sardonyx.testing.memory import Stored
 from spark_tasks.records import to_records
 
 Row = dict[str, Any]
@@ -35,8 +35,8 @@ class DeadLetter(NamedTuple):
     @classmethod
     def of(cls, message: Outgoing) -> DeadLetter:
         """From the message that would be on the dead-letter topic."""
-        kafka = Message(topic=message.topic, value=message.value, headers=message.headers)
-        letter = dead_letters.told(kafka)
+        place = Partition(message.topic, max(message.partition, 0))
+        letter = dead_letters.told(Stored(place, 0, message.key, message.value, message.headers))
         assert letter is not None  # noqa: S101 (for the type checker: a task writes no others)
         record: Row | bytes | None = message.value
         if letter.kind == "row" and message.value is not None:
@@ -53,6 +53,8 @@ class TaskResult:
         self.first_error: Failure | None = None
         self.letters: list[DeadLetter] = []
         self.messages: list[tuple[bytes | None, bytes | None]] = []
+        self.late: list[pa.Table] = []
+        """Rows that came after their windows had closed, as edges of late rows give them."""
 
     @classmethod
     def of_topic(
@@ -66,7 +68,7 @@ class TaskResult:
             own: the result of the output's own task, which has the counts; None if the topic is bound in place.
         """
         result = own or cls()
-        result.messages += messages
+        result.messages = messages
         decoded = registry.topic_format(link.options).decode([value for _, value in result.messages])
         result.tables = [decoded.table] if result.messages else []
         if own is None:
@@ -76,15 +78,18 @@ class TaskResult:
     def add(self, result: Result) -> None:
         """Add a batch."""
         self.tables += [result.table] if result.table.num_rows else []
-        self.counts = add(
-            self.counts, Counts(result.rows_in, result.table.num_rows, result.skipped, len(result.letters))
-        )
+        planned = result.planned
+        dropped = 0 if planned is None else planned.dropped
+        rows_out = result.table.num_rows
+        self.counts = add(self.counts, Counts(result.rows_in, rows_out, result.skipped, len(result.letters), dropped))
+        if planned is not None and planned.late_results is not None:
+            self.late.append(planned.late_results)
         self.first_error = self.first_error or result.first_error
         self.letters += map(DeadLetter.of, result.letters)
 
 
 class JobResult:
-    """The results of a completed job, by task."""
+    """The results of a job, by task."""
 
     def __init__(self, spec: JobSpec, tasks: dict[str, TaskResult]) -> None:
         self._spec = spec
@@ -107,12 +112,19 @@ class JobResult:
         return list(self._task(task).messages)
 
     def counts(self, task: str | None = None) -> Counts:
-        """Rows in, rows out, skipped records and dead letters, as ``sardonyx job show`` has them."""
+        """Rows in, rows out, skipped records, dead letters and late rows, as ``sardonyx job show`` has them."""
         return self._task(task).counts
 
     def dead_letters(self, task: str | None = None) -> list[DeadLetter]:
         """The dead letters of a task, each with its error."""
         return list(self._task(task).letters)
+
+    def late(self, task: str | None = None) -> list[Row]:
+        """The rows of a task that came after their windows had closed, with ``window_start``, ``window_end`` and ``late_by``.
+
+        With ``late="drop"`` they are only counted: ``counts(task).late``.
+        """
+        return [row for table in self._task(task).late for row in to_records(table)]
 
     def error(self, task: str | None = None) -> Failure | None:
         """Why the first record was skipped or became a dead letter; None if none was."""
@@ -122,15 +134,16 @@ class JobResult:
         if name is None:
             outputs = [task.name for task in self._spec.catalog if task.type == "output"]
             if len(outputs) != 1:
-                raise _no_task(self._spec, "it has several outputs", outputs)
+                raise no_task(self._spec, "it has several outputs", outputs)
             name = outputs[0]
         found = self._tasks.get(name)
         if found is None:
-            raise _no_task(self._spec, f"it has no task {name!r} that runs", list(self._tasks))
+            raise no_task(self._spec, f"it has no task {name!r} that runs", list(self._tasks))
         return found
 
 
-def _no_task(spec: JobSpec, cause: str, names: list[str]) -> SardonyxError:
+def no_task(spec: JobSpec, cause: str, names: list[str]) -> SardonyxError:
+    """The error for a task that a test asks for and that is not there."""
     return SardonyxError(
         "SX-TEST-TASK",
         f"it is not clear which task of job {spec.name} is meant",

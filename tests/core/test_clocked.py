@@ -1,0 +1,146 @@
+"""A job that a test leads step by step behaves as on a cluster: results come with the clock, and crashes change nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling, wall
+from sardonyx.core.errors import SardonyxError
+from sardonyx.testing import ClockedRun, run_job
+
+Begin = Callable[..., ClockedRun]
+SCHEMA = "user string, at timestamp, ms double"
+
+
+def traffic(late_to: str | None = None, **window: Any) -> Job:
+    job = Job("traffic", partitions=2)
+    hits = job.input(
+        "hits", kafka("hits", schema=SCHEMA, start="earliest"), time=event_time("at", delay="5 s", idle="1 min")
+    )
+    per_user = job.window(
+        "per-user",
+        tumbling("1 min"),
+        after=hits,
+        group_by="user",
+        aggregate={"hits": Count(), "slowest": Max("ms")},
+        **({"late": "dead_letter"} | window),
+    )
+    job.output("out", kafka("out", key="user"), after=per_user)
+    if late_to is not None:
+        job.output("late", kafka(late_to), after=per_user.late)
+    return job
+
+
+def hit(user: str, at: str, ms: float = 1.0) -> dict[str, Any]:
+    return {"user": user, "at": f"2026-11-23T{at}", "ms": ms}
+
+
+def test_a_minute_closes_when_the_clock_passes_its_end(sardonyx_clocked: Begin) -> None:
+    """No result comes before; a crash of the task in between loses nothing; a row after it is late."""
+    run = sardonyx_clocked(traffic())
+    run.give("hits", [hit("a", "10:00:01", 5.0), hit("a", "10:00:59", 7.0)])
+    run.crash("per-user")
+    run.clock("hits", "2026-11-23T10:00:59")
+    assert run.rows() == []
+    run.clock("hits", "2026-11-23T10:01:00")
+    (row,) = run.rows()
+    assert (row["user"], row["hits"], row["slowest"], row["final"]) == ("a", 2, 7.0, True)
+    run.give("hits", [hit("a", "10:00:30")])
+    assert [letter.failure.code for letter in run.dead_letters("per-user")] == ["SX-TIME-LATE"]
+    assert len(run.rows()) == 1
+
+
+def test_rows_move_the_clock(sardonyx_clocked: Begin) -> None:
+    """The clock is the greatest time less the delay."""
+    run = sardonyx_clocked(traffic())
+    run.give("hits", [hit("a", "10:00:30"), hit("b", "10:01:04")])
+    assert run.rows() == []
+    run.give("hits", [hit("b", "10:01:05")])
+    assert [(row["user"], row["hits"]) for row in run.rows()] == [("a", 1)]
+
+
+def test_a_partition_without_rows_holds_the_clock_until_it_is_idle(sardonyx_clocked: Begin) -> None:
+    """With `idle="1 min"`, the other partition of the topic counts no more after a minute of the machine's clock."""
+    run = sardonyx_clocked(traffic(), topics={"hits": 2})
+    run.give("hits", [hit("a", "10:00:30"), hit("a", "10:02:00")])
+    run.advance("59 s")
+    run.give("hits", [hit("a", "10:02:01")])
+    assert run.rows() == []
+    run.advance("2 s")
+    run.give("hits", [hit("a", "10:02:02")])
+    assert [row["hits"] for row in run.rows()] == [1]
+
+
+def test_the_end_of_an_input_closes_all_windows(sardonyx_clocked: Begin) -> None:
+    run = sardonyx_clocked(traffic())
+    run.give("hits", [hit("a", "10:00:30"), hit("a", "10:02:00")])
+    run.end()
+    assert [row["hits"] for row in run.rows()] == [1, 1]
+
+
+@pytest.mark.parametrize("late_to", [None, "late"])
+def test_late_rows_are_counted_or_go_over_their_edge(late_to: str | None, sardonyx_clocked: Begin) -> None:
+    """A row that comes when its window has closed is dropped and counted, or goes where the job sends late rows."""
+    run = sardonyx_clocked(traffic(late_to, late="drop"))
+    run.give("hits", [hit("a", "10:00:30"), hit("a", "10:03:00")])
+    run.give("hits", [hit("a", "10:00:40")])
+    run.end()
+    assert [row["hits"] for row in run.rows("out")] == [1, 1]
+    if late_to is None:
+        assert run.counts("per-user").late == 1
+    else:
+        assert [row["at"] for row in run.rows("late")] == ["2026-11-23T10:00:40.000000Z"]
+        assert run.late("per-user")[0]["window_end"].isoformat() == "2026-11-23T10:01:00+00:00"
+
+
+def test_the_machine_clock_of_rows_is_the_run_s(sardonyx_clocked: Begin) -> None:
+    """`wall` times are those that the test sets."""
+    job = Job("wall")
+    read = job.input("read", kafka("in", schema="n long", start="earliest"), time=wall("at"))
+    counted = job.window("count", tumbling("1 min"), after=read, aggregate={"n": Sum("n")})
+    job.output("out", kafka("out"), after=counted)
+    run = sardonyx_clocked(job, now=datetime(2026, 11, 23, 10, tzinfo=UTC))
+    run.give("read", [{"n": 1}, {"n": 2}])
+    run.advance(61)
+    assert run.rows() == []
+    run.give("read", [{"n": 4}])
+    assert [(row["window_start"], row["n"]) for row in run.rows()] == [("2026-11-23T10:00:00.000000Z", 3)]
+
+
+@pytest.mark.parametrize("at", ["settled", "applied", "committed"])
+@pytest.mark.parametrize("task", ["hits", "per-user"])
+def test_a_crash_changes_no_result(at: str, task: str, seed: int, sardonyx_clocked: Begin) -> None:
+    """Wherever a peer crashes: each row counts once."""
+    rng = random.Random(f"{seed}/{at}/{task}")
+    rows = [hit(rng.choice("abc"), f"10:{n // 20:02}:{n % 20 * 3:02}", float(n)) for n in range(200)]
+    calm = run_job(traffic(), {"hits": rows})
+    run = sardonyx_clocked(traffic(), partitions=3, batch_size=7)
+    for begin in range(0, len(rows), 20):
+        run.crash(task, at)
+        run.give("hits", rows[begin : begin + 20])
+    run.end()
+    assert run.counts("hits").rows_in == 200
+    assert _counted(run.rows()) == _counted(calm.rows())
+    assert not run.dead_letters("per-user")
+
+
+def _counted(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted((row["user"], row["window_start"], row["hits"], row["slowest"]) for row in rows)
+
+
+def test_what_a_test_asks_wrongly_is_told(sardonyx_clocked: Begin) -> None:
+    run = sardonyx_clocked(traffic())
+    with pytest.raises(SardonyxError, match="no input task 'hit'"):
+        run.give("hit", [])
+    with pytest.raises(SardonyxError, match="no task 'per_user'"):
+        run.crash("per_user")
+    job = Job("plain")
+    job.output("out", kafka("out"), after=job.input("read", kafka("in", schema="n long", start="earliest")))
+    with pytest.raises(SardonyxError, match="no clock") as told:
+        sardonyx_clocked(job).clock("read", 5)
+    assert told.value.code == "SX-TEST-INPUT"
