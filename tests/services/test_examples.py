@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +21,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.testing import run_job
 from tests import flights_reference as reference
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
@@ -160,3 +163,57 @@ ORDERS = [
     {"id": number, "customer": customer, "amount": amount}
     for number, customer, amount in ((0, "a", 10.0), (1, "b", 20.0), (2, "b", -1.0), (3, "a", 960.0))
 ]
+
+
+def test_wordcount_counts_as_lines_come(spark, sardonyx_clocked):
+    """The last count of a word is that of all lines so far, also after a crash; with an end it is final."""
+    run = sardonyx_clocked(ROOT / "examples" / "wordcount" / "job.py", spark=spark)
+    run.give("lines", [{"line": "To be, or not to be"}])
+    assert _latest(run) == {"to": 2, "be": 2, "or": 1, "not": 1}
+    run.crash("sum")
+    run.give("lines", [{"line": "be"}])
+    assert _latest(run) == {"to": 2, "be": 3, "or": 1, "not": 1}
+    run.end()
+    assert {row["word"] for row in run.rows() if row["final"]} == {"to", "be", "or", "not"}
+
+
+def test_wordcount_on_a_cluster_begins_at_its_start_time(sardonyx_cluster, monkeypatch):
+    """Lines that lay on the topic before the start time are not counted."""
+    lines = sardonyx_cluster.topic("lines", [{"line": "a line of before"}] * 3)
+    counts = sardonyx_cluster.topic("word-counts")
+    start = _later()
+    sardonyx_cluster.fill(lines, [{"line": "to be or"}, {"line": "not to be"}] * 50)
+    _set(monkeypatch, WORDCOUNT_START=start, WORDCOUNT_END="latest", WORDCOUNT_LINES=lines, WORDCOUNT_COUNTS=counts)
+    sardonyx_cluster.run(ROOT / "examples" / "wordcount" / "job.py")
+    records = sardonyx_cluster.records(counts)
+    assert {row["word"]: row["count"] for row in records if row["final"]} == {"to": 100, "be": 100, "or": 50, "not": 50}
+
+
+def test_traffic_on_a_cluster_counts_each_minute(sardonyx_cluster, monkeypatch):
+    """Three users with a hit a second between them, for ten minutes."""
+    hits = [
+        {"user": f"u{n % 3}", "at": f"2026-11-23T12:{n // 60:02}:{n % 60:02}Z", "ms": float(n % 10)} for n in range(600)
+    ]
+    topic, counts = sardonyx_cluster.topic("hits", hits), sardonyx_cluster.topic("hits-per-minute")
+    late = sardonyx_cluster.topic("hits-late")
+    _set(monkeypatch, TRAFFIC_END="latest", TRAFFIC_HITS=topic, TRAFFIC_COUNTS=counts, TRAFFIC_LATE=late)
+    sardonyx_cluster.run(ROOT / "examples" / "traffic" / "job.py")
+    found = {(row["user"], row["window_start"][14:16]): row["hits"] for row in sardonyx_cluster.records(counts)}
+    assert found == {(f"u{user}", f"{minute:02}"): 20 for user in range(3) for minute in range(10)}
+    assert sardonyx_cluster.records(late) == []
+
+
+def _latest(run):
+    return {row["word"]: row["count"] for row in run.rows()}
+
+
+def _later():
+    """A time after all that was written so far, and not after what is written from now on."""
+    wanted = time.time() + 0.01
+    until(lambda: time.time() > wanted, what="the next moment")
+    return datetime.fromtimestamp(wanted, UTC).isoformat(timespec="milliseconds")
+
+
+def _set(monkeypatch, **environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
