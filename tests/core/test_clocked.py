@@ -144,3 +144,23 @@ def test_what_a_test_asks_wrongly_is_told(sardonyx_clocked: Begin) -> None:
     with pytest.raises(SardonyxError, match="no clock") as told:
         sardonyx_clocked(job).clock("read", 5)
     assert told.value.code == "SX-TEST-INPUT"
+
+
+def test_a_join_waits_for_the_other_stream_across_a_crash(sardonyx_clocked: Begin) -> None:
+    """Its state is that of the log, and a row without a partner comes when the clock says that none can come any more."""
+    job = Job("clicks", partitions=2)
+    views, orders = (
+        job.input(name, kafka(name, schema="user string, at timestamp", start="earliest"), time="at")
+        for name in ("views", "orders")
+    )
+    bought = job.join("bought", views, orders, on="user", within=("0 s", "30 min"), how="left")
+    job.output("out", kafka("out"), after=bought)
+    run = sardonyx_clocked(job)
+    run.give("views", [{"user": "ada", "at": "2026-11-23T10:00:00"}, {"user": "bob", "at": "2026-11-23T10:00:00"}])
+    run.crash("bought")
+    run.give("orders", [{"user": "ada", "at": "2026-11-23T10:20:00"}])
+    assert [row["user"] for row in run.rows()] == ["ada"]
+    run.clock("views", "2026-11-23T11:00")
+    assert len(run.rows()) == 1
+    run.clock("orders", "2026-11-23T11:00")
+    assert [row["user"] for row in run.rows()] == ["ada", "bob"]

@@ -9,8 +9,8 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
