@@ -203,6 +203,10 @@ class Reader(Reading):
         """How many partitions a topic has by now. A job that stops has read those that were added since it was planned, too."""
         return partitions_of(self._consumer, topic, self._transaction_timeout)
 
+    def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
+        self._look_at_the_time()  # the process may have been stopped within its last poll
+        return super().quiet(limits)
+
     def _look_at_the_time(self) -> None:
         """No partition is quiet that this reader does not ask for rows."""
         now = self._runtime.now()

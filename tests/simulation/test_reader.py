@@ -159,6 +159,23 @@ def test_the_time_in_which_a_process_was_stopped_does_not_count(reader: Reader, 
     assert passes(reader, clock, 1.0) == {ONE, OTHER}
 
 
+def test_a_process_that_was_stopped_while_it_polled_calls_no_partition_quiet(
+    reader: Reader, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll comes back without a row, for the client has not asked for any yet."""
+
+    def stopped(_timeout: float) -> None:
+        clock.passed += 60.0
+
+    passes(reader, clock, 1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "poll", stopped)
+        reader.poll(0.05)
+    assert reader.quiet(LIMIT) == set()
+    assert passes(reader, clock, 4.5) == set()
+    assert passes(reader, clock, 1.0) == {ONE, OTHER}
+
+
 def test_a_partition_is_not_quiet_while_it_is_not_fetched(reader: Reader, client: Client, clock: Clock) -> None:
     """The buffer is full of another partition's rows: what waits at the broker is not known."""
     passes(reader, clock, 1.0)
