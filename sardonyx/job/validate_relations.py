@@ -47,8 +47,15 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _task(task: TaskSpec, relation: RelationSpec) -> Iterator[Wrong]:
-    if task.type != "function" or task.window is not None:
-        what = "has windows, too" if task.window is not None else f"is an {task.type}"
+    other = (
+        "has windows, too"
+        if task.window is not None
+        else "keeps a state of its own, too"
+        if task.keyed is not None
+        else ""
+    )
+    if task.type != "function" or other:
+        what = other or f"is an {task.type}"
         yield Wrong("SX-JOIN-TASK", f"it is a {relation.kind}, but {what}", "make it a task of its own")
     if task.consumption == "sequential":
         yield Wrong(
