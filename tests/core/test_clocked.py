@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling, wall
+from sardonyx import Collect, Count, Job, Max, Sum, event_time, hopping, kafka, session, tumbling, wall
 from sardonyx.core.errors import SardonyxError
-from sardonyx.testing import ClockedRun, run_job
+from sardonyx.testing import ClockedRun, JobResult, run_job
 
 Begin = Callable[..., ClockedRun]
 SCHEMA = "user string, at timestamp, ms double"
@@ -127,6 +127,57 @@ def test_a_crash_changes_no_result(at: str, task: str, seed: int, sardonyx_clock
     assert run.counts("hits").rows_in == 200
     assert _counted(run.rows()) == _counted(calm.rows())
     assert not run.dead_letters("per-user")
+
+
+@pytest.mark.parametrize("kind", ["hopping", "session", "changes", "join"])
+def test_crashes_change_no_result_of_any_operator(kind: str, seed: int, sardonyx_clocked: Begin) -> None:
+    """Random histories, crashes and batches: the final rows are those of a run without crashes, with one partition."""
+    rng = random.Random(f"{seed}/{kind}")
+    given = {
+        name: [
+            {"user": rng.choice("abc"), "at": _moment(number + rng.uniform(0, 2)), "n": number} for number in range(60)
+        ]
+        for name in ("left", "right")
+    }
+    calm = run_job(operator(kind), given)
+    run = sardonyx_clocked(operator(kind), partitions=3, batch_size=rng.choice([3, 10, 100]))
+    for begin in range(0, 60, 6):
+        if rng.random() < 0.7:
+            run.crash(rng.choice(["left", "right", "task"]), rng.choice(["settled", "applied", "committed"]))
+        for name in ("left", "right"):
+            run.give(name, given[name][begin : begin + 6])
+    run.end()
+    assert _final(run) == _final(calm)
+
+
+def operator(kind: str) -> Job:
+    job = Job("any", partitions=2)
+    left, right = (
+        job.input(
+            name,
+            kafka(name, schema="user string, at timestamp, n long", start="earliest"),
+            time=event_time("at", delay="5 s"),
+        )
+        for name in ("left", "right")
+    )
+    aggregate = {"rows": Count(), "values": Collect("n")}
+    if kind == "join":
+        task = job.join("task", left, right, on="user", within=("0 s", "9 s"), how="left")
+    else:
+        windows = {"hopping": hopping("20 s", "10 s"), "session": session("4 s"), "changes": tumbling("20 s")}[kind]
+        emit = "changes" if kind == "changes" else "final"
+        task = job.window("task", windows, after=[left, right], group_by="user", aggregate=aggregate, emit=emit)
+    job.output("out", kafka("out"), after=task)
+    return job
+
+
+def _moment(second: float) -> str:
+    return f"2026-11-23T10:{int(second) // 60:02}:{second % 60:06.3f}"
+
+
+def _final(result: JobResult) -> list[str]:
+    rows = [{**row, "pane": None} for row in result.rows() if row.get("final", True)]
+    return sorted(repr({**row, "values": sorted(row.get("values", []))}) for row in rows)
 
 
 def _counted(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

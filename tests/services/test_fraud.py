@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.job.load import LoadedJob, importable, load
-from sardonyx.testing import Cluster, kill_at, run_job
+from sardonyx.testing import ClockedRun, Cluster, kill_at, run_job
 from tests import fraud_reference as reference
 
 QUICK = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
@@ -24,6 +24,22 @@ def test_fraud_in_this_process(seed: int, spark: Any) -> None:
     given = reference.payments(seed, 1_000)
     result = run_job(fraud("payments"), {"read": given}, batch_size=100, spark=spark)
     assert reference.of_results(result.rows("alerts")) == reference.alerts(given)
+
+
+def test_fraud_step_by_step(spark: Any, sardonyx_clocked: Callable[..., ClockedRun]) -> None:
+    """A timer fires when the clock passes it, and not before; a crash of its task takes neither timers nor state."""
+    run = sardonyx_clocked(fraud("payments"), spark=spark)
+    large = {"card": "c", "what": "payment", "amount": 900.0}
+    run.give("read", [{"id": 1, "at": "2026-11-23T10:00:00", **large}, {"id": 2, "at": "2026-11-23T10:05:00", **large}])
+    run.crash("watch")
+    run.clock("read", "2026-11-23T10:14:59")
+    assert run.rows("alerts") == []
+    run.clock("read", "2026-11-23T10:15:00")
+    assert [(row["payment"], row["why"]) for row in run.rows("alerts")] == [(1, "not confirmed")]
+    run.crash("watch", "committed")
+    run.give("read", [{"id": 3, "at": "2026-11-23T10:16:00", "card": "c", "what": "confirm", "amount": 0.0}])
+    run.end()
+    assert len(run.rows("alerts")) == 1
 
 
 def test_fraud_on_a_cluster(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
