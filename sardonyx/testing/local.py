@@ -128,9 +128,10 @@ def _loaded(job: AnyJob, *, places: bool) -> LoadedJob:
 
 
 def _in_process(spec: JobSpec, batch_size: int | None, partitions: int | None) -> JobSpec:
-    """The job with outputs that write nothing outside this process.
+    """The job with outputs and state that write nothing outside this process.
 
-    Outputs that share a topic get one each, so that the records of each can be shown.
+    Outputs that share a topic get one each, so that the records of each can be shown. State is in memory: where it is at hand
+    makes no difference to results.
     """
     catalog = []
     for task in spec.catalog:
@@ -139,6 +140,10 @@ def _in_process(spec: JobSpec, batch_size: int | None, partitions: int | None) -
             changed |= {"connector": "blackhole", "options": {}}
         elif task.type == "output":
             changed["options"] = {**task.options, "topic": f"{task.options['topic']} ({task.name})"}
+        for state in ("window", "keyed", "relation"):
+            declared = getattr(task, state)
+            if declared is not None and declared.store != "memory":
+                changed[state] = msgspec.structs.replace(declared, store="memory")
         catalog.append(msgspec.structs.replace(task, **changed))
     return msgspec.structs.replace(spec, catalog=catalog, partitions=partitions or spec.partitions)
 

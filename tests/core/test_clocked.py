@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -110,6 +111,16 @@ def test_the_machine_clock_of_rows_is_the_run_s(sardonyx_clocked: Begin) -> None
     assert run.rows() == []
     run.give("read", [{"n": 4}])
     assert [(row["window_start"], row["n"]) for row in run.rows()] == [("2026-11-23T10:00:00.000000Z", 3)]
+
+
+def test_state_needs_no_store_outside_of_the_process(sardonyx_clocked: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ``store`` the job names: a test needs neither its packages nor its place."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    run = sardonyx_clocked(traffic(store="rocksdb"))
+    run.give("hits", [hit("a", "10:00:30")])
+    run.crash("per-user")
+    run.end()
+    assert [row["hits"] for row in run.rows()] == [1]
 
 
 @pytest.mark.parametrize("at", ["settled", "applied", "committed"])
