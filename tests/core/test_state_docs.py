@@ -27,9 +27,11 @@ from tests.core.keyed_machine import Machine
 
 PAGE = (Path(__file__).parents[2] / "docs/state.md").read_text("utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
-PYTHON = [code for kind, code in BLOCKS if kind == "python"]
+PYTHON = [code for kind, code in BLOCKS if kind == "python" and "def test_" not in code]
 BEFORE = PYTHON[0]
-EXAMPLES = [(code, shown) for (kind, code), (_, shown) in itertools.pairwise(BLOCKS[1:]) if kind == "python"]
+EXAMPLES = [
+    (code, shown) for (kind, code), (_, shown) in itertools.pairwise(BLOCKS[1:]) if kind == "python" and code in PYTHON
+]
 DAY = datetime(2026, 11, 23, tzinfo=UTC)
 
 
