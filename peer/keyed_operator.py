@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peer.failed_records import Failed as FailedRecord
 
 Run = Callable[[Sequence[Work]], Sequence[Done]]
-"""Runs the user's functions. The results of each are a table."""
+"""Runs the user's functions on work, of which there may be none. The results of each are a table."""
 
 Tell = Callable[[Failed, pa.Table, Any, int | None], "FailedRecord"]
 """Makes a failed record: of what failed, with its record as a row, the message that it came with, and its place in it."""
@@ -68,7 +68,7 @@ class KeyedOperator:
         shards = [self._shard(each.stores) for each in asked]
         works = [self._prepared(shard, each) for shard, each in zip(shards, asked, strict=True)]
         busy = [number for number, work in enumerate(works) if work.keys]
-        dones = dict(zip(busy, self._run([works[number] for number in busy]), strict=True)) if busy else {}
+        dones = dict(zip(busy, self._run([works[number] for number in busy]), strict=True))
         answers: list[Answer] = []
         for number, (shard, each, work) in enumerate(zip(shards, asked, works, strict=True)):
             done = dones[number] if number in dones else self._nothing(work)

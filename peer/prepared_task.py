@@ -210,6 +210,8 @@ class PreparedTask:
         rows_in = sum(planned.rows_in.values())
         if keyed is not None:
             parts |= {"function": keyed.worked, "spark": keyed.waited}
+            if keyed.worked:
+                self._after_function()
         elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
         clock.share_out("state", parts, rest="state")

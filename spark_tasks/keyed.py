@@ -108,7 +108,10 @@ class KeyedFunctions:
             SetupError: ``SX-SPARK-LOST``, not the function's fault.
             Abandoned: see :meth:`abandon`.
         """
-        self.worked, began = 0.0, time.perf_counter()
+        self.worked = self.waited = 0.0
+        if not works:
+            return []
+        began = time.perf_counter()
         on_error = self._task.on_error
         parts = self._parts(works)
         dones: dict[int, Done] = {}

@@ -37,6 +37,8 @@ _HASHED = (
 """Types of the keys of a map."""
 _BEGINS = (int, float, str, bytes, bool, list, dict, set, tuple, frozenset, Decimal)
 """Types with a value that a state may begin with."""
+_PLAIN = (int, float, str, bytes, bool)
+"""Types whose values come back from their bytes as they were, if there are bytes for them."""
 
 
 class Codec(Generic[T]):
@@ -51,6 +53,7 @@ class Codec(Generic[T]):
         self.kind = kind
         self._name = name
         self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._plain = kind if kind in _PLAIN else None
 
     def encode(self, value: T) -> tuple[bytes, T]:
         """The value as bytes, and as it comes back from them.
@@ -60,6 +63,8 @@ class Codec(Generic[T]):
         """
         try:
             data = _ENCODER.encode(value)
+            if type(value) is self._plain:
+                return data, value
             back: T = self._decode(data)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             raise self._wrong(value, f"{type(error).__name__}: {error}") from error

@@ -102,9 +102,10 @@ class _Held(Generic[T]):
         if not self.changed and isinstance(self.value, _SCALARS):
             return None
         data, back = codec.encode(self.value)
+        self.value = back  # a result may hold the value itself, which later calls must not change
         if data == self.data and not self.changed:
             return None
-        self.data, self.value, self.changed = data, back, False
+        self.data, self.changed = data, False
         return data
 
 
@@ -130,13 +131,18 @@ class State(Handle, Generic[T]):
         """The value, which may be changed in place or set. Before it is first set, what ``T()`` gives: 0, an empty list, a struct
         with its defaults; None if ``T`` has none.
         """
-        if self._held is None:
-            self._held = self._load()
-        return self._held.value  # type: ignore[return-value]  # None only where T has nothing to begin with
+        held = self._held
+        if held is None:
+            held = self._held = self._load()
+        return held.value  # type: ignore[return-value]  # None only where T has nothing to begin with
 
     @value.setter
     def value(self, value: T) -> None:
-        self._held, self._gone = _Held(b"", value, changed=True), False
+        held = self._held
+        if held is None:
+            self._held, self._gone = _Held(b"", value, changed=True), False
+        else:
+            held.value, held.changed = value, True
 
     @property
     def exists(self) -> bool:
@@ -169,9 +175,9 @@ class State(Handle, Generic[T]):
         return _Held(b"" if value is None else self._codec.encode(value)[0], value, changed=False)
 
     def writes(self) -> list[Write]:
-        data = None
-        if self._held is not None and (self._held.changed or self._held.value is not None):
-            data = self._held.encoded(self._codec)
+        data, held = None, self._held
+        if held is not None and (held.changed or held.value is not None):
+            data = held.encoded(self._codec)
         gone, self._gone = self._gone, False
         if data is not None:
             return [Write(b"", data)]
@@ -453,6 +459,11 @@ class Timers:
             due: the timer that the call is for.
         """
         self._now, self._due, self._changed = now, due, {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether the call has set or deleted any."""
+        return bool(self._changed)
 
     def taken(self) -> dict[str, Setting | None]:
         """What the call has set and deleted."""

@@ -76,19 +76,25 @@ class KeyedFunction:
 class _OfKey:
     """A key in a run: its handles, and its timers that may fire."""
 
-    __slots__ = ("code", "due", "heap", "parts", "row", "timer", "value")
+    __slots__ = ("code", "due", "expiring", "handles", "heap", "last", "parts", "row", "timer", "value")
 
     def __init__(self, run: _Run, code: int) -> None:
         self.code = code
         self.value = run.key_value(code)
-        self.parts: list[tuple[bytes, StateType, Cells, Handle]] = []
+        self.parts: list[tuple[bytes, StateType, Cells]] = []
+        self.handles: list[Handle] = []
+        self.expiring: list[Handle] = []
         self.due: dict[str, Setting] = {}
         self.heap: list[tuple[int, str]] = []
+        self.last = run.work.clock
         by_name: dict[str, Handle] = {}
         for name, state in run.signature.states.items():
             cells = run.cells.get((run.work.keys[code], name), {})
-            by_name[name] = state.handle(cells)
-            self.parts.append((state_key(run.work.keys[code], name), state, cells, by_name[name]))
+            by_name[name] = handle = state.handle(cells)
+            self.parts.append((state_key(run.work.keys[code], name), state, cells))
+            self.handles.append(handle)
+            if state.ttl is not None:
+                self.expiring.append(handle)
         self.row = self._arguments(run, run.signature.row, by_name, run.row_params)
         takes = run.signature.timer
         self.timer = {} if takes is None else self._arguments(run, takes, by_name, run.timer_params)
@@ -109,7 +115,7 @@ class _OfKey:
             self.due.pop(name, None)
         else:
             self.due[name] = setting
-            if not setting.wall:
+            if setting.at <= self.last and not setting.wall:  # others do not fire in this run
                 heapq.heappush(self.heap, (setting.at, name))
 
     def next(self, clock: int) -> str | None:
@@ -227,13 +233,13 @@ class _Run:
         ``now`` is the clock by which states expire. What the call writes was written at ``touched``. If the input has ended
         (``ends``), no timer can be set any more.
         """
-        for _, _, _, handle in key.parts:
+        for handle in key.expiring:
             handle.begin(now)
         try:
             results = _results(fn(given, **arguments))
-            writes = [handle.writes() for _, _, _, handle in key.parts]
+            writes = [handle.writes() for handle in key.handles]
         except _RAISED as error:
-            for _, _, _, handle in key.parts:
+            for handle in key.handles:
                 handle.undo()
             row = origin if due is None else None
             failure = self.function.describe(error, given)
@@ -241,7 +247,7 @@ class _Run:
             if self.function.first_fails:
                 raise _Stop from None
             return
-        for (prefix, state, cells, _), found in zip(key.parts, writes, strict=True):
+        for (prefix, state, cells), found in zip(key.parts, writes, strict=True):
             for part, value in found:
                 if value is None:
                     del cells[part]
@@ -252,10 +258,11 @@ class _Run:
                     old = cells.get(part)
                     at = touched if old is None or old.at is None else max(old.at, touched)
                 cells[part] = self.done.writes[prefix + part] = Cell(value, at)
-        for name, setting in self.timers.taken().items():
-            if setting is None or not ends:
-                self.done.timers[key.code, name] = setting
-                key.set(name, setting)
+        if self.timers.changed:
+            for name, setting in self.timers.taken().items():
+                if setting is None or not ends:
+                    self.done.timers[key.code, name] = setting
+                    key.set(name, setting)
         if results:
             assert isinstance(self.done.results, list)  # noqa: S101 (for the type checker)
             self.done.results.extend(results)
@@ -272,7 +279,7 @@ def _results(given: object) -> list[dict[str, Any]]:
     """The rows that a function gives: none, one, or several."""
     if given is None:
         return []
-    if isinstance(given, Mapping):
+    if type(given) is dict or isinstance(given, Mapping):  # the former is quickly told
         return [dict(given)]
     found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
     rows = [dict(each) for each in found if isinstance(each, Mapping)]

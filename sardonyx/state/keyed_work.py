@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.errors import Failure
+from sardonyx.state.base import KEY
 from sardonyx.state.groups import Numbers
 from sardonyx.state.handles import Cell, Setting
+from sardonyx.state.keyed_entries import read_state_key
 
 
 class KeyedPiece(NamedTuple):
@@ -101,11 +103,13 @@ class Done(NamedTuple):
 def split(work: Work, parts: int) -> list[tuple[Work, Numbers]]:
     """The work in at most so many parts of about as many keys each, and the numbers of the rows of each part.
 
-    Rows and timers of a key stay together, in order.
+    Rows, entries and timers of a key stay together, in order.
     """
     count = min(parts, len(work.keys))
     if count <= 1:
         return [(work, np.arange(work.rows.num_rows))]
+    code_of = {key: code for code, key in enumerate(work.keys)}
+    of_entries = np.array([code_of[read_state_key(entry).key] for entry in work.entries[KEY].to_pylist()], np.int64)
     found: list[tuple[Work, Numbers]] = []
     for part in range(count):
         rows = np.flatnonzero(work.codes % count == part)
@@ -117,6 +121,7 @@ def split(work: Work, parts: int) -> list[tuple[Work, Numbers]]:
                     codes=work.codes[rows],
                     in_force=work.in_force[rows],
                     times=None if work.times is None else work.times[rows],
+                    entries=work.entries.filter(pa.array(of_entries % count == part)),
                     due=[each for each in work.due if each.code % count == part],
                 ),
                 rows,

@@ -19,8 +19,9 @@ from sardonyx.core.errors import FunctionError, InputError
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.state.codec import Codec, unhashed, unstorable
 from sardonyx.state.handles import EPOCH, Key, ListState, MapState, State, Timer, Timers
+from sardonyx.state.keyed_entries import read_state_key
 from sardonyx.state.keyed_run import KeyedFunction
-from sardonyx.state.keyed_work import KeyedPiece
+from sardonyx.state.keyed_work import KeyedPiece, split
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
 from tests.core.keyed_machine import Machine
@@ -150,6 +151,46 @@ def test_a_value_that_does_not_fit_fails_its_record_alone():
     machine.batch(rows("a", "bad", "b"), NEVER)
     assert given(machine) == [{"n": 1, "names": 1}, {"n": 2, "names": 2}]
     assert machine.failed == ["FunctionError"]
+
+
+def test_a_result_keeps_the_value_that_it_was_given():
+    """Rows that follow in the same batch change the state in place, not what an earlier row gave back."""
+
+    def seen(row: dict, seconds: State[list[int]], by: MapState[str, list[int]], last: ListState[list[int]]) -> dict:
+        second = row["at"].second
+        if second:
+            seconds.value.append(second)
+            by.setdefault("all", []).append(second)
+            if last:
+                last[0].append(second)
+            else:
+                last.append([second])
+        return {"value": seconds.value, "item": by.get("all"), "element": last[0] if last else None}
+
+    machine = machine_of(seen)
+    machine.batch(rows(("a", 0), ("a", 1), ("a", 0), ("a", 2), ("a", 0), ("a", 3)), NEVER)
+    wanted = [[], [1], [1], [1, 2], [1, 2], [1, 2, 3]]
+    found = given(machine)
+    assert [each["value"] for each in found] == wanted
+    assert [each["item"] or [] for each in found] == wanted
+    assert [each["element"] or [] for each in found] == wanted
+
+
+def test_a_part_of_the_work_has_its_keys_alone():
+    """What goes to one worker holds neither rows nor states of keys that another has."""
+
+    def count(row: dict, n: State[int], by: MapState[str, int]) -> None:
+        n.value += 1
+        by["all"] = n.value
+
+    machine = machine_of(count)
+    given = rows(*(f"u{number}" for number in range(9)))
+    machine.batch(given, NEVER)
+    work = machine.shard.prepare(given, NEVER, limit=10)
+    parts = split(work, 4)
+    of_parts = [{read_state_key(entry).key for entry in part.entries["k"].to_pylist()} for part, _ in parts]
+    assert [{work.keys[code] for code in part.codes} for part, _ in parts] == of_parts
+    assert sum(part.entries.num_rows for part, _ in parts) == work.entries.num_rows == 27
 
 
 def test_a_key_of_several_columns_and_none():
