@@ -8,6 +8,7 @@ from sardonyx.core.graph import Graph, has_end
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.stores import store_text
 from sardonyx.core.text import counted
 from sardonyx.core.timing import TimeSpec, WindowSpec
 
@@ -119,7 +120,7 @@ def window_text(window: WindowSpec) -> list[str]:
     more += [f"grace {window.grace}"] if window.grace else []
     more += [f"corrected for {window.allowed_lateness}"] if window.allowed_lateness else []
     more += [f"late: {window.late.replace('_', ' ')}"] if window.late != "drop" else []
-    more += [f"in {window.store}"] if window.store != "memory" else []
+    more += [f"in {store_text(window.store)}"] if window.store != "memory" else []
     return _with_more(found, more)
 
 
@@ -137,7 +138,7 @@ def relation_text(relation: RelationSpec) -> list[str]:
     more += [f"wait {relation.wait}"] if relation.wait is not None else []
     more += [f"grace {relation.grace}"] if relation.grace else []
     more += [f"late: {relation.late.replace('_', ' ')}"] if relation.late != "drop" else []
-    more += [f"in {relation.store}"] if relation.store != "memory" else []
+    more += [f"in {store_text(relation.store)}"] if relation.store != "memory" else []
     return _with_more(found, more)
 
 
@@ -147,7 +148,7 @@ def keyed_text(keyed: KeyedSpec) -> list[str]:
     ttl = [length if name == ALL_STATES else f"{length} of {name}" for name, length in sorted(keyed.ttl.items())]
     more = [f"timers {keyed.on_timer}"] if keyed.on_timer else []
     more += [f"ttl {', '.join(ttl)}"] if ttl else []
-    more += [f"in {keyed.store}"] if keyed.store != "memory" else []
+    more += [f"in {store_text(keyed.store)}"] if keyed.store != "memory" else []
     return _with_more(found, more)
 
 

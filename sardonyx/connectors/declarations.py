@@ -17,7 +17,7 @@ from typing import Any, Literal, ParamSpec
 
 import msgspec
 
-from sardonyx.connectors.options import CODECS, OPTIONS, SCHEME, Option, Use, together
+from sardonyx.connectors.options import CODECS, LOGIN, OPTIONS, SCHEME, Option, Use, together
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, is_custom
@@ -282,6 +282,11 @@ def problems_of(connector: str | None, use: Use, options: Mapping[str, Any]) -> 
     if not found and (clash := together(connector, use, options)):
         found.append(_problem(*clash))
     return found
+
+
+def login_problems(given: Mapping[str, Any]) -> list[SardonyxError]:
+    """What is wrong with the address of a database, and who logs in there; both are of the right types."""
+    return [problem for name in LOGIN if name in given for problem in _value_problems("sql", name, LOGIN[name], given)]
 
 
 def _problems_of_letters(options: Mapping[str, Any]) -> list[SardonyxError]:

@@ -182,7 +182,7 @@ _REGISTRY = Option(
     check=_registry,
     secret=True,
 )
-_LOGIN = {
+LOGIN = {
     "url": Option(
         str,
         "postgresql://host/name or sqlite:////path, without a password",
@@ -193,6 +193,7 @@ _LOGIN = {
     "user": Option(str, "the name of a database user", check=_column),
     "password_env": Option(str, "the name of an environment variable", check=_variable, secret=True),
 }
+"""Where a database is, and who logs in: as an input, an output, and a store of state."""
 _OFFSETS = 'a time with its zone ("2026-01-31T08:00:00Z") or {partition: offset}'
 
 OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
@@ -259,7 +260,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
     },
     "sql": {
         "input": {
-            **_LOGIN,
+            **LOGIN,
             "table": Option(str, "the name of a table", check=_column),
             "query": Option(str, "one SELECT", check=_column),
             "schema": _SCHEMA,
@@ -267,7 +268,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "splits": Option(int, "a number from 1 on", check=_from(1)),
         },
         "output": {
-            **_LOGIN,
+            **LOGIN,
             "table": Option(str, "the name of a table", required=True, check=_column),
             "mode": Option(*_words("append", "upsert")),
             "key": Option(list[str], "a column or a list of columns", check=_columns_given),

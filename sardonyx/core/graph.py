@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.core.row_times import row_times, time_of, time_over
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, is_custom, late_policy, stateful
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, database_of, is_custom, late_policy, stateful
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
@@ -308,7 +308,7 @@ def _kept_beside(task: TaskSpec) -> Iterator[LinkKind]:
     """What a task writes besides its results, each into a link of its own."""
     if task.on_error.then == "dead_letter" or late_policy(task) == "dead_letter":
         yield "dead"
-    if stateful(task):
+    if stateful(task) and database_of(task) is None:
         yield "state"
 
 

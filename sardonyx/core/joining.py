@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from sardonyx.core.stores import Store
+
 RelationKind = Literal["join", "lookup", "distinct", "latest"]
 
 JOIN_TIME = "join_time"
@@ -51,8 +53,8 @@ class RelationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     rows."""
     state_limit: int | None = None
     """The most entries of one partition's state; the job fails at more, and does not fill the memory."""
-    store: str = "memory"
-    """Where the state is at hand: ``memory``, ``rocksdb``."""
+    store: Store = "memory"
+    """Where the state is kept: ``memory``, ``rocksdb``, or a database."""
 
     @property
     def two_sided(self) -> bool:

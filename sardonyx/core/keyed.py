@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sardonyx.core.stores import Store
+
 ALL_STATES = "*"
 """In ``ttl``: all states that it does not name."""
 
@@ -22,5 +24,5 @@ class KeyedSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """The column with a row's time; None: that of the inputs."""
     state_limit: int | None = None
     """The most entries of one partition's state; the job fails at more, and does not fill the memory."""
-    store: str = "memory"
-    """Where the state is at hand: ``memory``, ``rocksdb``."""
+    store: Store = "memory"
+    """Where the state is kept: ``memory``, ``rocksdb``, or a database."""

@@ -13,6 +13,7 @@ import msgspec
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
+from sardonyx.core.stores import SqlStore
 from sardonyx.core.text import near
 from sardonyx.core.timing import TimeSpec, WindowSpec
 
@@ -180,6 +181,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 def stateful(task: TaskSpec) -> bool:
     """Whether a task keeps a state for each key: of windows, of a function, or of a join and the like."""
     return task.window is not None or task.keyed is not None or task.relation is not None
+
+
+def database_of(task: TaskSpec) -> SqlStore | None:
+    """The database that keeps the state of a task; None: there is a log of its state in Kafka, or it has none."""
+    said = task.window or task.keyed or task.relation
+    return said.store if said is not None and isinstance(said.store, SqlStore) else None
 
 
 def late_policy(task: TaskSpec) -> str | None:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from sardonyx.core.stores import Store
+
 TimeKind = Literal["column", "kafka", "wall", "ordinal"]
 WindowKind = Literal["tumbling", "hopping", "session", "counted", "calendar", "everything"]
 AggregateKind = Literal["count", "sum", "min", "max", "mean", "var", "first", "last", "distinct", "quantile", "collect"]
@@ -91,8 +93,8 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     the edges that take late rows. What none of these takes is counted and dropped."""
     state_limit: int | None = None
     """The most entries of one partition's state; the job fails at more, and does not fill the memory."""
-    store: str = "memory"
-    """Where the state is at hand: ``memory``, ``rocksdb``."""
+    store: Store = "memory"
+    """Where the state is kept: ``memory``, ``rocksdb``, or a database."""
 
     @property
     def by_time(self) -> bool:

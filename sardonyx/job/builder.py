@@ -242,7 +242,7 @@ class Job(Relations):
         allowed_lateness: Length | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] = "memory",
+        store: Literal["memory", "rocksdb"] | Connector = "memory",
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -271,7 +271,8 @@ class Job(Relations):
         - ``allowed_lateness``: how long a closed window is kept, so that a late row gives a corrected result.
         - ``late``: what becomes of a row after that; the edge ``.late`` of the task takes such rows, too.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is at hand; ``"rocksdb"`` needs ``sardonyx[rocksdb]`` where peers run.
+        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run; or
+          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)
@@ -288,7 +289,7 @@ class Job(Relations):
         ttl: str | Mapping[str, str] | None = None,
         state: str | None = None,
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] = "memory",
+        store: Literal["memory", "rocksdb"] | Connector = "memory",
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -313,7 +314,8 @@ class Job(Relations):
           states to durations. None: for good.
         - ``state``: of a function of tables: the columns of its state, such as ``"total double, n bigint"``.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is at hand; ``"rocksdb"`` needs ``sardonyx[rocksdb]`` where peers run.
+        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run; or
+          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sardonyx.core.spec import OnError
-from sardonyx.job.windowing import window_data
+from sardonyx.job.windowing import store_data, window_data
 
 _WITH_STATE = ("on_timer", "ttl", "state", "state_limit", "store", "time")
 """Arguments of ``job.keyed`` that stand in the entry ``keyed`` of a task."""
@@ -32,7 +32,8 @@ def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "windows" in arguments:
         found["window"] = window_data(arguments)
     elif "on_timer" in arguments:
-        found["keyed"] = {name: arguments[name] for name in _WITH_STATE if arguments[name] is not None}
+        keyed = {name: arguments[name] for name in _WITH_STATE if arguments[name] is not None}
+        found["keyed"] = {**keyed, "store": store_data(keyed["store"])}
     elif arguments.get("time") is not None:
         found["time"] = arguments["time"]
     return found

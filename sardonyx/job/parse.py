@@ -19,6 +19,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.joining import RelationKind, RelationSpec
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, late_policy
+from sardonyx.core.stores import SqlStore
 from sardonyx.core.text import listed, near, nearest, shorten
 from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 
@@ -32,6 +33,7 @@ _WHAT: dict[type[msgspec.Struct], str] = {
     WindowSpec: "window",
     RelationSpec: "relation",
     KeyedSpec: "keyed",
+    SqlStore: "store",
 }
 _WANTED = {
     "batch_size": "a number of rows (not a size in bytes), such as 50000",
@@ -51,7 +53,7 @@ _WANTED = {
     "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
     "accumulate": "true or false",
     "state_limit": "a number of entries",
-    "store": "memory or rocksdb",
+    "store": 'memory, rocksdb, or a database: {sql: "postgresql://host/name"}',
     "state": 'columns with their types, such as "total double, n bigint"',
     "on_timer": "a function, as module:function",
     "ttl": 'a duration, such as "30 days", or a mapping from the names of states to durations',
@@ -186,11 +188,11 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
     if written.get("time") is not None:
         written["time"] = _time(written["time"], name, problems)
     if written.get("window") is not None or "aggregate" in written:
-        written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), name, problems)
+        written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), base, name, problems)
     if written.get("relation") is not None:
-        written["relation"] = _relation(written["relation"], name, problems)
+        written["relation"] = _relation(written["relation"], base, name, problems)
     if written.get("keyed") is not None:
-        written["keyed"] = _keyed(written["keyed"], name, problems)
+        written["keyed"] = _keyed(written["keyed"], base, name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -236,7 +238,9 @@ def _time(written: object, task: str, problems: list[SardonyxError]) -> TimeSpec
     return TimeSpec(**{"column": UNREAD, **_fields(TimeSpec, written, task, problems)})
 
 
-def _window(written: object, aggregate: object, task: str, problems: list[SardonyxError]) -> WindowSpec:
+def _window(
+    written: object, aggregate: object, base: Path | None, task: str, problems: list[SardonyxError]
+) -> WindowSpec:
     """A mapping, or only the kind; ``aggregate``: what stands beside it, which may stand in it as well."""
     if isinstance(written, str):
         written = {"kind": written}
@@ -254,6 +258,8 @@ def _window(written: object, aggregate: object, task: str, problems: list[Sardon
             _problem(task, f"kind cannot be {kind!r}; here such windows are called {meant}", f"write {meant}")
         )
         given["kind"] = meant
+    if isinstance(given.get("store"), Mapping):
+        given["store"] = _store(given["store"], base, task, problems)
     if isinstance(given.get("aggregate"), Mapping):
         given["aggregate"] = {  # in the order in which JSON has it, so that results have the same columns everywhere
             str(column): _aggregate(str(column), entry, task, problems)
@@ -267,7 +273,7 @@ def _window(written: object, aggregate: object, task: str, problems: list[Sardon
     return WindowSpec(**fields)
 
 
-def _relation(written: object, task: str, problems: list[SardonyxError]) -> RelationSpec:
+def _relation(written: object, base: Path | None, task: str, problems: list[SardonyxError]) -> RelationSpec:
     """A mapping, or only the kind."""
     if isinstance(written, str):
         written = {"kind": written}
@@ -280,6 +286,8 @@ def _relation(written: object, task: str, problems: list[SardonyxError]) -> Rela
         given["right_on"] = [given["right_on"]]
     if isinstance(given.get("within"), tuple):
         given["within"] = list(given["within"])
+    if isinstance(given.get("store"), Mapping):
+        given["store"] = _store(given["store"], base, task, problems)
     kind = given.get("kind")
     if isinstance(kind, str) and kind not in _RELATIONS:
         fix = f"choose from {listed(_RELATIONS)}"
@@ -288,7 +296,7 @@ def _relation(written: object, task: str, problems: list[SardonyxError]) -> Rela
     return RelationSpec(**{"kind": "distinct", **_fields(RelationSpec, given, task, problems)})
 
 
-def _keyed(written: object, task: str, problems: list[SardonyxError]) -> KeyedSpec:
+def _keyed(written: object, base: Path | None, task: str, problems: list[SardonyxError]) -> KeyedSpec:
     """A mapping; ``ttl`` in it may be a duration, which is meant for all states."""
     if not isinstance(written, Mapping):
         fix = "write a mapping, such as {ttl: 30 days}; {} if nothing is to be said"
@@ -297,7 +305,19 @@ def _keyed(written: object, task: str, problems: list[SardonyxError]) -> KeyedSp
     given = dict(written)
     if isinstance(given.get("ttl"), str):
         given["ttl"] = {ALL_STATES: given["ttl"]}
+    if isinstance(given.get("store"), Mapping):
+        given["store"] = _store(given["store"], base, task, problems)
     return KeyedSpec(**_fields(KeyedSpec, given, task, problems))
+
+
+def _store(
+    written: Mapping[Any, Any], base: Path | None, task: str, problems: list[SardonyxError]
+) -> SqlStore | Literal["memory"]:
+    """A database as the store of a task: ``{sql: address}``, with ``user`` and ``password_env`` if need be."""
+    said = {"url" if key == "sql" else str(key): value for key, value in written.items()}
+    given = declarations.normal("sql", said)
+    fields = _fields(SqlStore, declarations.absolute("sql", given, base) if base else given, task, problems)
+    return SqlStore(**fields) if "url" in fields else "memory"  # the rest is checked; what is wrong is reported
 
 
 def _aggregate(column: str, written: object, task: str, problems: list[SardonyxError]) -> AggregateSpec:

@@ -16,7 +16,8 @@ from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import JobSpec, TaskSpec, group_function
 from sardonyx.core.text import near, shorten
 from sardonyx.job.validate_edges import given_by_lifecycle, located, problem
-from sardonyx.job.validate_windows import MOST_DAYS, MOST_ROWS, STORES, Wrong, problems_from
+from sardonyx.job.validate_stores import wrong_stores
+from sardonyx.job.validate_windows import MOST_DAYS, MOST_ROWS, Wrong, problems_from
 from sardonyx.runtime import functions as fns
 from sardonyx.state.signature import Takes, signature_of
 
@@ -99,9 +100,8 @@ def _columns(task: TaskSpec, keyed: KeyedSpec) -> Iterator[Wrong]:
 
 
 def _store(keyed: KeyedSpec) -> Iterator[Wrong]:
-    if keyed.store not in STORES:
-        fix = f"choose from {', '.join(STORES)}"
-        yield Wrong("SX-KEYED-STORE", f"there is no store {keyed.store!r}{near(keyed.store, STORES)}", fix)
+    for wrong in wrong_stores(keyed.store):
+        yield Wrong("SX-KEYED-STORE", *wrong)
     if keyed.state_limit is not None and not 1 <= keyed.state_limit <= MOST_ROWS:
         fix = f"give 1 entry or more, and at most {MOST_ROWS:,}"
         yield Wrong("SX-KEYED-STORE", f"state_limit cannot be {keyed.state_limit}", fix)

@@ -18,7 +18,8 @@ from sardonyx.core.row_times import Times, Untimed, row_times, time_over
 from sardonyx.core.spec import JobSpec, TaskSpec, group_function
 from sardonyx.core.text import listed, near, shorten
 from sardonyx.core.timing import RowTime
-from sardonyx.job.validate_windows import MOST_ROWS, STORES, Wrong, duration, inputs_of, nothing, problems_from
+from sardonyx.job.validate_stores import wrong_stores
+from sardonyx.job.validate_windows import MOST_ROWS, Wrong, duration, inputs_of, nothing, problems_from
 
 _FIELDS = {
     "join": ("left", "right", "right_on", "how", "within", "prefix", "grace", "late"),
@@ -192,9 +193,8 @@ def _late(relation: RelationSpec) -> Iterator[Wrong]:
 
 
 def _state(relation: RelationSpec) -> Iterator[Wrong]:
-    if relation.store not in STORES:
-        fix = f"choose from {', '.join(STORES)}"
-        yield Wrong("SX-WINDOW-STORE", f"there is no store {relation.store!r}{near(relation.store, STORES)}", fix)
+    for wrong in wrong_stores(relation.store):
+        yield Wrong("SX-WINDOW-STORE", *wrong)
     if relation.state_limit is not None and not 1 <= relation.state_limit <= MOST_ROWS:
         fix = f"give 1 entry or more, and at most {MOST_ROWS:,}"
         yield Wrong("SX-WINDOW-STORE", f"state_limit cannot be {relation.state_limit}", fix)

@@ -19,6 +19,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec, group_function
 from sardonyx.core.text import listed, near, shorten
 from sardonyx.core.timing import RESULT_COLUMNS, AggregateSpec, WindowSpec
 from sardonyx.job.validate_edges import problem
+from sardonyx.job.validate_stores import wrong_stores
 from sardonyx.runtime import functions as fns
 
 MOST_WINDOWS = 1_000
@@ -26,8 +27,6 @@ MOST_WINDOWS = 1_000
 
 MOST_DAYS, MOST_ROWS = 100_000, 10**15
 """The greatest lengths: sums of a time and a few of them fit into 64 bits of microseconds."""
-
-STORES = ("memory", "rocksdb")
 
 _EMIT = re.compile(r"final|changes|every (?P<every>.+)|count (?P<count>\d{1,15})")
 
@@ -306,9 +305,8 @@ _ONCE_ONLY = {
 
 
 def _state(window: WindowSpec) -> Iterator[Wrong]:
-    if window.store not in STORES:
-        fix = f"choose from {', '.join(STORES)}"
-        yield Wrong("SX-WINDOW-STORE", f"there is no store {window.store!r}{near(window.store, STORES)}", fix)
+    for wrong in wrong_stores(window.store):
+        yield Wrong("SX-WINDOW-STORE", *wrong)
     if window.state_limit is not None and not 1 <= window.state_limit <= MOST_ROWS:
         fix = f"give 1 entry or more, and at most {MOST_ROWS:,}"
         yield Wrong("SX-WINDOW-STORE", f"state_limit cannot be {window.state_limit}", fix)

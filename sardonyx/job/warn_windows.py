@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import has_end
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.stores import Store
 from sardonyx.core.text import listed
 from sardonyx.core.timing import WindowSpec
 from sardonyx.job.validate_windows import inputs_of, once
+
+_MODULES = {"rocksdb": "rocksdict", "sql": "sqlalchemy"}
+"""Kind of store -> a module that it needs."""
 
 
 def warnings_of_windows(spec: JobSpec) -> Iterator[Failure]:
@@ -65,15 +69,17 @@ def one_key(task: TaskSpec, message: str) -> Iterator[Failure]:
         )
 
 
-def store_missing(task: TaskSpec, store: str) -> Iterator[Failure]:
+def store_missing(task: TaskSpec, store: Store) -> Iterator[Failure]:
     """A store that needs what is not installed here."""
-    if store == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+    kind = store if isinstance(store, str) else "sql"
+    needed = _MODULES.get(kind)
+    if needed is not None and importlib.util.find_spec(needed) is None:
         yield warning(
             "SX-WARN-STORE",
             task,
-            'its store is "rocksdb", which is not installed here',
-            "there is no module rocksdict",
-            "run `pip install 'sardonyx[rocksdb]'` where peers run",
+            f'its store is "{kind}", which is not installed here',
+            f"there is no module {needed}",
+            f"run `pip install 'sardonyx[{kind}]'` where peers run",
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import SardonyxError
 from sardonyx.runtime.arguments import match_arguments
 
@@ -49,6 +50,10 @@ class Aggregate(Declared, frozen=True):
 
 class Emit(Declared, frozen=True):
     """When results come: for ``emit=`` of ``job.window``."""
+
+
+class Stored(Declared, frozen=True):
+    """A database that keeps state: for ``store=`` of ``job.window``."""
 
 
 D = TypeVar("D", bound=Declared)
@@ -355,6 +360,8 @@ def window_data(given: Mapping[str, Any]) -> Windows | dict[str, Any]:
         wanted = f"task {given['name']!r}: windows are made by tumbling(), session(), everything() and the like"
         raise TypeError(f"{wanted}, not {type(windows).__name__} ({windows!r})")
     fields = {name: given[name] for name in _WITH_WINDOWS if given[name] is not None}
+    if "store" in fields:
+        fields["store"] = store_data(fields["store"])
     if isinstance(windows, Windows):
         return Windows(windows.data | fields, windows.problems)
     return {**windows, **fields}
@@ -371,6 +378,17 @@ _WITH_WINDOWS = (
     "store",
     "time",
 )
+
+
+def store_data(store: object) -> Any:
+    """The entry ``store`` of a task: a name, or a database that :func:`sardonyx.sql` declares."""
+    if not isinstance(store, Connector):
+        return store
+    if store.name != "sql":
+        fix = 'give "memory", "rocksdb" or sql("postgresql://host/name")'
+        return Stored({}, (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is no store of state", fix=fix),))
+    options = dict(store.options)
+    return Stored({"sql": options.pop("url", None), **options}, store.problems)
 
 
 def _said(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,32 @@
+"""Checks of where a task keeps its state: the same for windows and for keyed state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from sardonyx.connectors.declarations import login_problems
+from sardonyx.core.stores import STORES, Store
+from sardonyx.core.text import listed, near
+
+
+class WrongStore(NamedTuple):
+    """What is wrong with a store."""
+
+    message: str
+    fix: str
+    cause: str = ""
+
+
+def wrong_stores(store: Store) -> Iterator[WrongStore]:
+    """What is wrong with the store of one task, as far as the job alone tells."""
+    if isinstance(store, str):
+        if store not in STORES:
+            fix = f'choose from {listed(STORES)}, or give sql("postgresql://host/name"); in YAML {{sql: address}}'
+            yield WrongStore(f"there is no store {store!r}{near(store, STORES)}", fix)
+        return
+    given = {name: value for name, value in msgspec.structs.asdict(store).items() if value is not None}
+    for problem in login_problems(given):
+        yield WrongStore(f"store: {problem.message}", problem.fix, problem.cause)
