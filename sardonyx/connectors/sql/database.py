@@ -194,6 +194,17 @@ def _is_about_names(error: sa.exc.OperationalError) -> bool:
     return bool(re.search(r"no such (table|column)|has no column|syntax error|ON CONFLICT clause", str(error.orig)))
 
 
+def create_table(engine: sa.Engine, table: sa.Table) -> None:
+    """Create a table that others may be creating at the same moment."""
+    import sqlalchemy as sa
+
+    try:
+        table.create(engine, checkfirst=True)
+    except sa.exc.DBAPIError:
+        if not sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+
+
 def place(name: str) -> tuple[str | None, str]:
     """Split ``schema.table`` into its two parts. A schema of None means the database's own default."""
     schema, dot, table = name.rpartition(".")

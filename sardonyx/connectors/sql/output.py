@@ -20,7 +20,6 @@ late. The rows of a sealed task are removed a week after its seal, when a later 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -34,7 +33,8 @@ import structlog
 from sardonyx.connectors import json_text
 from sardonyx.connectors.base import PositionsMoved, StoredPosition
 from sardonyx.connectors.sql import database
-from sardonyx.connectors.sql.database import Address, explained
+from sardonyx.connectors.sql.database import Address, create_table, explained
+from sardonyx.connectors.sql.transaction import HeldTransaction
 from sardonyx.core.errors import OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
 
@@ -64,9 +64,7 @@ class SqlOutput:
         self._schema, self._name = database.place(str(options["table"]))
         self._keys: list[str] = options["key"] if options.get("mode") == "upsert" else []
         self._task = {"deployment": deployment, "job": job, "task": task}
-        self._lock = threading.Lock()
-        self._open: sa.Connection | None = None
-        self._abandoned = False
+        self._transaction = HeldTransaction(self._address)
         self._ready = False
         self._made = False
 
@@ -107,25 +105,17 @@ class SqlOutput:
             OutputError: ``SX-OUTPUT-DATABASE`` if the database does not accept the rows.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
+
+        def write(connection: sa.Connection) -> None:
+            self._move(connection, started, positions, outbox)
+            self._write(connection, table)
+
         self.abandon()
-        with self._lock:
-            self._abandoned = False
         with self._explained("take the rows"):
             self._prepare()
             if table.num_rows:
                 self._make_table(table.schema)
-            connection = self._address.engine().connect()
-            try:
-                self._move(connection, started, positions, outbox)
-                self._write(connection, table)
-            except BaseException:
-                connection.close()  # rolls back
-                raise
-            with self._lock:
-                if self._abandoned:
-                    connection.close()
-                else:
-                    self._open = connection
+            self._transaction.begin(write)
 
     def commit(self) -> None:
         """Step 3: commit. If this raises, the transaction may or may not be committed; the positions show which.
@@ -133,20 +123,12 @@ class SqlOutput:
         Raises:
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
-        with self._lock:
-            connection, self._open = self._open, None
-        if connection is None:
-            raise PositionsMoved("the transaction was rolled back")
-        with self._explained("commit"), connection:
-            connection.commit()
+        with self._explained("commit"):
+            self._transaction.commit()
 
     def abandon(self) -> None:
         """Roll back the open transaction. If :meth:`begin` is still running, it rolls back when it is done."""
-        with self._lock:
-            connection, self._open = self._open, None
-            self._abandoned = True
-        if connection is not None:
-            connection.close()
+        self._transaction.abandon()
 
     def seal(self) -> None:
         """Record that the task is finished, and remove the positions of tasks that were sealed long ago."""
@@ -256,7 +238,7 @@ class SqlOutput:
                 )
                 for field in schema
             ]
-            _create(engine, sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema))
+            create_table(engine, sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema))
         self._made = True
 
     def _prepare(self) -> None:
@@ -267,7 +249,7 @@ class SqlOutput:
             return
         engine = self._address.engine()
         if not sa.inspect(engine).has_table(POSITIONS, schema=self._schema):
-            _create(engine, _positions_table(self._schema))
+            create_table(engine, _positions_table(self._schema))
         self._ready = True
 
     @contextmanager
@@ -298,17 +280,6 @@ def _positions_table(schema: str | None) -> sa.Table:
         sa.Column("sealed", sa.String(40)),
         schema=schema,
     )
-
-
-def _create(engine: sa.Engine, table: sa.Table) -> None:
-    """Create a table that others may be creating at the same moment."""
-    import sqlalchemy as sa
-
-    try:
-        table.create(engine, checkfirst=True)
-    except sa.exc.DBAPIError:
-        if not sa.inspect(engine).has_table(table.name, schema=table.schema):
-            raise
 
 
 def _copied(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

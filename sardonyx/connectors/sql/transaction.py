@@ -1,0 +1,65 @@
+"""A transaction of a database that is held open between two calls: begun on one thread, committed or rolled back on another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sardonyx.connectors.base import PositionsMoved
+from sardonyx.connectors.sql.database import Address
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+class HeldTransaction:
+    """At most one transaction at a time.
+
+    Args:
+        address: of the database.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._open: sa.Connection | None = None
+        self._abandoned = False
+
+    def begin(self, write: Callable[[sa.Connection], None]) -> None:
+        """Roll back what is open, write in a new transaction, and leave it open. What ``write`` raises rolls it back."""
+        self.abandon()
+        with self._lock:
+            self._abandoned = False
+        connection = self._address.engine().connect()
+        try:
+            write(connection)
+        except BaseException:
+            connection.close()  # rolls back
+            raise
+        with self._lock:
+            if self._abandoned:
+                connection.close()
+            else:
+                self._open = connection
+
+    def commit(self) -> None:
+        """Commit. If this raises an error of the database, the transaction may or may not be committed.
+
+        Raises:
+            PositionsMoved: it was rolled back before.
+        """
+        with self._lock:
+            connection, self._open = self._open, None
+        if connection is None:
+            raise PositionsMoved("the transaction was rolled back")
+        with connection:
+            connection.commit()
+
+    def abandon(self) -> None:
+        """Roll back what is open. If :meth:`begin` is still running, it rolls back when it is done. Any thread may call this."""
+        with self._lock:
+            connection, self._open = self._open, None
+            self._abandoned = True
+        if connection is not None:
+            connection.close()
