@@ -12,7 +12,7 @@ import structlog
 from peer.assignment import TICK
 from peer.batch_metrics import count_batch, count_restore
 from peer.batch_result import BatchDropped, Result, positions_after
-from peer.positioned_sink import PositionedSink
+from peer.position_keeper import PositionKeeper
 from peer.sinks import sentinel_message
 from queues.batch import Batch
 from queues.lost import ReaderLost
@@ -88,6 +88,7 @@ class BatchCommit:
             self._committed(result)
             return
         if self._session.store is not None:
+            positions = self._session.store.numbered(positions)
             with self._clock("write"):
                 self._commit_to_store(self._session.store, batch, positions, outgoing)
         self._session.write(outgoing, positions)  # 5, 6, 7
@@ -108,16 +109,39 @@ class BatchCommit:
     def between(self) -> None:
         """Commit what the clocks of the task call for while there is nothing to read."""
         times, session = self._session.times, self._session
-        if times is None or session.store is not None or not (session.handle.may_commit and session.reader.member):
+        if times is None or not (session.handle.may_commit and session.reader.member):
+            return
+        if session.store is not None and not session.store.publishes_first:
             return
         due = times.between_batches()
         if due is not None:
             session.write(*due)
             times.committed()
 
+    def publish_owed(self) -> None:
+        """Write what earlier batches still owe to Kafka, where that comes before anything else: each shard with its positions.
+
+        Raises:
+            BatchDropped: the group has not given all partitions of a shard to this peer.
+        """
+        session = self._session
+        owed = session.reader.owed() if session.store is not None and session.store.publishes_first else {}
+        links = [link.topic for link in self._work.stage.ingress]
+        for number in sorted({partition.number for partition in owed}):
+            shard = [Partition(topic, number) for topic in links]
+            if not all(partition in session.reader.held for partition in shard):
+                raise BatchDropped("the group has not given all partitions of its keys to this peer")
+            if not (session.handle.may_commit and session.reader.member):
+                raise BatchDropped("nothing may be committed at this moment")
+            starts = [(partition, owed[partition]) for partition in shard if partition in owed]
+            messages = [message for _, start in starts for message in start.outbox]
+            failpoint("owed")
+            session.write(messages, {p: start.position for p, start in starts if start.position is not None})
+            failpoint("paid")
+
     def _commit_to_store(
         self,
-        store: PositionedSink,
+        store: PositionKeeper,
         batch: Batch,
         positions: dict[Partition, Position],
         outgoing: Sequence[Outgoing | Records],

@@ -12,6 +12,7 @@ from peer.operators import Answer, Asked, Read, Stores
 from peer.provenance import Provenance
 from peer.window_split import row_times
 from sardonyx.core.graph import Stage
+from sardonyx.core.stores import kind_of
 from sardonyx.state.keyed import KeyedShard
 from sardonyx.state.keyed_entries import keyed_schema
 from sardonyx.state.keyed_run import KeyedFunction
@@ -54,7 +55,7 @@ class KeyedOperator:
         self._tell = tell
         self._most = most
         self._shards: WeakKeyDictionary[Stores, KeyedShard] = WeakKeyDictionary()
-        self.store = stage.task.keyed.store
+        self.store = kind_of(stage.task.keyed.store)
         self.state_limit = stage.task.keyed.state_limit
 
     def schemas(self) -> Mapping[str, pa.Schema]:

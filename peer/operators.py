@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from peer.window_split import late_in, row_times
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Stage
+from sardonyx.core.stores import kind_of
 from sardonyx.state.base import Store
 from sardonyx.state.columns import SLICE
 from sardonyx.state.kinds import ordinal
@@ -185,7 +186,7 @@ class WindowOperator:
         self._links = stage.ingress
         self._most = most
         self._shards: WeakKeyDictionary[Stores, WindowShard] = WeakKeyDictionary()
-        self.store = self._window.store
+        self.store = kind_of(self._window.store)
         self.state_limit = self._window.state_limit
 
     def schemas(self) -> Mapping[str, pa.Schema]:

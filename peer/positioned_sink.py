@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 import pyarrow as pa
 
+from peer.outbox import pack, unpack
 from queues.batch import Recovered
 from queues.messages import Outgoing, Records
 from sardonyx.connectors.base import PositionedOutput
@@ -18,6 +18,8 @@ from sardonyx.core.positions import Partition, Position
 class PositionedSink:
     """Writes to a connector that takes rows and positions in one transaction. The results do not go through Kafka.
 
+    It is a :class:`~peer.position_keeper.PositionKeeper`.
+
     Args:
         output: the connector.
     """
@@ -26,7 +28,7 @@ class PositionedSink:
         self._output = output
         self._table: pa.Table = pa.table({})
         self.reached = False
-        """Whether the connector has ever answered this peer. If not, a wrong setting is more likely than an outage."""
+        self.publishes_first = False
 
     def recover(self, committed: Mapping[Partition, Position | None]) -> dict[Partition, Recovered]:
         """Return where to start reading each partition, and which messages Kafka still lacks.
@@ -43,7 +45,7 @@ class PositionedSink:
         for partition, position in committed.items():
             if partition in kept:
                 outbox = kept[partition].outbox if kept[partition].position != position else None
-                found[partition] = Recovered(kept[partition].position, _read(outbox))
+                found[partition] = Recovered(kept[partition].position, unpack(outbox))
             elif position is not None:
                 raise OutputError(
                     "SX-OUTPUT-POSITIONS-LOST",
@@ -55,6 +57,10 @@ class PositionedSink:
                 )
         return found
 
+    def numbered(self, positions: dict[Partition, Position]) -> dict[Partition, Position]:
+        """As they are: the connector compares offsets."""
+        return positions
+
     def begin(
         self,
         started: Mapping[Partition, int | None],
@@ -62,7 +68,7 @@ class PositionedSink:
         outbox: Sequence[Outgoing | Records],
     ) -> None:
         """Put the batch's rows and positions into the connector's transaction; see :meth:`PositionedOutput.begin`."""
-        self._output.begin(self._table, started, positions, _written(outbox))
+        self._output.begin(self._table, started, positions, pack(outbox))
 
     def commit(self) -> None:
         """Do step 3 of a positioned output: commit. If it raises, call :meth:`recover` to learn the outcome."""
@@ -104,18 +110,3 @@ class PositionedSink:
 
     def sealed(self) -> None:
         self._output.seal()
-
-
-def _written(messages: Iterable[Outgoing | Records]) -> bytes | None:
-    """Encode messages as bytes. Return None if there are none."""
-    single: list[Outgoing] = []
-    for message in messages:
-        if isinstance(message, Outgoing):
-            single.append(message)
-        else:
-            single += [Outgoing(message.topic, value, key=key) for key, value in message.records]
-    return msgspec.msgpack.encode(single) if single else None
-
-
-def _read(data: bytes | None) -> list[Outgoing]:
-    return [] if data is None else msgspec.msgpack.decode(data, type=list[Outgoing])

@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from peer import gc_policy
 from peer.batch_result import Result
+from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import Failed, error_of, late_letters, sort_out, takes_failed, unfit
 from peer.lifecycle import Context, Hooks
+from peer.position_keeper import PositionKeeper
 from peer.positioned_sink import PositionedSink
 from peer.provenance import Provenance
 from peer.rolling_sink import RollingSink
@@ -25,17 +27,19 @@ from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
 from queues import block
 from queues.batch import Batch
+from queues.lost import ReaderLost
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, SplitInput, read_split
 from sardonyx.connectors.files.rolling import RollingFiles
+from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core import node_paths
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
-from sardonyx.core.positions import Partition
-from sardonyx.core.spec import TaskSpec, decode_spec, is_custom
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.functions import import_function
@@ -108,6 +112,8 @@ class PreparedTask:
     """The state of the task, if it has any."""
     keyed: KeyedFunctions | None = None
     """The functions of a task with keyed state; ``function`` is then only of the tasks that are fused to it."""
+    keeper: PositionKeeper | None = None
+    """What keeps its positions beside Kafka, if anything does."""
     writers: Mapping[str, Stage] = field(default_factory=dict)
     """By internal link that it reads, the task that writes it."""
     runtime: Runtime = REAL
@@ -381,6 +387,8 @@ def assemble(
     load = import_function if code is None else code.load
     keyed = None if stage.task.keyed is None else _keyed(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
+    sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
+    database = _database(settings, stage, facts, assignment.job)
     return PreparedTask(
         settings=settings,
         peer=peer,
@@ -389,18 +397,41 @@ def assemble(
         facts=facts,
         function=_function(spark, stage, code, isolate=isolate),
         spark=spark,
-        sinks=list(_sinks(settings, graph, stage, facts, peer, assignment, code)),
+        sinks=sinks,
         source=_source(spark, stage, code) if splits else None,
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed,
         shards=shards_of(
-            stage, graph, keyed, state_topic or partial(state_topics.StateTopic, settings), state_folder, runtime
+            stage,
+            graph,
+            keyed,
+            state_topic or partial(state_topics.StateTopic, settings),
+            state_folder,
+            runtime,
+            database,
         ),
+        keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
         keyed=keyed,
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
         runtime=runtime,
     )
+
+
+def _database(settings: Settings, stage: Stage, facts: Mapping[str, LinkFacts], job: str) -> DatabaseKeeper | None:
+    """The database that keeps the state of a task; None: none does."""
+    store = database_of(stage.task)
+    if store is None:
+        return None
+    sizes = {link.topic: facts[link.name].partitions for link in stage.ingress}
+
+    def confirm(told: Mapping[Partition, Position | None]) -> None:
+        now = group_clocks.committed_by(settings, stage, job, sizes)
+        if any(now.get(partition) != position for partition, position in told.items()):
+            raise ReaderLost("another peer has gone on with partitions of this one")
+
+    state = StateDatabase(store, settings.deployment, job, stage.name)
+    return DatabaseKeeper(state, stage.ingress[0].topic, confirm)
 
 
 def _task_of_results(task: TaskSpec) -> TaskSpec:

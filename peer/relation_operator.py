@@ -16,6 +16,7 @@ from peer.window_split import row_times
 from sardonyx.connectors.generator import Generator
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.core.stores import kind_of
 from sardonyx.core.timing import TimeSpec
 from sardonyx.state.groups import Numbers
 from sardonyx.state.joins import JoinShard
@@ -68,7 +69,7 @@ class RelationOperator:
         self._most = most
         self._shards: WeakKeyDictionary[Stores, _Shard] = WeakKeyDictionary()
         self.entries = _ENTRIES[self._relation.kind]
-        self.store = self._relation.store
+        self.store = kind_of(self._relation.store)
         self.state_limit = self._relation.state_limit
 
     def schemas(self) -> Mapping[str, pa.Schema]:

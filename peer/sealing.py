@@ -8,6 +8,7 @@ import uuid
 import structlog
 from msgspec.structs import replace
 
+from peer.database_keeper import DatabaseKeeper
 from peer.sinks import TopicSink
 from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
@@ -174,6 +175,8 @@ class Sealing:
     def _seal_sinks(self) -> None:
         for sink in self._session.work.sinks:
             sink.sealed()
+        if isinstance(self._session.store, DatabaseKeeper):
+            self._session.store.sealed()
 
 
 def _drained(position: Position | None) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,20 +23,19 @@ import structlog
 
 from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance
+from peer.state_keeper import ShardKeeper, StateKeeper, StateTopic, TopicKeeper
 from peer.window_split import rows_in
 from queues import block
 from queues.batch import Batch
-from queues.messages import Logged, Outgoing
+from queues.messages import Outgoing
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.state.base import GONE, KEY, Store
-from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
-from sardonyx.state.restore import Restore
 
 if TYPE_CHECKING:
     from peer.failed_records import Failed
@@ -44,23 +43,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class StateTopic(Protocol):
-    """The log of a task's state; see :mod:`queues.state_topics`."""
-
-    def end(self, partition: int) -> int:
-        """The offset after the last record, open transactions included."""
-        ...
-
-    def read(self, partition: int, start: int, end: int) -> Iterable[Logged]:
-        """All committed messages from one offset to another."""
-        ...
-
-
 @dataclass
 class _Shard:
     """The state of one partition number."""
 
-    log: ShardLog
+    log: ShardKeeper
     stores: Stores
     folder: Path | None = None
     """Of stores on disk."""
@@ -146,23 +133,24 @@ class Shards:
     Args:
         stage: a task with state.
         operator: what it does with its rows.
-        topic: the log of its state.
+        topic: the log of its state; None: it has a keeper of another kind.
         folder: for stores on disk. They are copies of the log, so nothing in it outlives the assignment.
         now: the machine's clock, in microseconds since 1970.
+        keeper: where the truth about its state is; None: in the log.
     """
 
     def __init__(
         self,
         stage: Stage,
         operator: Operator,
-        topic: StateTopic,
+        topic: StateTopic | None,
         folder: Path | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
+        keeper: StateKeeper | None = None,
     ) -> None:
         self._operator = operator
         self._links = stage.ingress
-        self._state = next(link for link in stage.egress if link.kind == "state")
-        self._topic = topic
+        self._keeper = keeper or _in_topic(stage, topic)
         self._folder = folder
         self._now = now
         self._shards: dict[int, _Shard] = {}
@@ -262,7 +250,7 @@ class Shards:
                 found.late_from.add([message], [rows.num_rows])
             failed += answer.failed
             for made in shard.log.messages(answer.changes, shard.stores.all):
-                found.messages.append(Outgoing(self._state.topic, made.value, each.number, headers=list(made.headers)))
+                found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
             closed = before if answer.more else each.clock
             found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more))
@@ -274,7 +262,7 @@ class Shards:
     def close(self) -> None:
         """The assignment is over: give memory and files back."""
         for shard in self._shards.values():
-            _discard(shard)
+            _discard(shard.stores, shard.folder)
         self._shards.clear()
 
     def _before_end(self, number: int, batch: Batch) -> int:
@@ -317,7 +305,7 @@ class Shards:
         if shard is None or shard.log.mark != (mark or Mark()):
             if shard is not None:
                 del self._shards[number]
-                _discard(shard)
+                _discard(shard.stores, shard.folder)
             shard = self._restored(number, mark if batch.started[first] is not None else None)
             self._shards[number] = shard
         shard.incarnation = incarnation
@@ -326,22 +314,11 @@ class Shards:
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:
         began = time.monotonic()
-        end = self._topic.end(number)  # after the position was asked for: see `queues.state_topics`
-        shard = self._empty(number)
+        stores, folder = self._empty()
         try:
-            stores = shard.stores
-            restore = Restore(
-                mark,
-                stores.all,
-                topic=self._state.topic,
-                partition=number,
-                others=self._operator.by_rows,
-                make=stores.open,
-            )
-            restore.read(self._topic.read(number, (mark or Mark()).low, end))
-            shard.log = ShardLog(partial(self._topic.end, number), restore.finish())
+            shard = _Shard(self._keeper.restored(number, mark, stores, self._operator.by_rows), stores, folder)
         except BaseException:
-            _discard(shard)
+            _discard(stores, folder)
             raise
         spent = time.monotonic() - began
         self.restoring += spent
@@ -349,21 +326,21 @@ class Shards:
             log.info("state_restored", partition=number, count=len(shard.stores), seconds=round(spent, 3))
         return shard
 
-    def _empty(self, number: int) -> _Shard:
+    def _empty(self) -> tuple[Stores, Path | None]:
+        """The stores of a shard without entries, and their folder."""
         folder: Path | None = None
-        if self._operator.store != "memory":
+        if self._operator.store == "rocksdb":
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
         stores = Stores(partial(self._make, folder))
-        shard = _Shard(ShardLog(partial(self._topic.end, number)), stores, folder)
         try:
             for name, schema in self._operator.schemas().items():
                 stores.open(name, schema)
         except BaseException:
-            _discard(shard)
+            _discard(stores, folder)
             raise
-        return shard
+        return stores, folder
 
     def _make(self, folder: Path | None, name: str, schema: pa.Schema) -> Store:
         if folder is None:
@@ -394,10 +371,15 @@ def _growth(store: Store, changes: pa.Table) -> int:
     return new - len(store.read(removed.combine_chunks())[0])
 
 
-def _discard(shard: _Shard) -> None:
-    shard.stores.close()
-    if shard.folder is not None:
-        shutil.rmtree(shard.folder, ignore_errors=True)
+def _in_topic(stage: Stage, topic: StateTopic | None) -> TopicKeeper:
+    assert topic is not None  # noqa: S101 (for the type checker: there is no other keeper)
+    return TopicKeeper(next(link for link in stage.egress if link.kind == "state"), topic)
+
+
+def _discard(stores: Stores, folder: Path | None) -> None:
+    stores.close()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 __all__ = ["LATE_PREFIX", "Planned", "ShardCommit", "Shards", "StateTopic"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from peer.positioned_sink import PositionedSink
+from peer.position_keeper import PositionKeeper
 from peer.prepared_task import PreparedTask
 from queues.group_clocks import GroupClocks
 from queues.reader import Reader
@@ -29,7 +29,7 @@ class SlotClients:
             self.clocks.close()
 
 
-def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: PositionedSink | None) -> SlotClients:
+def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: PositionKeeper | None) -> SlotClients:
     """Take the slot: opening the writer ends what its last holder left open.
 
     The reader asks meanwhile to be let into the group. It learns where to begin at its first poll, when no former holder can
@@ -38,7 +38,7 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
     Args:
         work: the task.
         elect: the vote on a link's sentinels, see :class:`queues.reader.Reader`.
-        store: the output that keeps the task's positions, if it has one.
+        store: what keeps the task's positions beside Kafka, if anything does.
 
     Raises:
         ProducerLost: the broker does not let the writer in.

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import failed_key
 from peer.keyed_operator import KeyedOperator
 from peer.operators import Operator, WindowOperator
@@ -26,6 +27,7 @@ def shards_of(
     state_topic: Callable[[Link], StateTopic],
     folder: Path | None,
     runtime: Runtime,
+    keeper: DatabaseKeeper | None = None,
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
@@ -36,9 +38,10 @@ def shards_of(
         state_topic: reads the log of its state.
         folder: for stores on disk.
         runtime: time.
+        keeper: of its state, if a database keeps it.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
-    if state is None:
+    if state is None and keeper is None:
         return None
     most = stage.task.batch_size
     operator: Operator
@@ -49,4 +52,5 @@ def shards_of(
         operator = RelationOperator(stage, most, declared_columns(stage, graph))
     else:
         operator = WindowOperator(stage, most)
-    return Shards(stage, operator, state_topic(state), folder, lambda: int(runtime.wall() * 1_000_000))
+    topic = None if state is None else state_topic(state)
+    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper)

@@ -88,6 +88,9 @@ class TaskLoop:
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.batch_size
         self._idle_since = time.monotonic()
+        store = self.session.store
+        self._by_shard = store is not None and store.publishes_first
+        """Whether a batch, and so what it owes to Kafka, is of one shard: another peer may have each of them next."""
 
     def run(self) -> None:
         """Work until the assignment is revoked or drained. Report a failure to the coordinator.
@@ -130,6 +133,7 @@ class TaskLoop:
             self._splitter.split_if_due()
             self._roller.look()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
+            self._batch.publish_owed()
             pending = self._work.shards.due(reader.incarnations) if self._work.shards is not None else set()
             due_in = 0.0 if pending else reader.batch_due_in(self._batch_size, self._batch_timeout)
             if due_in > 0:
@@ -139,7 +143,9 @@ class TaskLoop:
                 self._give_up_if_idle()
                 return
             failpoint("read")  # 1
-            batch = reader.cut(self._batch_size)  # 2
+            number = reader.number_due(pending) if self._by_shard else None
+            batch = reader.cut(self._batch_size, number)  # 2
+            pending = {partition for partition in pending if number in (None, partition.number)}
             if self._work.shards is not None and not reader.add(
                 batch, self._work.shards.together([*batch.positions, *pending])
             ):

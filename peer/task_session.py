@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from peer.assignment import TICK, AssignmentHandle
-from peer.positioned_sink import PositionedSink
+from peer.position_keeper import PositionKeeper
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import RetryPolicy
 from peer.slot_clients import SlotClients, open_clients
@@ -28,7 +28,7 @@ from sentinel.election import SentinelElection
 
 T = TypeVar("T")
 
-OpenClients = Callable[[PreparedTask, Callable[[str, str], str], PositionedSink | None], SlotClients]
+OpenClients = Callable[[PreparedTask, Callable[[str, str], str], PositionKeeper | None], SlotClients]
 
 
 class TaskSession:
@@ -50,8 +50,8 @@ class TaskSession:
         self.clock = StepTimer()
         self.retries = RetryPolicy(work.stage.name, work.assignment.job)
         self.background = BackgroundThread(f"batch-{work.peer}", work.begin)
-        self.store = next((sink for sink in work.sinks if isinstance(sink, PositionedSink)), None)
-        """The output that keeps the task's positions, if it has one."""
+        self.store: PositionKeeper | None = work.keeper
+        """What keeps the task's positions beside Kafka, if anything does."""
         self._votes = SentinelElection(zk, work.assignment.job)
         self._open_slot = open_slot
         self.clients: SlotClients | None = None
@@ -109,7 +109,7 @@ class TaskSession:
 
     @property
     def store_reached(self) -> bool | None:
-        """Whether the output that keeps the positions has ever answered; None: there is none."""
+        """Whether what keeps the positions beside Kafka has ever answered; None: nothing does."""
         return None if self.store is None else self.store.reached
 
     # --- what all parts do ---------------------------------------------------------------------------------------

@@ -62,6 +62,9 @@ class Timekeeper:
 
     def after_batch(self, positions: Mapping[Partition, Position]) -> list[Outgoing]:
         """The statements for the transaction that commits these positions."""
+        self._open = None
+        if self._clients.reader.owed():
+            return []  # the clocks of these partitions go before their results
         self._hear()
         own = self._clients.reader.clocks | {partition: position.clock for partition, position in positions.items()}
         return self._statements(self._stating.clock(self._reached(own)))
@@ -71,8 +74,11 @@ class Timekeeper:
 
         None: nothing. The positions are never empty: they fence the transaction.
         """
-        self._hear()
         reader = self._clients.reader
+        self._open = None
+        if reader.owed():
+            return None
+        self._hear()
         quiet = self._quiet()
         idle = {
             partition: position._replace(clock=position.clock._replace(idle=True))

@@ -29,8 +29,15 @@ class ReadBuffer:
         self._chunks.append(chunk)
         self.rows += chunk.rows
 
-    def take(self, size: int) -> list[Chunk]:
-        """Remove chunks of about ``size`` rows from the front."""
+    @property
+    def numbers(self) -> set[int]:
+        """The partition numbers of its chunks."""
+        return {chunk.partition.number for chunk in self._chunks}
+
+    def take(self, size: int, number: int | None = None) -> list[Chunk]:
+        """Remove chunks of about ``size`` rows from the front. ``number``: only those of partitions with this number."""
+        if number is not None:
+            return self._take_of(size, number)
         taken: list[Chunk] = []
         rows = 0
         while self._chunks and rows < size:
@@ -41,6 +48,13 @@ class ReadBuffer:
             rows += chunk.rows
             taken.append(chunk)
         self.rows -= rows
+        return taken
+
+    def _take_of(self, size: int, number: int) -> list[Chunk]:
+        others = deque(chunk for chunk in self._chunks if chunk.partition.number != number)
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.partition.number == number)
+        taken = self.take(size)
+        self._chunks += others
         return taken
 
     def holds(self, partition: Partition) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
@@ -63,6 +63,8 @@ class Reading:
         self._buffer = ReadBuffer()
         self._cut_at = runtime.now()
         """When the last batch with rows began; before the first, when reading began."""
+        self._turn = -1
+        """The number that the last batch was of, if it was of one alone."""
 
     @property
     def member(self) -> bool:
@@ -80,8 +82,24 @@ class Reading:
         due = bool(self._buffer) or any(held.to_commit for held in self._held.values())
         return 0.0 if due else math.inf
 
-    def cut(self, size: int) -> Batch:
+    def number_due(self, pending: Collection[Partition]) -> int | None:
+        """The partition number whose turn it is, for a batch of it alone; None: nothing waits.
+
+        Args:
+            pending: partitions that need a batch although nothing is read.
+        """
+        commits = {partition.number for partition, held in self._held.items() if held.to_commit}
+        waits = sorted(commits | {partition.number for partition in pending} | self._buffer.numbers)
+        return next((number for number in waits if number > self._turn), waits[0] if waits else None)
+
+    def owed(self) -> dict[Partition, StartingPoint]:
+        """The partitions for which Kafka lacks what the keeper of their positions has committed."""
+        return {partition: held.start for partition, held in self._held.items() if held.start.behind}
+
+    def cut(self, size: int, number: int | None = None) -> Batch:
         """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
+
+        ``number``: the batch is only of the partitions with this number; None: of all.
 
         Raises whatever the vote raises. No row is lost then, because a reader that is rewound reads it again.
 
@@ -89,11 +107,14 @@ class Reading:
             InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
         """
         batch = Batch()
-        if self._buffer.rows:
+        if self._buffer.rows and (number is None or number <= self._turn):
             self._cut_at = self._runtime.now()
-        for chunk in self._buffer.take(size):
+        self._turn = -1 if number is None else number
+        for chunk in self._buffer.take(size, number):
             self._sift(chunk, batch)
         for partition, held in self._held.items():
+            if number is not None and partition.number != number:
+                continue
             uuid = held.view.take_displaced()
             if uuid is not None:
                 batch.displaced[partition] = uuid

@@ -23,6 +23,11 @@ Store = str | SqlStore
 """One of :data:`STORES`, or a database."""
 
 
+def kind_of(store: Store) -> str:
+    """``memory``, ``rocksdb`` or ``sql``."""
+    return store if isinstance(store, str) else "sql"
+
+
 def store_text(store: Store) -> str:
     """How messages call a store."""
     return store if isinstance(store, str) else store.url

@@ -408,7 +408,7 @@ class Job(Relations):
             )
         entry |= given
         words: list[SardonyxError] = []
-        entry |= {key: data_of(given[key], words) for key in ("time", "window") if key in given}
+        entry |= {key: data_of(given[key], words) for key in ("time", "window", "keyed") if key in given}
         self._collect(words, name)
         self._catalog.append(entry)
         for source in _listed(after):

@@ -12,7 +12,7 @@ from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
 from sardonyx.job.collecting import collects
-from sardonyx.job.windowing import Emit, Length
+from sardonyx.job.windowing import Emit, Length, store_data
 
 if TYPE_CHECKING:
     from sardonyx.job.builder import After, Edge, ErrorPolicy, Function, Lifecycle, Task
@@ -192,7 +192,7 @@ class Relations:
         for field in _OF_RELATION:
             value = arguments.get(field)
             if value is not None and value != _ANYWAY.get(field):
-                relation[field] = list(value) if isinstance(value, tuple) else value
+                relation[field] = list(value) if isinstance(value, tuple) else store_data(value)
         settings = {
             field: value
             for field, value in arguments.items()

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 from sardonyx.core import units
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, group_function, is_custom, late_policy, stateful
+from sardonyx.core.spec import (
+    JobSpec,
+    OnError,
+    Route,
+    TaskSpec,
+    database_of,
+    group_function,
+    is_custom,
+    late_policy,
+    stateful,
+)
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
 
@@ -143,12 +153,22 @@ def _keeps_positions(fused: _Fused) -> tuple[str, str] | None:
     return message, f"remove fuse, here or between it and {first!r}"
 
 
+def _commits_in_a_database(fused: _Fused) -> tuple[str, str] | None:
+    if fused.stage is None or database_of(fused.stage.task) is None:
+        return None
+    if fused.task.type != "output" or fused.task.connector == "kafka":
+        return None
+    message = f"the state of {fused.stage.name!r} is in a database, whose commits cannot hold what other outputs write"
+    return message, "remove fuse: a queue takes the results"
+
+
 _FUSING_RULES: tuple[Callable[[_Fused], tuple[str, str] | None], ...] = (
     _read_by_others,
     _takes_a_part,
     _has_batches_of_its_own,
     _gives_failed_records,
     _keeps_positions,
+    _commits_in_a_database,
 )
 """What makes fusing impossible: each gives the message and the fix, or None."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import has_end
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.core.stores import Store
+from sardonyx.core.stores import Store, kind_of
 from sardonyx.core.text import listed
 from sardonyx.core.timing import WindowSpec
 from sardonyx.job.validate_windows import inputs_of, once
@@ -71,7 +71,7 @@ def one_key(task: TaskSpec, message: str) -> Iterator[Failure]:
 
 def store_missing(task: TaskSpec, store: Store) -> Iterator[Failure]:
     """A store that needs what is not installed here."""
-    kind = store if isinstance(store, str) else "sql"
+    kind = kind_of(store)
     needed = _MODULES.get(kind)
     if needed is not None and importlib.util.find_spec(needed) is None:
         yield warning(

@@ -53,7 +53,7 @@ class Emit(Declared, frozen=True):
 
 
 class Stored(Declared, frozen=True):
-    """A database that keeps state: for ``store=`` of ``job.window``."""
+    """A database that keeps state: for ``store=`` of ``job.window``, ``job.keyed``, ``job.join`` and the like."""
 
 
 D = TypeVar("D", bound=Declared)
@@ -386,7 +386,7 @@ def store_data(store: object) -> Any:
         return store
     if store.name != "sql":
         fix = 'give "memory", "rocksdb" or sql("postgresql://host/name")'
-        return Stored({}, (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is no store of state", fix=fix),))
+        return Stored("memory", (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is no store of state", fix=fix),))
     options = dict(store.options)
     return Stored({"sql": options.pop("url", None), **options}, store.problems)
 

@@ -16,12 +16,11 @@ import pyarrow as pa
 from queues import block
 from queues.messages import Logged
 from sardonyx.core.errors import InputError
-from sardonyx.core.text import counted
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, Round, Saved, ShardLog
 from sardonyx.state.memory import key_list
 from sardonyx.state.messages import About, Mark, about, last_key
-from sardonyx.state.shape import refuse_other_shape, shape_of
+from sardonyx.state.shape import refuse_other_shape, shape_of, unknown_store
 
 _TOGETHER = 30_000
 """Rows that are applied at once: small commits cost as little as large ones."""
@@ -153,7 +152,7 @@ class Restore:
 
     def _add(self, name: str, schema: pa.Schema, where: dict[str, object]) -> None:
         if self._make is None or name not in self._others:
-            raise _unknown_store(name, [*self._stores, *self._others], where)
+            raise unknown_store(name, [*self._stores, *self._others], where)
         store = self._stores[name] = self._make(name, schema.remove(schema.get_field_index(GONE)))
         self._shapes[name] = shape_of(store.schema)
         self._seq_of[name] = self._mark.base
@@ -232,16 +231,6 @@ def _newest(tables: list[pa.Table]) -> list[pa.Table]:
     keys = key_list(together.column(KEY))
     last = dict(zip(keys, range(len(keys)), strict=True))
     return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
-
-
-def _unknown_store(name: str, stores: Collection[str], where: dict[str, object]) -> InputError:
-    return InputError(
-        "SX-STATE-SHAPE",
-        f"the state log holds a store {name!r}, which the task does not have",
-        cause=f"the task has {counted(len(stores), 'store')}: {', '.join(sorted(stores))}",
-        fix="give the task its state back, or submit the job under another name, so that it begins without state",
-        where=where,
-    )
 
 
 __all__ = ["Restore", "restored"]

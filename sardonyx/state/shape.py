@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 
 import pyarrow as pa
 
 from sardonyx.core.errors import InputError
+from sardonyx.core.text import counted
 from sardonyx.state.base import GONE
 
 
@@ -39,6 +41,17 @@ def refuse_other_shape(store: str, written: pa.Schema, schema: pa.Schema, where:
         f"the columns of the state {store!r} have changed since it was written",
         cause="; ".join(parts) or f"the order was {', '.join(old)} and is {', '.join(new)}",
         fix="give the task its columns back, or submit the job under another name, so that it begins without state",
+        where=where,
+    )
+
+
+def unknown_store(name: str, stores: Collection[str], where: dict[str, object]) -> InputError:
+    """What is kept has a store that the task does not have."""
+    return InputError(
+        "SX-STATE-SHAPE",
+        f"the state holds a store {name!r}, which the task does not have",
+        cause=f"the task has {counted(len(stores), 'store')}: {', '.join(sorted(stores))}",
+        fix="give the task its state back, or submit the job under another name, so that it begins without state",
         where=where,
     )
 

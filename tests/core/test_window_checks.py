@@ -39,6 +39,7 @@ from sardonyx import (
     on_count,
     ordinal,
     session,
+    sql,
     tumbling,
 )
 from sardonyx.job.warn import warnings_of
@@ -153,6 +154,8 @@ from sardonyx.job.warn import warnings_of
         ),
         # the task
         (lambda: a_job(store="rocks"), "SX-WINDOW-STORE", "did you mean 'rocksdb'"),
+        (lambda: a_job(store=files("/data", format="json")), "SX-WINDOW-STORE", "files() is no store of state"),
+        (lambda: a_job(store=sql("mysql://host/name")), "SX-WINDOW-STORE", "store: "),
         (lambda: a_job(state_limit=0), "SX-WINDOW-STORE", "state_limit cannot be 0"),
         (lambda: a_job(lifecycle=Hooks), "SX-WINDOW-TASK", "a lifecycle, but no function"),
         (lambda: a_job(params={"a": 1}), "SX-JOB-FUNCTION", "params, but no function"),
@@ -298,8 +301,11 @@ def test_what_is_probably_not_meant_is_warned_about(job, codes, tmp_path):
 
 def test_a_store_that_is_not_installed_here_is_warned_about(tmp_path, monkeypatch):
     """Peers may have it, so it is no error."""
-    spec = a_job(store="rocksdb").spec()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert [warning.code for warning in warnings_of(spec, tmp_path)] == ["SX-WARN-STORE"]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert warnings_of(spec, tmp_path) == []
+    for store in ("rocksdb", sql("sqlite:////data/state.db")):
+        spec = a_job(store=store).spec()
+        with monkeypatch.context() as without:
+            without.setattr("importlib.util.find_spec", lambda name: None)
+            assert [warning.code for warning in warnings_of(spec, tmp_path)] == ["SX-WARN-STORE"]
+        with monkeypatch.context() as installed:
+            installed.setattr("importlib.util.find_spec", lambda name: object())
+            assert warnings_of(spec, tmp_path) == []

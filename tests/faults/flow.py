@@ -144,7 +144,7 @@ class Flow:
         self._made = 0 if topics else records
         self.feed = Feed(kafka, topics, end)
         self.spec = self.folder / "job.py"
-        self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds))
+        self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds, self.spec.parent))
         self.sight = self._new_sight()
         self._stop = threading.Event()
         self._reader = threading.Thread(target=self._watch_files if shape.files else self._watch_topic, daemon=True)

@@ -451,7 +451,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--faults", type=int, default=Options.faults)
     parser.add_argument("--shape", default="all", help=f"all, or some of {','.join(SHAPES)}")
-    parser.add_argument("--store", choices=("memory", "rocksdb"), default=Options.store)
+    parser.add_argument("--store", choices=("memory", "rocksdb", "sql"), default=Options.store)
     parser.add_argument("--records", type=int, default=Options.records, help="over all shapes")
     parser.add_argument("--peers", type=int, default=Options.peers)
     parser.add_argument("--coordinators", type=int, default=Options.coordinators)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 PARTITIONS = 4
@@ -25,7 +26,7 @@ _FUNCTIONS = """
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from sardonyx import Count, Job, MapState, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, tumbling
+from sardonyx import Count, Job, MapState, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, sql, tumbling
 
 def same(rows: pa.Table) -> pa.Table:
     return rows
@@ -98,8 +99,8 @@ class Shape:
     results: Literal["records", "windows", "keyed", "pairs"] = "records"
     store: str = "memory"
 
-    def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float) -> str:
-        """The text of ``job.py``."""
+    def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float, folder: Path) -> str:
+        """The text of ``job.py``. ``folder``: where a database for its state may be."""
         ends = dict.fromkeys(range(PARTITIONS), end)
         numbers = {"bad": BAD, "third": THIRD, "window": WINDOW, "keys": KEYS, "ids": SOURCE}
         text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, **numbers) + self.body
@@ -110,7 +111,7 @@ class Shape:
             "MADE": str(made),
             "RATE": f"{rate:.1f}",
             "MOST": str(AT_A_TIME),
-            "STORE": repr(self.store),
+            "STORE": f'sql("sqlite:///{folder}/{name}-state.db")' if self.store == "sql" else repr(self.store),
         }
         for word, value in said.items():
             text = text.replace(word, value)
