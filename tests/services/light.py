@@ -297,6 +297,7 @@ class LightWork:
     hooks: None = None
     timed = False
     shards = None
+    keeper = None
 
     @property
     def sinks(self) -> list[Sink]:

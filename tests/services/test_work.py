@@ -112,7 +112,7 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
     """A loop that has committed before rests and goes back to the committed positions; before that it is a failure."""
     calls: list[str] = []
 
-    def cut(_size: int) -> Batch:
+    def cut(_size: int, _number: int | None) -> Batch:
         raise SetupError("SX-REGISTRY-UNREACHABLE", "the schema registry does not answer")
 
     reader: Any = SimpleNamespace(
