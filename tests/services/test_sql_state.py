@@ -15,7 +15,7 @@ import pytest
 
 from sardonyx import Count, Job, Max, Sum, event_time, kafka, sql, tumbling
 from sardonyx.connectors.declarations import Connector
-from sardonyx.testing import Cluster, Fault, kill_at, pause_at
+from sardonyx.testing import Cluster, kill_at
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
 from tests.services.test_windows import DELAY, SIZE, expected, found, rows
 
@@ -56,18 +56,10 @@ def check(given: list[dict], results: list[dict]) -> None:
 QUICK = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        pytest.param([kill_at("stored", 4), kill_at("written", 8), kill_at("store", 5)], id="kills"),
-        pytest.param([pause_at("stored", 6, 8)], id="a pause"),
-    ],
-)
-def test_a_file_of_sqlite_keeps_windows(
-    seed: int, tmp_path: Path, faults: list[Fault], sardonyx_clusters: Callable[..., Cluster]
-) -> None:
+def test_a_file_of_sqlite_keeps_windows(seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Peers are killed between the database's commit and Kafka's, and around them."""
     given = rows(seed, 5_000)
+    faults = [kill_at("stored", 4), kill_at("written", 8), kill_at("store", 5)]
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)
