@@ -146,7 +146,7 @@ class BatchCommit:
         positions: dict[Partition, Position],
         outgoing: Sequence[Outgoing | Records],
     ) -> None:
-        """Commit rows, positions and the outbox in the output's own transaction, before Kafka's."""
+        """Commit the batch, its positions and the outbox where they are kept beside Kafka, and before Kafka does."""
         self._session.meanwhile(lambda: store.begin(batch.started, positions, outgoing))
         # Otherwise others would wait for the locks of this transaction for as long as ZooKeeper is away.
         if not self._session.handle.may_commit:
