@@ -389,7 +389,7 @@ def _fields(
     """The values that can be read, by field; the others are added to ``problems``."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = {name: field for name, field in fields.items() if name not in skip}
-    named = [name for name in fields if name not in (*_DECIDED_BY_US, *skip)]
+    named = [name for name in fields if name not in _DECIDED_BY_US]
     what = what or _WHAT[kind]
     for key in written:
         if key not in known:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core import units
@@ -19,7 +19,9 @@ from sardonyx.job.validate_edges import given_by_lifecycle, located, problem
 from sardonyx.job.validate_stores import wrong_stores
 from sardonyx.job.validate_windows import MOST_DAYS, MOST_ROWS, Wrong, problems_from
 from sardonyx.runtime import functions as fns
-from sardonyx.state.signature import Takes, signature_of
+
+if TYPE_CHECKING:
+    from sardonyx.state.signature import Takes
 
 Find = Callable[[str], Callable[..., Any]]
 
@@ -131,6 +133,8 @@ def _imported(task: TaskSpec, keyed: KeyedSpec, reference: str, find: Find) -> I
         takes = fns.takes(fn)
     except FunctionError:  # the check of functions reports it
         return
+    from sardonyx.state.signature import signature_of  # with Arrow, which a job without keyed state does not need
+
     on_timer = None
     if keyed.on_timer is not None and fns.check_reference(keyed.on_timer) is None:
         on_timer = find(keyed.on_timer)

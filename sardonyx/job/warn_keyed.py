@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import Failure, FunctionError
@@ -14,7 +15,9 @@ from sardonyx.core.text import listed
 from sardonyx.job.validate_windows import inputs_of
 from sardonyx.job.warn_windows import one_key, store_missing, warning
 from sardonyx.runtime import functions as fns
-from sardonyx.state.signature import Signature, signature_of
+
+if TYPE_CHECKING:
+    from sardonyx.state.signature import Signature
 
 
 def warnings_of_keyed(spec: JobSpec) -> Iterator[Failure]:
@@ -60,6 +63,8 @@ def _kept_for_good(task: TaskSpec, keyed: KeyedSpec) -> str:
 
 def _signature(task: TaskSpec, keyed: KeyedSpec) -> Signature | None:
     """What the functions take. They were imported when the job was validated."""
+    from sardonyx.state.signature import signature_of  # with Arrow, which a job without keyed state does not need
+
     try:
         on_timer = None if keyed.on_timer is None else fns.import_function(keyed.on_timer)
         declared = None if keyed.state is None else arrow_schema(keyed.state)
