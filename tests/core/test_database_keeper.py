@@ -13,8 +13,9 @@ import pytest
 from peer.database_keeper import DatabaseKeeper
 from peer.operators import Stores
 from queues.messages import Outgoing
+from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.state import StateDatabase
-from sardonyx.core.errors import InputError
+from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.stores import SqlStore
 from sardonyx.state.base import GONE, KEY
@@ -26,9 +27,9 @@ SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("n", pa.int64()
 
 
 def keeper(folder: Path, confirmed: list[Mapping[Partition, Position | None]] | None = None) -> DatabaseKeeper:
-    database = StateDatabase(SqlStore(url=f"sqlite:///{folder}/state.db"), "d", "j", "count")
+    kept = StateDatabase(SqlStore(url=f"sqlite:///{folder}/state.db"), "d", "j", "count")
     asked = [] if confirmed is None else confirmed
-    return DatabaseKeeper(database, PLACE.topic, asked.append)
+    return DatabaseKeeper(kept, PLACE.topic, asked.append)
 
 
 def stores(schema: pa.Schema = SCHEMA, name: str = "counts") -> Stores:
@@ -101,3 +102,43 @@ def test_state_of_another_shape_is_told(tmp_path: Path, schema: pa.Schema, name:
     with pytest.raises(InputError) as caught:
         keeper(tmp_path).restored(0, Mark(1), stores(schema, name), ())
     assert caught.value.code == "SX-STATE-SHAPE"
+
+
+def test_what_is_owed_goes_with_one_link(tmp_path: Path) -> None:
+    """A shard of two links has a position in each, and its messages are written once."""
+    one, right = keeper(tmp_path), Partition("right", 0)
+    one.restored(0, None, stores(), ())
+    positions = one.numbered({PLACE: Position(1), right: Position(2)})
+    one.begin({}, positions, [Outgoing("results", b"r")])
+    one.commit()
+    found = keeper(tmp_path).recover({PLACE: None, right: None})
+    assert {place: each.position for place, each in found.items()} == positions
+    assert found[PLACE].outbox == [Outgoing("results", b"r")]
+    assert found[right].outbox == []
+
+
+def test_a_batch_of_two_shards_is_a_defect(tmp_path: Path) -> None:
+    """What it owes would belong to neither."""
+    one = keeper(tmp_path)
+    one.restored(0, None, stores(), ())
+    with pytest.raises(InternalError) as caught:
+        one.numbered({PLACE: Position(1), Partition(PLACE.topic, 1): Position(1)})
+    assert caught.value.code == "SX-STATE-SHARDS"
+
+
+def test_a_database_that_is_locked_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is one that a task waits after. Then the same commit is made as if nothing had been."""
+    monkeypatch.setattr(database, "_PATIENCE", 0.1)
+    told = committed(tmp_path)
+    one = keeper(tmp_path)
+    one.restored(0, Mark(1), stores(), ())
+    positions = one.numbered({PLACE: Position(9)})
+    with closing(connect(tmp_path / "state.db", isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(SetupError) as caught:
+            one.begin({}, positions, [])
+        other.execute("rollback")
+    assert caught.value.code == "SX-DATABASE-REFUSED"
+    one.begin({}, positions, [])
+    one.commit()
+    assert keeper(tmp_path).recover({PLACE: told})[PLACE].position == positions[PLACE]
