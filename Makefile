@@ -53,7 +53,8 @@ simulated: $(READY) ## ten thousand histories of a simulated cluster, and the te
 	@$(PYTEST) --dist worksteal tests/simulation
 
 simulate: $(READY) ## any number of histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
-	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLAN),--plan $(PLAN))
+	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --kind $(or $(KIND),cluster) \
+	$(if $(WITHOUT),--without $(WITHOUT)) $(if $(PLAN),--plan $(PLAN))
 
 faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; the last line says how it ended
 	@$(BIN)/python -m tests.faults.harness --faults $(or $(FAULTS),40) --shape $(or $(SHAPE),all) \

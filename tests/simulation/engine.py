@@ -187,6 +187,12 @@ class Process:
         self._threads.pop(thread, None)
 
 
+def current() -> Process:
+    """The process whose thread runs."""
+    found: Process = getcurrent().process
+    return found
+
+
 class Thread:
     """As ``threading.Thread``; what it raises ends the simulation."""
 
@@ -197,6 +203,7 @@ class Thread:
         self._alive = True
         self._joining: list[Waiter] = []
         self.greenlet = greenlet(self._run, process.sim.hub)
+        self.greenlet.process = process
 
     def _run(self) -> None:
         try:

@@ -27,6 +27,9 @@ Kind = Literal[
     "lag",
     "kafka",
     "say",
+    "tear",
+    "erase",
+    "forget",
 ]
 
 
@@ -38,7 +41,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
     lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end (kill a job), halt (stop a job), purge,
     policy, scale: a user's requests. say: a client puts something into the inbox that fits nothing
-    (:mod:`tests.simulation.nonsense`).
+    (:mod:`tests.simulation.nonsense`). Of jobs with clocks: tear, erase: Kafka loses one record, or all, of a log of state.
+    forget: it loses the positions of a task with state, while no peer is there.
     """
 
     at: float
@@ -101,6 +105,10 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds after which a task's failures count no more."""
     doubled: float = 0.0
     """How often a request is put in twice, as by a client that repeats itself after a lost reply."""
+    dies: float = 0.0
+    """How often a peer dies at one of the points of a batch (:mod:`tests.simulation.timed`)."""
+    lost: float = 0.0
+    """How often the answer to a commit of a batch is lost."""
 
 
 class Tally(msgspec.Struct):

@@ -31,48 +31,63 @@ SHOWN = 5
 """Failures that are shrunk; further ones only show their seed."""
 
 
+def drawn(kind: str, seed: str) -> Plan:
+    """A random history. ``kind``: ``cluster``, ``clocks``, ``damage`` (see :mod:`tests.simulation.timed_plans`)."""
+    from tests.simulation.timed_plans import damaged_plan, timed_plan
+
+    return {"cluster": random_plan, "clocks": timed_plan, "damage": damaged_plan}[kind](seed)
+
+
+def world_of(plan: Plan) -> world.World:
+    """Jobs with clocks get a world with rows, transactions and state."""
+    if any(task.time is not None for job in plan.jobs for task in job.spec.catalog):
+        from tests.simulation.timed import TimedWorld  # needs Kafka's client
+
+        return TimedWorld(plan)
+    return world.World(plan)
+
+
 def played(plan: Plan) -> tuple[Tally, str]:
     """Play a plan; gives what it came to, and what went wrong, if anything."""
-    one = world.World(plan)
+    one = world_of(plan)
     try:
         return one.play(), ""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         return one.tally(), "".join(traceback.format_exception(error, limit=-3))
 
 
-def share(first: int, count: int) -> tuple[Tally, list[tuple[str, str]]]:
+def share(first: int, count: int, kind: str = "cluster") -> tuple[Tally, list[tuple[str, str]]]:
     """So many histories; their tally, and (seed, what went wrong) of those that failed."""
     total, failures = Tally(), []
     for seed in map(str, range(first, first + count)):
-        tally, wrong = played(random_plan(seed))
+        tally, wrong = played(drawn(kind, seed))
         total.add(tally)
         if wrong:
             failures.append((seed, wrong))
     return total, failures
 
 
-def _share(arguments: tuple[int, int]) -> tuple[Tally, list[tuple[str, str]]]:
+def _share(arguments: tuple[int, int, str]) -> tuple[Tally, list[tuple[str, str]]]:
     return share(*arguments)
 
 
-def shares(first: int, count: int) -> Iterator[tuple[int, int]]:
+def shares(first: int, count: int, kind: str) -> Iterator[tuple[int, int, str]]:
     for at in range(first, first + count, SHARE):
-        yield at, min(SHARE, first + count - at)
+        yield at, min(SHARE, first + count - at), kind
 
 
-def simulate(first: int, count: int, processes: int) -> int:
+def simulate(first: int, count: int, processes: int, kind: str = "cluster") -> int:
     """Play them all; gives the exit code."""
     began = time.perf_counter()
     total, failures, done = Tally(), list[tuple[str, str]](), 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for (_, size), (tally, wrong) in zip(
-            shares(first, count), pool.imap(_share, shares(first, count)), strict=True
-        ):
+        parts = list(shares(first, count, kind))
+        for (_, size, _), (tally, wrong) in zip(parts, pool.imap(_share, parts), strict=True):
             total.add(tally)
             done += size
             for seed, what in wrong:
                 failures.append((seed, what))
-                tell(seed, what, shrink=len(failures) <= SHOWN)
+                tell(kind, seed, what, shrink=len(failures) <= SHOWN)
             if done % 5000 == 0 and done < count:
                 print(f"{done} of {count}, {len(failures)} failures", file=sys.stderr)
     took = time.perf_counter() - began
@@ -86,18 +101,36 @@ def simulate(first: int, count: int, processes: int) -> int:
     return 1 if failures else 0
 
 
-def tell(seed: str, wrong: str, *, shrink: bool) -> None:
+def tell(kind: str, seed: str, wrong: str, *, shrink: bool) -> None:
     """Show a failure, and how to see it again."""
-    print(f"\nhistory {seed} failed (again: make simulate SEEDS=1 FIRST={seed})\n{wrong}")
+    print(f"\nhistory {seed} failed (again: make simulate SEEDS=1 FIRST={seed} KIND={kind})\n{wrong}")
     if not shrink:
         return
-    small = shrunk(random_plan(seed), played)
+    small = shrunk(drawn(kind, seed), played)
     folder = ROOT / ".simulation"
     folder.mkdir(exist_ok=True)
     path = folder / f"{seed}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(small)) + b"\n")
     print(f"shrunk to {len(small.faults)} faults (tell all of it: make simulate PLAN={path.relative_to(ROOT)})")
     print("".join(f"  {fault}\n" for fault in small.faults), played(small)[1])
+
+
+def without(name: str, first: int, count: int) -> int:
+    """Take one safeguard out, and look for a history that fails; gives the exit code: 0 if there is one."""
+    import pytest
+
+    from tests.simulation.safeguards import SAFEGUARDS
+
+    safeguard = next(each for each in SAFEGUARDS if each.name == name)
+    with pytest.MonkeyPatch.context() as patch:
+        safeguard.take_out(patch)
+        for seed in range(first, first + count):
+            _, wrong = played(safeguard.planned(str(seed)))
+            if wrong:
+                print(f"{wrong}\nwithout {name}, history {seed} fails")
+                return 0
+    print(f"without {name}, no history from {first} to {first + count - 1} fails")
+    return 1
 
 
 def replay(path: Path) -> int:
@@ -113,11 +146,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first one's seed")
+    parser.add_argument("--kind", choices=["cluster", "clocks", "damage"], default="cluster", help="what it is about")
+    parser.add_argument(
+        "--without", help="take this safeguard out (tests/simulation/safeguards.py), and find what fails"
+    )
     parser.add_argument("--plan", type=Path, help="play this one plan and tell everything")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # a failure is shown at once, also in a file
-    return replay(chosen.plan) if chosen.plan else simulate(chosen.first, chosen.seeds, chosen.processes)
+    if chosen.without:
+        return without(chosen.without, chosen.first, chosen.seeds)
+    return replay(chosen.plan) if chosen.plan else simulate(chosen.first, chosen.seeds, chosen.processes, chosen.kind)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,13 @@ def test_a_job_that_has_lost_a_record_never_completes(which: Callable[[int], boo
     assert failed > lost / 2 > 5, f"{lost} jobs have lost a block, and {failed} have said so"
 
 
-def test_a_seed_gives_the_same_history_every_time() -> None:
+@pytest.mark.parametrize("kind", ["cluster", "clocks"])
+def test_a_seed_gives_the_same_history_every_time(kind: str) -> None:
     """Whatever order a set has in this process, a seed's history is the same to the last step and byte."""
     code = (
-        "from tests.simulation.plans import random_plan; from tests.simulation.world import World\n"
-        "for seed in range(12):\n    world = World(random_plan(f'same/{seed}')); print(world.play(), world.oracle.digest())"
+        "from tests.simulation.simulate import drawn, world_of\n"
+        f"for seed in range(12):\n    world = world_of(drawn('{kind}', f'same/{{seed}}'))\n"
+        "    print(world.play(), world.oracle.digest())"
     )
     told = [
         subprocess.run(

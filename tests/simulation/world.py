@@ -81,10 +81,10 @@ class World:
         self.sim = Simulation(random.Random(plan.seed))
         self.zookeeper = SimZooKeeper(self.sim, plan.servers)
         self.zookeeper.doubled = plan.doubled
-        self.kafka = SimKafka(self.sim)
+        self.kafka = self._make_kafka()
         self.trouble = msgspec.structs.replace(plan)
         self.settings = settings_of(plan)
-        self.oracle = Oracle(self.zookeeper, self.kafka)
+        self.oracle = self._make_oracle()
         self.places: dict[str, Process] = {}
         self.running: dict[str, Coordinator | PeerDaemon] = {}
         self.incarnations = 0
@@ -93,6 +93,15 @@ class World:
         self.wrong: list[str] = []
         self.user = Process(self.sim, "user")
         self._user_tree: ZooKeeperSession | None = None
+
+    def _make_kafka(self) -> SimKafka:
+        return SimKafka(self.sim)
+
+    def _make_oracle(self) -> Oracle:
+        return Oracle(self.zookeeper, self.kafka)
+
+    def _make_runner(self, runtime: SimRuntime) -> SimRunner:
+        return SimRunner(self.kafka, runtime, self)
 
     # Playing
 
@@ -145,7 +154,7 @@ class World:
     def _settle(self) -> None:
         """No more faults: everybody is there, and everything bounded must end."""
         self.settling = True
-        self.trouble = msgspec.structs.replace(self.plan, declines=0.0, fails=0.0, slow=0.2)
+        self.trouble = msgspec.structs.replace(self.plan, declines=0.0, fails=0.0, slow=0.2, dies=0.0, lost=0.0)
         self.zookeeper.doubled = 0.0
         self.kafka.failing = 0.0
         for replica in self.zookeeper.replicas:
@@ -199,7 +208,7 @@ class World:
             least = self.plan.daemons[int(place[1:])]
             number: int | str = "auto" if self.plan.growing else least
             peers = self.settings.peer.model_copy(update={"virtual_peers": number})
-            runner = SimRunner(self.kafka, runtime, self)
+            runner = self._make_runner(runtime)
             settings = self.settings.model_copy(update={"peer": peers})
             between = least, least + self.plan.growing
             made = PeerDaemon(settings, runner, connect=connect, runtime=runtime, between=between)

@@ -1,0 +1,239 @@
+"""What keeps time and state right, each taken out by a patch: the simulation must notice.
+
+Most are safeguards of the product. The last ones are of Kafka, on which the product rests: without them the simulated broker
+would show nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+import queues.reader
+from peer.shards import Shards
+from queues.batch import HeldPartition
+from queues.messages import CLOCK_HEADER, Outgoing
+from sardonyx.core.clocks import SourceClock, Stating, task_clock
+from sardonyx.core.positions import Partition
+from sardonyx.state.log import LogState, ShardLog
+from sardonyx.state.messages import About
+from sardonyx.state.restore import Restore
+from tests.simulation.broker import Entry, Group
+from tests.simulation.broker_clients import SimStateTopic, SimWriter
+from tests.simulation.plan import Plan
+from tests.simulation.timed_plans import damaged_plan, timed_plan
+
+Patch = pytest.MonkeyPatch
+
+
+class Safeguard(NamedTuple):
+    """``take_out``: by a patch. ``seed``: of a history that fails without it. ``planned``: what draws histories."""
+
+    take_out: Callable[[Patch], None]
+    seed: int
+    planned: Callable[[str], Plan] = timed_plan
+
+    @property
+    def name(self) -> str:
+        return self.take_out.__name__.strip("_")
+
+
+# --- Clocks -----------------------------------------------------------------------------------------------------------
+
+
+def _clock_begins_anew(patch: Patch) -> None:
+    """A peer that takes a partition over does not go on with the clock that is committed with its position."""
+    rewind = HeldPartition.rewind
+
+    def forgets(held: HeldPartition) -> None:
+        rewind(held)
+        if held.committed is not None and not held.committed.drained:
+            held.start = held.start._replace(position=held.committed._replace(clock=SourceClock()))
+            held.clock = SourceClock()
+
+    patch.setattr(HeldPartition, "rewind", forgets)
+
+
+def _own_clock_alone(patch: Patch) -> None:
+    """A peer states the clock of the partitions that it holds, and does not ask for those of others."""
+
+    def clock(stating: Stating[Any], own: Any) -> int:
+        found = task_clock(own.values())
+        return stating.last if found is None else max(stating.last, found)
+
+    patch.setattr(Stating, "clock", clock)
+
+
+def _stated_before_the_rows(patch: Patch) -> None:
+    """The statement of a clock stands before the rows that it is about."""
+    write = SimWriter.write
+
+    def first(writer: Any, messages: Any, *rest: Any) -> None:
+        write(writer, sorted(messages, key=lambda each: not _is_statement(each)), *rest)
+
+    patch.setattr(SimWriter, "write", first)
+
+
+def _is_statement(message: Any) -> bool:
+    return isinstance(message, Outgoing) and any(name == CLOCK_HEADER for name, _ in message.headers or ())
+
+
+def _late_by_the_batch(patch: Patch) -> None:
+    """Rows are late by the clock at the end of their batch, and not by their place in the log."""
+    reads = Shards._reads
+
+    def judged(shards: Shards, batch: Any, counts: Any) -> Any:
+        last = {p.number: position.clock.value for p, position in batch.positions.items()}
+        return {
+            number: [read._replace(piece=read.piece._replace(in_force=last[number])) for read in of]
+            for number, of in reads(shards, batch, counts).items()
+        }
+
+    patch.setattr(Shards, "_reads", judged)
+
+
+def _idle_after_a_stop(patch: Patch) -> None:
+    """Time in which a process was stopped counts as time in which nothing came."""
+    patch.setattr(queues.reader, "_UNASKED", 1e9)
+
+
+# --- State ------------------------------------------------------------------------------------------------------------
+
+
+def _closed_with_more_to_do(patch: Patch) -> None:
+    """The position says that all is closed, though results that were due did not fit into the batch."""
+    plan = Shards.plan
+
+    def planned(shards: Shards, batch: Any) -> Any:
+        found = plan(shards, batch)
+        clock = {p: batch.positions[p].clock.value for p in batch.positions}
+        return found._replace(shards=[each._replace(closed=clock[each.partition], done=True) for each in found.shards])
+
+    patch.setattr(Shards, "plan", planned)
+
+
+def _state_kept_over_takeovers(patch: Patch) -> None:
+    """A peer that gets a partition back goes on with the state that it had, whoever had the partition meanwhile."""
+    shard = Shards._shard
+
+    def kept(shards: Shards, number: int, batch: Any) -> Any:
+        found = shards._shards.get(number)
+        if found is not None and found.log._planned is None:
+            found.incarnation = batch.incarnations[shards._partitions(number)[0]]
+        return shard(shards, number, batch)
+
+    patch.setattr(Shards, "_shard", kept)
+
+
+def _batches_of_former_assignments(patch: Patch) -> None:
+    """A batch counts although its partition was another peer's since it was read."""
+
+    def holds(reader: Any, batch: Any) -> bool:
+        return bool(reader.member) and all(partition in reader._held for partition in batch.incarnations)
+
+    patch.setattr(queues.reader.Reader, "holds", holds)
+
+
+def _applied_before_the_commit(patch: Patch) -> None:
+    """Changes are in the stores before their transaction has committed."""
+    plan = Shards.plan
+
+    def planned(shards: Shards, batch: Any) -> Any:
+        found = plan(shards, batch)
+        for number, (shard, answer) in list(shards._planned.items()):
+            for name, changes in answer.changes.items():
+                if changes.num_rows:
+                    shard.stores.all[name].apply(changes)
+            shards._planned[number] = shard, answer._replace(changes={})
+        return found
+
+    patch.setattr(Shards, "plan", planned)
+
+
+def _log_outside_of_the_transaction(patch: Patch) -> None:
+    """The state log is written before the transaction of the batch, and not in it."""
+    write = SimWriter.write
+
+    def apart(writer: Any, messages: Any, positions: Any, *rest: Any) -> None:
+        state = [m for m in messages if isinstance(m, Outgoing) and m.topic.endswith(".state")]
+        for message in state:
+            log = writer._broker.logs[Partition(message.topic, message.partition)]
+            log.append(Entry(message.value, tuple(message.headers or ()), at=writer._broker.sim.now))
+        write(writer, [m for m in messages if m not in state], positions, *rest)
+
+    patch.setattr(SimWriter, "write", apart)
+
+
+def _read_to_the_stable_offset(patch: Patch) -> None:
+    """A restore reads as far as committed records are known to stand, and not to the high watermark."""
+
+    def end(topic: Any, partition: int) -> int:
+        topic._runtime.sleep(0.01)
+        return int(topic._log(partition).stable)
+
+    patch.setattr(SimStateTopic, "end", end)
+    patch.setattr(Restore, "finish", _unchecked(Restore.finish))
+
+
+def _unchecked(finish: Callable[[Restore], LogState]) -> Callable[[Restore], LogState]:
+    """A restore that ends wherever the log ends."""
+
+    def finished(restore: Restore) -> LogState:
+        restore._parts, restore._seq = [], restore._mark.seq
+        return finish(restore)
+
+    return finished
+
+
+def _log_forgotten_too_soon(patch: Patch) -> None:
+    """A round of restatement counts as complete with its first piece."""
+    after = ShardLog._after
+    patch.setattr(ShardLog, "_after", lambda self, seq, rows, begun, _: after(self, seq, rows, begun, None))
+
+
+def _torn_logs(patch: Patch) -> None:
+    """A restore takes what stands in the log for all that stood there."""
+
+    def take(restore: Restore, message: Any, said: About) -> None:
+        if said.seq <= restore._mark.seq:
+            restore._parts.append((said, restore._entries(message, said)))
+            if said.number == said.of:
+                restore._seq = said.seq - 1
+                restore._whole()
+
+    patch.setattr(Restore, "_take", take)
+    patch.setattr(Restore, "finish", _unchecked(Restore.finish))
+
+
+# --- Kafka's ----------------------------------------------------------------------------------------------------------
+
+
+def _unfenced_members(patch: Patch) -> None:
+    """A group takes positions from whom it has put out."""
+    patch.setattr(Group, "refuses", lambda *_: None)
+
+
+def _unfenced_producers(patch: Patch) -> None:
+    """A producer goes on writing although another one has its transactional id."""
+    patch.setattr(SimWriter, "_check", lambda self: None)
+
+
+SAFEGUARDS = [
+    Safeguard(_clock_begins_anew, 3),
+    Safeguard(_own_clock_alone, 1),
+    Safeguard(_stated_before_the_rows, 1),
+    Safeguard(_late_by_the_batch, 3),
+    Safeguard(_idle_after_a_stop, 56),
+    Safeguard(_closed_with_more_to_do, 4),
+    Safeguard(_state_kept_over_takeovers, 30),
+    Safeguard(_batches_of_former_assignments, 14),
+    Safeguard(_applied_before_the_commit, 15),
+    Safeguard(_log_outside_of_the_transaction, 5),
+    Safeguard(_read_to_the_stable_offset, 105),
+    Safeguard(_log_forgotten_too_soon, 11),
+    Safeguard(_torn_logs, 0, damaged_plan),
+    Safeguard(_unfenced_members, 53),
+    Safeguard(_unfenced_producers, 33),
+]

@@ -1,0 +1,138 @@
+"""Random histories of jobs with clocks: the job, its rows, and what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
+from tests.simulation.plan import Fault, Kind, Plan, Submission
+
+SECOND = 1_000_000
+SIZE = 10
+"""Seconds of a window; of the one after it, three times as many."""
+DELAY = 3
+"""Seconds by which a source's rows may be late."""
+
+WEIGHTS: dict[Kind, int] = {
+    "kill": 6,
+    "crash": 3,
+    "stop": 6,
+    "cut": 3,
+    "break": 3,
+    "mute": 2,
+    "expire": 3,
+    "usurp": 1,
+    "evict": 4,
+    "drain": 2,
+    "scale": 1,
+    "kafka": 1,
+}
+
+
+class Row(NamedTuple):
+    """``comes``: at which simulated second. ``at``: its own time, in microseconds. ``n``: its number among all rows."""
+
+    comes: float
+    partition: int
+    key: str
+    at: int
+    n: int
+
+
+def timed_plan(seed: str) -> Plan:
+    """A cluster, a job with windows, and its troubles."""
+    rng = random.Random(f"timed/{seed}")
+    until = rng.uniform(12.0, 30.0)
+    daemons = tuple(rng.randint(1, 3) for _ in range(rng.randint(2, 3)))
+    spec = _spec(rng)
+    faults = []
+    for _ in range(rng.choice([0, 1, 2, 4, 6])):
+        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        who = f"d{rng.randrange(len(daemons))}" if kind != "usurp" else "c0"
+        seconds = rng.choice([rng.uniform(0.05, 2.0), rng.uniform(2.0, 9.0), rng.uniform(9.0, 20.0)])
+        faults.append(Fault(round(rng.uniform(3.0, until), 3), kind, who, round(seconds, 3), rng.randrange(24)))
+    troubled = rng.random() < 0.5
+    return Plan(
+        seed=seed,
+        coordinators=1,
+        daemons=daemons,
+        jobs=[Submission(0.5, "j", spec)],
+        faults=sorted(faults, key=lambda fault: fault.at),
+        until=round(until, 3),
+        slow=rng.choice([0.2, 0.2, 2.5]),
+        dies=0.004 if troubled else 0.0,
+        lost=0.04 if troubled else 0.0,
+        trim_every=rng.choice([2.0, 60.0]),
+        rebalance_after=rng.choice([1.0, 5.0]),
+    )
+
+
+def damaged_plan(seed: str) -> Plan:
+    """The same with a Kafka that loses state or positions, and with all peers gone right after it."""
+    plan, rng = timed_plan(seed), random.Random(f"damaged/{seed}")
+    at = round(rng.uniform(0.4, 0.9) * plan.until, 3)
+    kinds: list[Kind] = ["tear", "tear", "erase", "forget"]
+    faults = [Fault(at, rng.choice(kinds), count=rng.randrange(1000))]
+    faults += [Fault(at, "kill", f"d{number}") for number in range(len(plan.daemons))]
+    return replace(plan, trim_every=1000.0, faults=sorted([*plan.faults, *faults], key=lambda fault: fault.at))
+
+
+def _spec(rng: random.Random) -> JobSpec:
+    through, twice = rng.random() < 0.5, rng.random() < 0.4
+    final = twice or rng.random() < 0.6
+    window = WindowSpec(
+        kind="tumbling",
+        size=f"{SIZE} s",
+        aggregate={"hits": AggregateSpec(of="count")},
+        emit="final" if final else "changes",
+        grace=rng.choice(["0 s", "5 s"]),
+        allowed_lateness=0 if twice else rng.choice([0, "10 s"]),
+        late=rng.choice(["drop", "dead_letter"]),
+    )
+    idle = rng.choice([None, None, "3 s"])
+    catalog = [
+        TaskSpec(
+            name="read",
+            type="input",
+            connector="kafka",
+            options={"topic": "rows", "schema": "k string, at bigint, n bigint", "end": "latest"},
+            time=TimeSpec(column="at", unit="us", delay=f"{DELAY} s", idle=idle),
+            batch_size=rng.choice([3, 20]),
+        )
+    ]
+    names = ("same", "again") if through else ()
+    catalog += [TaskSpec(name=name, type="function", fn="m:f", batch_size=20) for name in names]
+    catalog.append(
+        TaskSpec(name="count", type="function", group_by=["k"], window=window, batch_size=rng.choice([2, 50]))
+    )
+    if twice:
+        longer = WindowSpec(
+            kind="tumbling", size=f"{3 * SIZE} s", aggregate={"hits": AggregateSpec(of="sum", column="hits")}
+        )
+        catalog.append(TaskSpec(name="more", type="function", group_by=["k"], window=longer, batch_size=50))
+    catalog.append(TaskSpec(name="out", type="output", connector="kafka", options={"topic": "out"}))
+    chain = [task.name for task in catalog]
+    return JobSpec(
+        name="j", workflow=list(itertools.pairwise(chain)), catalog=catalog, partitions=rng.choice([1, 2, 3])
+    )
+
+
+def rows_of(plan: Plan) -> list[Row]:
+    """The rows of a history: each partition has its own pace, pauses, and disorder."""
+    rng = random.Random(f"rows/{plan.seed}")
+    found: list[Row] = []
+    for partition in range(rng.randint(2, 3)):
+        comes, time = rng.uniform(1.0, 4.0), rng.randint(0, 5) * SECOND
+        for _ in range(rng.randint(4, 14)):
+            comes += rng.choice([0.0, rng.uniform(0.1, 1.5), rng.uniform(0.1, 1.5), rng.uniform(1.0, 7.0)])
+            time += rng.choice([0, rng.randint(0, 3 * SECOND), rng.randint(0, 12 * SECOND)])
+            disorder = rng.choice([0, 0, rng.randint(0, DELAY * SECOND), rng.randint(0, 25 * SECOND)])
+            at = max(0, time - disorder)
+            if comes < 0.85 * plan.until or not found:
+                found.append(Row(round(comes, 3), partition, rng.choice("abc"), at, len(found)))
+    return found
