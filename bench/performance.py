@@ -28,6 +28,7 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 from machine import machine
 from performance_alone import cost, link, session
+from performance_keyed import keyed
 from performance_memory import backpressure, memory
 from performance_restore import restore
 from performance_scaling import scaling
@@ -345,6 +346,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "backpressure": backpressure,
     "window": window,
     "window-wide": window_wide,
+    "keyed": keyed,
     "restore": restore,
     "clock": clock,
     "cost-of-time": cost_of_time,
@@ -356,6 +358,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "quix": ("quix_streams",),
     "window": ("structured_windows", "quix_windows"),
     "window-wide": ("structured_windows",),
+    "keyed": ("structured_keyed",),
 }
 """Opponents of a part that need environments of their own."""
 

@@ -39,6 +39,7 @@ RESULTS = HERE / "results" / "performance"
 ENVIRONMENTS = {
     "structured_streaming": ["pyspark==4.0.0"],
     "structured_windows": ["pyspark==4.0.0"],
+    "structured_keyed": ["pyspark==4.0.0", "pandas", "pyarrow", "protobuf"],
     "quix_streams": ["quixstreams==3.28.1"],
     "quix_windows": ["quixstreams==3.28.1"],
     "bare_copy": [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,19 @@ def our_windows(track: Track, by: str) -> tuple[JobView, str]:
 
 def results(track: Track, topic: str, by: str) -> Results:
     """All that is committed in a topic of windows."""
+    found = [
+        # The program in Java has one name for the key.
+        (key_number(row[by] if by in row else row["key"]), start_of(row["window_start"]), row["hits"], written)
+        for row, written in committed(track, topic)
+    ]
+    keys, starts, hits, written = np.array(found, np.int64).reshape(-1, 4).T
+    return Results(keys, starts, hits, written / 1000)
+
+
+def committed(track: Track, topic: str) -> Iterator[tuple[dict[str, Any], int]]:
+    """All that is committed in a topic of JSON, in the order of each partition, and when the broker got it (milliseconds since
+    1970).
+    """
     consumer = Consumer(
         {
             **track.settings.kafka.client(),
@@ -114,21 +127,16 @@ def results(track: Track, topic: str, by: str) -> Results:
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[tuple[int, int, int, int]] = []
     ended: set[int] = set()
     while len(ended) < PARTITIONS:
         for message in consumer.consume(10_000, 1.0):
             error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
+            if error is None:
+                yield orjson.loads(message.value()), message.timestamp()[1]
                 continue
-            row = orjson.loads(message.value())
-            key = row[by] if by in row else row["key"]  # the program in Java has one name for it
-            found.append((key_number(key), start_of(row["window_start"]), row["hits"], message.timestamp()[1]))
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            ended.add(message.partition())
     consumer.close()
-    keys, starts, hits, written = np.array(found, np.int64).reshape(-1, 4).T
-    return Results(keys, starts, hits, written / 1000)
 
 
 @functools.cache

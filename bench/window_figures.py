@@ -1,4 +1,4 @@
-"""What windows must give, whether they gave it, and how fast: pure, for every contestant the same.
+"""What windows and running counts must give, whether they gave it, and how fast: pure, for every contestant the same.
 
 A window of a key counts as done when its right count first stood in the output. So contestants can be compared that give a
 result of a window once with those that give it again whenever it changes.
@@ -6,7 +6,7 @@ result of a window once with those that give it again whenever it changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +81,33 @@ def steady(results: Results, wanted: tuple[np.ndarray, np.ndarray], *, once: boo
     order = np.argsort(done, kind="stable")
     records = np.cumsum(counts[order])
     first, last = done[order][np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
+    return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
+
+
+def running_rate(results: Sequence[tuple[int, int, float]], wanted: Mapping[int, int]) -> float:
+    """Records a second between the moments by which a tenth and nine tenths of all records stood in running counts of their keys.
+
+    Contestants give a key's count after each record, or after some: what a result tells is that all records up to it are counted.
+
+    Args:
+        results: key, count so far, and when it was written, in seconds since 1970.
+        wanted: the last count of each key.
+
+    Raises:
+        AssertionError: a key's counts do not rise one by the other up to its last.
+    """
+    counted: dict[int, int] = {}
+    steps: list[tuple[float, int]] = []
+    for key, hits, written in results:
+        before = counted.get(key, 0)
+        assert hits > before, f"key {key} has {hits} after {before}"
+        counted[key] = hits
+        steps.append((written, hits - before))
+    assert counted == dict(wanted), "keys count too few records, or too many"
+    steps.sort()
+    times = np.array([written for written, _ in steps])
+    records = np.cumsum([more for _, more in steps])
+    first, last = times[np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
     return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
 
 

@@ -82,6 +82,21 @@ def test_a_run_that_counts_wrongly_does_not_count(found: list[tuple[int, int, in
         window_figures.steady(results(*found), window_figures.expected(TWO, "key"), once=once)
 
 
+def test_running_counts_give_a_rate_by_what_they_count():
+    """Of two keys with ten records each, a tenth stands in the counts at second 1, nine tenths at second 3."""
+    found = [(1, 2, 1.0), (1, 10, 2.0), (2, 8, 3.0), (2, 10, 9.0)]
+    assert window_figures.running_rate(found, {1: 10, 2: 10}) == 8.0
+
+
+@pytest.mark.parametrize(
+    "found", [[(1, 10, 1.0), (2, 9, 2.0)], [(1, 10, 1.0), (2, 10, 2.0), (2, 10, 3.0)], [(1, 11, 1.0), (2, 10, 2.0)]]
+)
+def test_running_counts_that_are_not_right_do_not_count(found):
+    """Too few, twice, too many."""
+    with pytest.raises(AssertionError):
+        window_figures.running_rate(found, {1: 10, 2: 10})
+
+
 def test_the_last_partition_to_pass_its_end_closes_a_window():
     """Of the first rows that are not before the end, one in each partition, the latest closes it."""
     made = [0.0, 0.4, 0.9, 1.0, 1.3, 2.5]  # partition 0: 0.0, 0.9, 1.3; partition 1: 0.4, 1.0, 2.5
