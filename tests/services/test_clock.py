@@ -58,7 +58,7 @@ def awaited(handle: JobHandle, second: int, *tasks: str) -> JobClock:
 
 
 def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, tmp_path: Path) -> None:
-    """It goes from task to task, through tasks that several peers share; what holds it is named; the command shows it."""
+    """It goes from task to task, through tasks that several peers share; what holds it is named; the commands show it."""
     topic = house.make_topic("timed")
     house.put(topic, 0, *rows(10, 40, 20))
     handle = house.submit(tmp_path, text(topic))
@@ -75,6 +75,8 @@ def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, t
     assert f"{topic}[0]" in shown.stdout
     as_json = json.loads(house.call("clock", handle.id, "--json").stdout)
     assert as_json["clock"] == at(35)
+    why = house.call("job", "explain", handle.id)
+    assert f"its clock is held by {topic}[0], which task first reads: no later row of it was read" in why.stdout
     house.clear()
 
 
