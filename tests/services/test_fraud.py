@@ -6,6 +6,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import pytest
+
 from sardonyx.job.load import LoadedJob, importable, load
 from sardonyx.testing import ClockedRun, Cluster, kill_at, run_job
 from tests import fraud_reference as reference
@@ -13,10 +16,15 @@ from tests import fraud_reference as reference
 QUICK = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
 
 
-def fraud(topic: str) -> LoadedJob:
+def fraud(topic: str, store: Any = "memory") -> LoadedJob:
     """The example over a topic that it reads to its end."""
     with importable(reference.EXAMPLE.parent):
-        return load(importlib.import_module("job").make_job(topic, end="latest"))
+        job = load(importlib.import_module("job").make_job(topic, end="latest"))
+    catalog = [
+        msgspec.structs.replace(task, keyed=task.keyed and msgspec.structs.replace(task.keyed, store=store))
+        for task in job.spec.catalog
+    ]
+    return job._replace(spec=msgspec.structs.replace(job.spec, catalog=catalog))
 
 
 def test_fraud_in_this_process(seed: int, spark: Any) -> None:
@@ -42,7 +50,8 @@ def test_fraud_step_by_step(spark: Any, sardonyx_clocked: Callable[..., ClockedR
     assert len(run.rows("alerts")) == 1
 
 
-def test_fraud_on_a_cluster(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_fraud_on_a_cluster(seed: int, store: str, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """From topic to topic, under kills: timers fire with the clock of the payments, and those that are left at their end."""
     faults = [kill_at("apply-state", 3), kill_at("committed", 3)]
     given = reference.payments(seed, 4_000)
@@ -50,6 +59,6 @@ def test_fraud_on_a_cluster(seed: int, sardonyx_clusters: Callable[..., Cluster]
         topic = cluster.topic("payments", [{**row, "at": row["at"].isoformat()} for row in given], partitions=1)
         out = cluster.topic("payments-alerts")
         cluster.peers(4, faults=faults)
-        cluster.run(fraud(topic))
+        cluster.run(fraud(topic, store))
         results = cluster.records(out)
     assert reference.of_results(results) == reference.alerts(given)
