@@ -207,6 +207,17 @@ def _torn_logs(patch: Patch) -> None:
     patch.setattr(Restore, "finish", _unchecked(Restore.finish))
 
 
+def _lost_positions(patch: Patch) -> None:
+    """A restore without a position gives empty stores."""
+    take = Restore._take
+
+    def taken(restore: Restore, message: Any, said: About) -> None:
+        if not restore._without_position:
+            take(restore, message, said)
+
+    patch.setattr(Restore, "_take", taken)
+
+
 # --- Kafka's ----------------------------------------------------------------------------------------------------------
 
 
@@ -227,13 +238,14 @@ SAFEGUARDS = [
     Safeguard(_late_by_the_batch, 3),
     Safeguard(_idle_after_a_stop, 56),
     Safeguard(_closed_with_more_to_do, 4),
-    Safeguard(_state_kept_over_takeovers, 30),
+    Safeguard(_state_kept_over_takeovers, 4),
     Safeguard(_batches_of_former_assignments, 14),
     Safeguard(_applied_before_the_commit, 15),
     Safeguard(_log_outside_of_the_transaction, 5),
     Safeguard(_read_to_the_stable_offset, 105),
     Safeguard(_log_forgotten_too_soon, 11),
     Safeguard(_torn_logs, 0, damaged_plan),
+    Safeguard(_lost_positions, 25, damaged_plan),
     Safeguard(_unfenced_members, 53),
-    Safeguard(_unfenced_producers, 33),
+    Safeguard(_unfenced_producers, 4),
 ]

@@ -43,9 +43,8 @@ UNSEEN = 1.5
 """Seconds that a record may stand at the broker before a reader that asks for it has it: a process that was stopped for less than
 a second does not notice, and asks for records a little later."""
 
-REFUSALS = {"SX-STATE-TORN", "SX-STATE-AHEAD", "SX-STATE-POSITIONS-LOST", "SX-LINK-LOSS"}
-"""With these a job may fail whose state Kafka has lost: it must never give other results. Without a position a link is read from
-its first record on, and what is trimmed is missing."""
+REFUSALS = {"SX-STATE-TORN", "SX-STATE-AHEAD", "SX-STATE-POSITIONS-LOST"}
+"""With these a job may fail whose state Kafka has lost. It must never give other results."""
 
 Window = tuple[str, int]
 """A key, and the start of a window in microseconds."""

@@ -51,7 +51,7 @@ from tests.simulation.engine import SimRuntime, Simulation, Waiter, current
 from tests.simulation.kafka import SimKafka, SimRunner, Topic
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.time_oracle import TimeOracle
-from tests.simulation.timed_plans import Row, rows_of
+from tests.simulation.timed_plans import KEPT, Row, rows_of
 from tests.simulation.world import World
 
 TICK = 0.4
@@ -68,6 +68,8 @@ class TimedKafka(SimKafka):
         self.broker = Broker(sim)
         self.input: list[int] = []
         """Records of each partition of the users' topic, in the end."""
+        self.kept = False
+        """Links are kept from their first records on, as ``sardonyx link keep`` does."""
 
     def group(self, stage: Stage, job: str) -> Group:
         places = [
@@ -120,7 +122,7 @@ class TimedKafka(SimKafka):
         ]
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
-        for place, offset in asked:
+        for place, offset in asked if not self.kept else ():
             self.broker.logs[place].delete_before(offset)
         return len(asked)
 
@@ -305,6 +307,7 @@ class TimedWorld(World):
         super().__init__(plan)
         self.settings = self.settings.model_copy(update={"kafka": KafkaSettings()})
         self.rows = rows_of(plan)
+        self.kafka.kept = plan.trim_every == KEPT
         self.damaged = False
         """Kafka has lost something of a task's state or positions."""
         counts = [0] * (1 + max(row.partition for row in self.rows))

@@ -17,6 +17,8 @@ SIZE = 10
 """Seconds of a window; of the one after it, three times as many."""
 DELAY = 3
 """Seconds by which a source's rows may be late."""
+KEPT = 1000.0
+"""``trim_every`` of a history whose links are kept from their first records on."""
 
 WEIGHTS: dict[Kind, int] = {
     "kill": 6,
@@ -79,7 +81,7 @@ def damaged_plan(seed: str) -> Plan:
     kinds: list[Kind] = ["tear", "tear", "erase", "forget"]
     faults = [Fault(at, rng.choice(kinds), count=rng.randrange(1000))]
     faults += [Fault(at, "kill", f"d{number}") for number in range(len(plan.daemons))]
-    return replace(plan, trim_every=1000.0, faults=sorted([*plan.faults, *faults], key=lambda fault: fault.at))
+    return replace(plan, trim_every=KEPT, faults=sorted([*plan.faults, *faults], key=lambda fault: fault.at))
 
 
 def _spec(rng: random.Random) -> JobSpec:
