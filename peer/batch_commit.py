@@ -95,8 +95,9 @@ class BatchCommit:
         if times is not None:
             times.committed()
         failpoint("apply-state")
-        with self._clock("state"):
-            self._work.state_committed()
+        if self._work.shards is not None:  # a task without state has no such step
+            with self._clock("state"):
+                self._work.state_committed()
         failpoint("committed")
         self._committed(result)
 

@@ -345,7 +345,8 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
     claim = Create(f"{node_paths.REDO}/count-1.count", b"{}")
     asks = Append(node_paths.inbox_prefix("submit", "0f1e"), encode_event(JobSubmitted(job="again", spec=redo)))
     with leadership(quick) as won:
-        leader = Leader(won, quick, FakeLinks(), wake=threading.Event())
+        wake = threading.Event()
+        leader = Leader(won, quick, FakeLinks(), wake=wake)
         leader.take_over()
         leader.handle([PendingEntry(JobSubmitted(at=1.0, job="count-1", spec=SPEC))])
         leader.handle(
@@ -357,7 +358,9 @@ def test_letters_that_a_redo_has_just_asked_for_stay(
         leader.settle()
         leader.turn()
         flush = leader._effects.flush
+        wake.clear()
         zk.request(JobPurged(job="count-1"))
+        until(wake.is_set, what="the leader to hear of the request")
         won.zk.sync()
 
         def asked_before_it_is_gone() -> None:

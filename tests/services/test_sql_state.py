@@ -59,7 +59,7 @@ QUICK = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
 def test_a_file_of_sqlite_keeps_windows(seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Peers are killed between the database's commit and Kafka's, and around them."""
     given = rows(seed, 5_000)
-    faults = [kill_at("stored", 4), kill_at("written", 8), kill_at("store", 5)]
+    faults = [kill_at("stored", 4), kill_at("written", 8), kill_at("store", 1)]
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)
