@@ -38,9 +38,12 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.samples: list[Sample] = []
         self._cluster, self._links, self._progress, self._every = cluster, links, progress, every
-        self._admin = AdminClient({"bootstrap.servers": cluster.services.kafka, "log_level": 0})
+        self._admin = self._new_admin()
         self._over = threading.Event()
         self._began = now()
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._cluster.services.kafka, "log_level": 0})
 
     def end(self) -> None:
         self._over.set()
@@ -74,7 +77,9 @@ class Watch(threading.Thread):
         return {}
 
     def _kafka(self) -> Sample:
-        """Nothing of it while the brokers are away."""
+        """Nothing of it while the brokers are away. Then with a new client: one got no answer for half an hour after its broker
+        was killed, while all others did.
+        """
         with contextlib.suppress(KafkaException):
             topics = len(self._admin.list_topics(timeout=3).topics)
             groups = self._admin.list_consumer_groups(request_timeout=3).result(5)
@@ -82,6 +87,7 @@ class Watch(threading.Thread):
             first, last = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
             if not groups.errors:
                 return {"topics": topics, "groups": len(groups.valid), "low": first, "high": last}
+        self._admin = self._new_admin()
         return {}
 
     def _offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> list[int]:
