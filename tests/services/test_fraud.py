@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 
 from sardonyx.job.load import LoadedJob, importable, load
 from sardonyx.testing import ClockedRun, Cluster, kill_at, run_job
@@ -50,15 +49,17 @@ def test_fraud_step_by_step(spark: Any, sardonyx_clocked: Callable[..., ClockedR
     assert len(run.rows("alerts")) == 1
 
 
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-def test_fraud_on_a_cluster(seed: int, store: str, sardonyx_clusters: Callable[..., Cluster]) -> None:
-    """From topic to topic, under kills: timers fire with the clock of the payments, and those that are left at their end."""
+def test_fraud_on_a_cluster(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """From topic to topic, under kills: timers fire with the clock of the payments, and those that are left at their end.
+
+    State is in RocksDB here; `make faults SHAPE=keyed` has it in memory.
+    """
     faults = [kill_at("apply-state", 3), kill_at("committed", 3)]
     given = reference.payments(seed, 4_000)
     with sardonyx_clusters(**QUICK) as cluster:
         topic = cluster.topic("payments", [{**row, "at": row["at"].isoformat()} for row in given], partitions=1)
         out = cluster.topic("payments-alerts")
         cluster.peers(4, faults=faults)
-        cluster.run(fraud(topic, store))
+        cluster.run(fraud(topic, "rocksdb"))
         results = cluster.records(out)
     assert reference.of_results(results) == reference.alerts(given)
