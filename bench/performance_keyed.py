@@ -22,7 +22,7 @@ TASKS = 3
 
 
 def keyed(track: Track, runs: int) -> list[Row]:
-    """A function of tables, beside both ways that Structured Streaming has; and one of records, beside nobody."""
+    """A function of tables, beside both ways that Structured Streaming has, and beside our own of records."""
     rows = pa.concat_tables(generated(track.records)).select(["key"])
     counts = rows.group_by("key").aggregate([("key", "count")]).to_pylist()
     wanted = {key_number(row["key"]): row["key_count"] for row in counts}

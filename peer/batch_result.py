@@ -19,7 +19,7 @@ from sardonyx.core.positions import Partition, Position, add
 
 
 class BatchDropped(Exception):
-    """The batch must not be committed here: its partitions are another peer's. Whoever holds them reads its records again."""
+    """The batch must not be committed here: its partitions are another peer's. That peer reads its records again."""
 
 
 @dataclass(frozen=True)

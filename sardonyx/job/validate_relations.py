@@ -115,7 +115,7 @@ def _lengths(relation: RelationSpec) -> Iterator[Wrong]:
             "SX-JOIN-WITHIN",
             "a join needs within: how far the times of two rows may be from each other",
             'give within="10 min", or two bounds such as within=("-1 min", "10 min")',
-            "without a bound each row would be kept for ever",
+            "without a bound each row would be kept until the job ends",
         )
     if isinstance(within, list):
         yield from _two(relation, within)

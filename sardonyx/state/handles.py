@@ -23,7 +23,7 @@ D = TypeVar("D")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SCALARS = (int, float, str, bytes, bool, type(None), datetime)
-"""Values that nobody can change in place."""
+"""Types whose values cannot be changed in place."""
 
 
 class Cell(NamedTuple):

@@ -189,7 +189,7 @@ def upgraded_peers() -> None:
 def just_gave() -> list[World]:
     """Worlds that are seldom among so few peers and events. One job has given peers to a second one, and a third one lacks some.
     Then the second has given peers to the third, and a fourth one lacks some. And two jobs share five peers: the one that would
-    have three has two, and nobody gives one for that.
+    have three has two, and the other one gives none for that.
     """
     worlds: list[World] = []
     begin = [

@@ -1,9 +1,9 @@
 """A broker with logs, transactions and consumer groups, as far as exactly-once batches depend on it.
 
-A partition is a log. The records of an open transaction stand in it, and nobody may read past the first of them. A transaction
-is decided at one moment; its markers, and the positions that it commits, come into each partition some time later. A producer is
-fenced by the next one of its transactional id, a commit of positions by the generation of the group. A group moves partitions in
-rounds, and gives none away before its holder has let it go.
+A partition is a log. The records of an open transaction stand in it, and no reader of committed records passes the first of
+them. A transaction is decided at one moment; its markers, and the positions that it commits, come into each partition some time
+later. A producer is fenced by the next one of its transactional id, a commit of positions by the generation of the group. A group
+moves partitions in rounds, and gives none away before its holder has let it go.
 """
 
 from __future__ import annotations

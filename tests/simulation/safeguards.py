@@ -115,7 +115,7 @@ def _closed_with_more_to_do(patch: Patch) -> None:
 
 
 def _state_kept_over_takeovers(patch: Patch) -> None:
-    """A peer that gets a partition back goes on with the state that it had, whoever had the partition meanwhile."""
+    """A peer that gets a partition back goes on with the state that it had, although another peer had the partition meanwhile."""
     shard = Shards._shard
 
     def kept(shards: Shards, number: int, batch: Any) -> Any:

@@ -278,7 +278,7 @@ class SimBackground:
                 waiter.park()
             try:
                 future.set_result(call())
-            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+            except Exception as error:  # noqa: BLE001 - the thread that waits for the result gets it
                 future.set_exception(error)
 
         self._process.spawn("background", run)
