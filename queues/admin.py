@@ -48,6 +48,12 @@ _MEMBERS = frozenset({_GROUP.STABLE, _GROUP.PREPARING_REBALANCING, _GROUP.COMPLE
 _LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
 """Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
 
+_UNKNOWN = {"UNKNOWN_TOPIC_OR_PART", "_NOENT"}
+"""Names of the errors for a topic that does not exist, and for one so new that the broker asked knows of no leader yet."""
+
+_NEW = 5.0
+"""Seconds within which every broker knows a new topic and its leaders."""
+
 OUTPUT_PARTITIONS = 4
 """Number of partitions of an output topic that the coordinator creates, unless the job sets it."""
 
@@ -466,13 +472,14 @@ def offsets_of(
     admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
     began = time.monotonic()
-    deadline = began + CALL
     while True:
         asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
         try:
             return {Partition(p.topic, p.partition): within(settings, began, f).offset for p, f in asked.items()}
         except KafkaException as error:
-            if error.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
+            name = error.args[0].name()
+            patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
+            if time.monotonic() > began + patience:
                 raise
             time.sleep(0.1)
 

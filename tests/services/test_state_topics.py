@@ -21,7 +21,6 @@ from sardonyx.state.log import ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
 from sardonyx.state.restore import Restore
-from tests.waiting import until
 
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
 
@@ -34,7 +33,7 @@ class Shard:
         self.partition = Partition(f"{settings.deployment}.{uuid.uuid4().hex[:8]}.count.state", 1)
         topic = NewTopic(self.partition.topic, 2, 1)
         admin_client(settings).create_topics([topic])[self.partition.topic].result(30)
-        until(lambda: end_offset(settings, self.partition) == 0, what="a leader of the new topic")
+        assert end_offset(settings, self.partition) == 0  # it waits until the broker knows the leader
         self.store = MemoryStore(SCHEMA)
         self.log = ShardLog(lambda: end_offset(settings, self.partition), spare=20, piece=5)
         self.producer = self.writer()
