@@ -49,8 +49,8 @@ quick: $(READY) ## the tests of the pure core and 200 simulated histories: two t
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core
 
-simulated: $(READY) ## ten thousand histories of a simulated cluster, and the tests of the simulation
-	@$(PYTEST) --dist worksteal tests/simulation
+simulated: $(READY) ## ten thousand histories of a simulated cluster, the tests of the simulation, and twenty thousand histories of windows
+	@SARDONYX_HISTORIES=210 $(PYTEST) --dist worksteal tests/simulation tests/core/test_windows.py
 
 simulate: $(READY) ## any number of histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --kind $(or $(KIND),cluster) \

@@ -23,7 +23,11 @@ from tests.core.window_twin import Twin
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
 HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
-"""For each kind of window. ``SARDONYX_HISTORIES=2000`` for a long run."""
+"""Logs for each kind of window. ``make simulated`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
+run."""
+GROUPS = 16
+"""Groups of keys in a log. What a key gives depends on its own rows and on the clocks, so the rows of each group are a history of
+their own; the groups of a log share its window, its clocks and how it is cut."""
 HOUR = 3_600_000_000
 CHANGES_OF_CLOCKS = {
     "Europe/Berlin": dt.datetime(2026, 10, 25, tzinfo=dt.UTC),
@@ -60,7 +64,10 @@ QUANTILES = {"x_half", "n_most"}
 
 
 class History:
-    """A random window and a random log: blocks, each with the clock in force before it, and the clock after it."""
+    """A random window and a random log: blocks, each with the clock in force before it, and the clock after it.
+
+    Its rows are of :data:`GROUPS` groups of keys, each with rows and times of its own.
+    """
 
     def __init__(self, seed, kind, rows=False):
         self.rows = rows
@@ -105,7 +112,9 @@ class History:
             rows = []
             for _ in range(chance.choice([0, 1, 3, 8])):
                 now += chance.choice([0, 0, 1, 3])
-                rows.append(self._row(self._time(now - chance.randint(0, disorder))))
+                for group in range(GROUPS):
+                    if chance.random() < 0.8:
+                        rows.append(self._row(group, self._time(now - chance.randint(0, disorder))))
             before = clock
             if chance.random() < 0.6:
                 clock = max(clock, self._time(now - chance.choice([0, 3, 15])))
@@ -119,10 +128,11 @@ class History:
     def _time(self, number):
         return (number - self.base) * self.unit + self.base
 
-    def _row(self, time):
+    def _row(self, group, time):
         chance = self.chance
+        name = chance.choice(["a", "b", None, "ü"])
         return {
-            "key": chance.choice(["a", "b", None, "ü"]),
+            "key": f"{name or ''}{group}" if group else name,
             "at": time,
             "n": chance.choice([None, 1, 2, -3, 10**9]),
             "x": chance.choice([None, 0.5, -2.25, 1e6, 0.0, 7.0, math.nan]),
