@@ -101,6 +101,7 @@ class TaskLoop:
         try:
             self._start_hooks()
             while self.session.may_open():
+                reason: Exception | None = None
                 try:
                     self.session.open()
                     while not self.session.over:
@@ -108,10 +109,11 @@ class TaskLoop:
                 except Exception as error:
                     if self._policy(error, may_restart=True) is not Reaction.RESTART:
                         raise
-                    self.session.close()  # first: otherwise its partitions would wait with us
-                    self._restart(error)
+                    reason = error
                 finally:
-                    self.session.close()
+                    self.session.close()  # before anything else: otherwise its partitions would wait with us
+                if reason is not None:  # not in the handler, see `queues.guarded_producer`
+                    self._restart(reason)
             if self._handle.gives_up:
                 failpoint("yield")
                 self._report(Yielded(peer=self._work.peer, assignment=self._work.assignment.id))
@@ -129,6 +131,7 @@ class TaskLoop:
     def step(self) -> None:
         """One batch, by the steps above. Returns also when there is nothing to do for a moment."""
         session, reader = self.session, self.session.reader
+        pause: float | None = None
         try:
             self._splitter.split_if_due()
             self._roller.look()
@@ -163,15 +166,16 @@ class TaskLoop:
             self._handle.worked = True
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
-            if isinstance(reason, TransactionAborted) and not reason.passing:
-                self._handle.pause(self._retries.refused(reason))
-            failpoint("rewind")
-            self._drop()
+            refused = isinstance(reason, TransactionAborted) and not reason.passing
+            pause = self._retries.refused(reason) if refused else 0.0
         except SetupError as reason:
             if not self._retries.should_retry_batch(reason, session.store_reached):
                 raise
             log.warning("batch_delayed", code=reason.code, error=reason.message)
-            self._drop(_PAUSE)
+            pause = _PAUSE
+        if pause is not None:  # not in the handlers, see `queues.guarded_producer`
+            failpoint("rewind")
+            self._drop(pause)
 
     def _give_up_if_idle(self) -> None:
         """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed."""
@@ -181,7 +185,7 @@ class TaskLoop:
         elif now - self._idle_since > self._handle.patience:
             self._handle.give_up()
 
-    def _drop(self, pause: float = 0.0) -> None:
+    def _drop(self, pause: float) -> None:
         """Leave nothing of the batch, and go back to the committed positions."""
         if self.session.store is not None:
             self.session.store.abandon()

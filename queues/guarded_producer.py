@@ -9,6 +9,10 @@ The faults that this works around, all still there in librdkafka 2.16:
 - Destroying a client may take as long as a broker is away. So :meth:`GuardedProducer.close` does it on a thread of its own.
 - A client is given back only when nothing refers to it. An exception keeps the frames that it came through, and so their local
   variables: no function that may raise keeps the client in one.
+- A call of the client that fails while Python handles another exception keeps that exception for good, with all batches in its
+  frames. The client raises a ``KafkaError``, which has room for the exception before it but never gives it back (confluent-kafka
+  2.16 on Python 3.11). So no ``except`` block may make such a call: each notes what is to be done, and ends first. What a
+  callback raises, or the client itself in place of one when it is fenced, is kept in the same way: it must lose its traceback.
 """
 
 from __future__ import annotations
@@ -131,7 +135,7 @@ class GuardedProducer:
                 if classify(reason) is Verdict.RETRY and time.monotonic() < deadline:
                     log.debug("kafka_call_retried", error=str(reason))
                     continue
-                raise exception_for(reason) from error
+                raise exception_for(reason) from error.with_traceback(None)
 
 
 def _send_positions(

@@ -86,6 +86,8 @@ class Reader(Reading):
         self._paused = False
         self._polled_at = runtime.now()
         self._closing = False
+        self._failure: Exception | None = None
+        """What a rebalance callback failed with, until :meth:`poll` raises it."""
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
         self._copartitioned = requires_copartitioning(ways)
@@ -113,12 +115,15 @@ class Reader(Reading):
         self._throttle()
         self._group.check_assignment()
         message = self._consumer.poll(timeout)
+        self._check_answers()
         if message is None:
             self._group.check_membership(inside=bool(self._held) or self.member)
             return
         self._take([message])
         if not self._full:
-            self._take(self._consumer.consume(_AT_ONCE, timeout=0))
+            messages = self._consumer.consume(_AT_ONCE, timeout=0)
+            self._check_answers()
+            self._take(messages)
 
     def recover(self) -> None:
         """Ask again for the committed positions if the output keeps them itself, then :meth:`rewind`.
@@ -285,8 +290,8 @@ class Reader(Reading):
     def _answer(self, rebalance: Rebalance) -> Rebalance:
         """Wrap a rebalance callback. It does nothing while the reader closes: the consumer then needs no help.
 
-        The callback must not raise a KafkaException. The client would pass it on as an object that is not an exception,
-        so no handler could catch it (confluent-kafka 2.16 on Python 3.11).
+        The callback must not raise: the client would keep the exception for good, with all that its frames hold, and pass a
+        KafkaException on as an object that is not an exception (confluent-kafka 2.16 on Python 3.11). So its caller raises.
         """
 
         def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -294,9 +299,21 @@ class Reader(Reading):
                 if not self._closing:
                     rebalance(consumer, partitions)
             except KafkaException as error:
-                raise ReaderLost(str(error)) from error
+                self._failure = ReaderLost(str(error))
+            except Exception as error:  # noqa: BLE001 (see above)
+                self._failure = error
 
         return called
+
+    def _check_answers(self) -> None:
+        """Raise what a rebalance callback failed with."""
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return
+        try:
+            raise failure
+        finally:
+            del failure  # it refers to this frame
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._group.assigned()

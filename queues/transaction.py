@@ -107,6 +107,34 @@ class TransactionalWriter:
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "A transaction without positions has no fence.")
+        failure = self._attempt(messages, positions, group_metadata, clock)
+        if failure is None:
+            return
+        try:
+            self._abort()
+            refusal = self._producer.events.refusal
+            self._renew()
+            if isinstance(failure, TransactionAborted) and not failure.passing and refusal is not None:
+                raise abortable(refusal) from failure
+            raise failure
+        finally:
+            del failure  # it refers to this frame
+
+    def _attempt(
+        self,
+        messages: Iterable[Outgoing | Records],
+        positions: Mapping[Partition, Position],
+        group_metadata: Callable[[], Any],
+        clock: Callable[[str], AbstractContextManager[None]],
+    ) -> BaseException | None:
+        """One transaction, up to its commit. Returns why it is to be aborted.
+
+        It returns it instead of aborting in the handler: a call into the client that fails while an exception is handled would
+        keep that exception for good, see :mod:`queues.guarded_producer`.
+
+        Raises:
+            ProducerLost: there is nothing to abort with.
+        """
         self._producer.events.refusal = None
         self._producer.call("begin_transaction")
         try:
@@ -126,13 +154,9 @@ class TransactionalWriter:
                 self._producer.call("commit_transaction", CALL)  # 7
         except ProducerLost:
             raise
-        except BaseException as error:
-            self._abort()
-            refusal = self._producer.events.refusal
-            self._renew()
-            if isinstance(error, TransactionAborted) and not error.passing and refusal is not None:
-                raise abortable(refusal) from error
-            raise
+        except BaseException as error:  # noqa: BLE001 (it is raised again, by the caller)
+            return error
+        return None
 
     def _produce(self, message: Outgoing | Records) -> bool:
         """Hand a message, or many, to the client. False: the transaction has failed, and its next call tells why."""
@@ -176,8 +200,14 @@ class TransactionalWriter:
     def _abort(self) -> None:
         """End the open transaction, which fails if the slot has another holder by now. Flush first what was sent, because an
         abort that overtakes it would be fatal (confluentinc/librdkafka issue 4849).
+
+        Raises:
+            ProducerLost: it cannot be aborted.
         """
-        self._producer.client.flush(CALL)
+        try:
+            self._producer.client.flush(CALL)
+        except Exception as error:  # noqa: BLE001 (of a client that is fenced meanwhile, also a SystemError)
+            raise ProducerLost(str(error)) from error.with_traceback(None)  # see `queues.guarded_producer`
         try:
             self._producer.call("abort_transaction", CALL)
         except TransactionAborted as error:

@@ -112,9 +112,11 @@ class History:
             rows = []
             for _ in range(chance.choice([0, 1, 3, 8])):
                 now += chance.choice([0, 0, 1, 3])
-                for group in range(GROUPS):
-                    if chance.random() < 0.8:
-                        rows.append(self._row(group, self._time(now - chance.randint(0, disorder))))
+                rows += [
+                    self._row(group, self._time(now - chance.randint(0, disorder)))
+                    for group in range(GROUPS)
+                    if chance.random() < 0.8
+                ]
             before = clock
             if chance.random() < 0.6:
                 clock = max(clock, self._time(now - chance.choice([0, 3, 15])))

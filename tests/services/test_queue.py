@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -157,6 +158,37 @@ def test_a_member_of_an_older_generation_cannot_commit(task: Task):
     with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
         writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
     assert admin.read_all(task.settings, out) == []
+
+
+def test_what_failed_is_given_back(task: Task) -> None:
+    """A transaction that failed leaves nothing in memory, also if it cannot even be aborted: neither the error, nor the batch."""
+
+    class Messages(list[Outgoing]):
+        """A list that one can watch."""
+
+    class Failed(Exception):
+        """An error that one can watch."""
+
+    topic = task.stage.egress[0].topic
+
+    def failed(writer: Any, batch: Any) -> list[weakref.ref[Any]]:
+        messages = Messages([Outgoing(topic, b"lost", 0)])
+        error = Failed("of the messages")
+
+        def made() -> Iterator[Outgoing]:
+            yield from messages
+            task.writer(slot=0)  # a rival: now the abort fails too
+            raise error
+
+        with pytest.raises(ProducerLost):
+            writer.write(made(), counted(batch), reader.group_metadata)
+        return [weakref.ref(messages), weakref.ref(error)]
+
+    task.feed(10)
+    reader, writer = task.reader(), task.writer(slot=0)
+    held = failed(writer, next_batch(reader))
+    gc.collect()
+    assert [what() for what in held] == [None, None]
 
 
 def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
