@@ -243,7 +243,7 @@ def order(row):
     if "pane" not in row:
         return sorted((name, repr(value)) for name, value in row.items())
     exact = {
-        name: round(value, 6) if isinstance(value, float) else value
+        name: f"{value:.9g}" if isinstance(value, float) else value
         for name, value in row.items()
         if name not in QUANTILES
     }
