@@ -106,13 +106,13 @@ class TaskLoop:
                     self.session.open()
                     while not self.session.over:
                         self.step()
-                except Exception as error:
-                    if self._policy(error, may_restart=True) is not Reaction.RESTART:
-                        raise
+                except Exception as error:  # noqa: BLE001 (dealt with below, see `queues.guarded_producer`)
                     reason = error
                 finally:
                     self.session.close()  # before anything else: otherwise its partitions would wait with us
-                if reason is not None:  # not in the handler, see `queues.guarded_producer`
+                if reason is not None:
+                    if self._policy(reason, may_restart=True) is not Reaction.RESTART:
+                        raise reason
                     self._restart(reason)
             if self._handle.gives_up:
                 failpoint("yield")
