@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -121,7 +122,7 @@ class GuardedProducer:
         holder = [self._client]
         self._client = None
         background = BackgroundThread("producer-ends")
-        background.submit(holder.clear)
+        background.submit(partial(_end, holder))
         background.close()
 
     def _repeat(self, call: Callable[[Producer], object]) -> None:
@@ -136,6 +137,19 @@ class GuardedProducer:
                     log.debug("kafka_call_retried", error=str(reason))
                     continue
                 raise exception_for(reason) from error.with_traceback(None)
+
+
+def _end(holder: list[Producer | None]) -> None:
+    """Throw away what a client still has to send, hear of it, and give the client back.
+
+    A message of which the client has not told what became of it stays in memory when the client is given back, and so does the
+    callback.
+    """
+    with suppress(KafkaException, SystemError):  # of what the broker has refused; it may tell that again
+        if holder[0] is not None:
+            holder[0].purge()
+            holder[0].flush(CALL)
+    holder.clear()
 
 
 def _send_positions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -275,9 +276,11 @@ def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
 def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
     """Stop an unbounded job and wait until it has ended: all that its inputs have read goes through it, and nothing more.
 
-    `job submit --resume` goes on from there. With --timeout, or after Ctrl-C, the job goes on to stop.
+    It also waits until another job can go on from there (`job submit --resume`): the topics of the stopped job are deleted first.
+    After --timeout, or after Ctrl-C, the job goes on to stop.
     """
     wait = duration_of(timeout)
+    began = time.monotonic()
     with call.client() as client:
         handle = client.job(job)
         before = handle.status(live=False)
@@ -291,8 +294,18 @@ def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
             raise
         code = tell_end(call, view)
         if view.status == "stopped":
-            call.say(f"to go on from here: sardonyx job submit SPEC --resume {handle.id}")
+            _await_resumable(call, handle, None if wait is None else max(0.0, began + wait - time.monotonic()))
         return code
+
+
+def _await_resumable(call: Call, handle: JobHandle, timeout: float | None) -> None:
+    """Say how another job goes on from a stopped one, as soon as it can."""
+    known = handle.await_resumable(min(SILENCE, math.inf if timeout is None else timeout))
+    if not known:
+        call.say(f"waiting until the topics of job {handle.id} are deleted: only then can another job go on from it")
+        known = handle.await_resumable(None if timeout is None else max(0.0, timeout - SILENCE))
+    command = f"sardonyx job submit SPEC --resume {handle.id}"
+    call.say(f"to go on from here: {command}" if known else f"when they are deleted, go on from here: {command}")
 
 
 def kill(call: Call, job: JobId) -> int:

@@ -207,8 +207,16 @@ class JobHandle:
             raise shares.job_ended(self.id, note.status)
         shares.scale(self._zk, wanted, CARRY_OUT)
 
-    def await_resumable(self, timeout: float = CARRY_OUT) -> None:
-        """Wait until the positions of a job that has ended are known. Returns after ``timeout`` seconds in any case."""
+    def await_resumable(self, timeout: float | None = CARRY_OUT) -> bool:
+        """Wait until the positions of a job that has ended are known. They are when its topics are deleted, which takes as long as
+        a broker that is away.
+
+        Args:
+            timeout: seconds to wait; None: without limit.
+
+        Returns:
+            Whether they are known.
+        """
         waiting.await_node(
             self._zk,
             node_paths.job_status(self.id),
@@ -216,6 +224,8 @@ class JobHandle:
             timeout,
             None,
         )
+        note = self._note()
+        return note is None or not _is_ending(note)
 
     def await_admitted(self, timeout: float = CARRY_OUT) -> None:
         """Wait until a coordinator has accepted or refused the job. Returns after ``timeout`` seconds in any case.

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.faults.shapes import PARTITIONS
-from tests.faults.soak_judge import Figure, disk_bound, figures, judge, standing
+from tests.faults.soak_judge import SAW, STEPS, Figure, disk_bound, figures, judge, standing
 from tests.faults.soak_records import RETENTION, Numbers, Sight, Tally, record
 
 HOUR = 3600
@@ -108,7 +108,21 @@ def test_a_figure_is_flat_only_if_it_is_shown_to_be(value, says: str) -> None:
 )
 def test_what_moves_in_steps_is_judged_by_what_it_reaches(value, says: str) -> None:
     """Threads rise and fall with the tasks in hand: that is flat. If each step ends higher than the one before it, they grow."""
-    (verdict,) = judge(samples(value), [FIGURE._replace(steps=True)])
+    (verdict,) = judge(samples(value), [FIGURE._replace(percentile=STEPS)])
+    assert verdict.says == says, verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        pytest.param(lambda at: 600 + 300 * (at % 700) / 700, "flat", id="a saw of twelve minutes"),
+        pytest.param(lambda at: 600 + 300 * (at % 700) / 700 * (at > HOUR * 0.7), "flat", id="teeth that begin later"),
+        pytest.param(lambda at: 600 + 300 * (at % 700) / 700 + 300 * at / HOUR, "grows", id="a saw that rises"),
+    ],
+)
+def test_a_long_saw_is_judged_by_what_it_falls_back_to(value, says: str) -> None:
+    """A JVM holds more until it collects its garbage: that is flat. If it holds more after it, it grows."""
+    (verdict,) = judge(samples(value), [FIGURE._replace(percentile=SAW)])
     assert verdict.says == says, verdict
 
 

@@ -12,13 +12,18 @@ from tests.faults.soak_records import BACKLOG, LINKS, RECORD, RETENTION, SEGMENT
 
 MIB = 1 << 20
 WINDOWS = 12
-"""Parts into which the later part of a run is cut; the means of these are compared, so that what swings does not seem to grow."""
+"""Parts into which the later part of a run is cut; the least values of these are compared, so that what swings does not seem to
+grow."""
 T = 2.228
 """Student's t for :data:`WINDOWS` - 2 degrees of freedom: a slope lies within so many standard errors, with 95%."""
 JUDGED = 3000.0
 """Seconds from which on a run is long enough to judge slopes: in half an hour memory swings too much to tell."""
 LATER = 1 / 3
 """The part of a run from which on it is judged."""
+STEPS = 90
+"""For what goes up and down in steps, with the tasks that a daemon has in hand."""
+SAW = 10
+"""For long saw teeth: the JVM collects its garbage seldom, and Kafka deletes whole segments."""
 
 LINK_SEGMENT = 16 << 20
 """As ``queues.admin`` sets it."""
@@ -60,7 +65,10 @@ class Verdict(NamedTuple):
 
 
 def trend(points: Sequence[tuple[float, float]], begin: float, end: float) -> Trend | None:
-    """The slope of a figure from ``begin`` to ``end``: least squares over the means of windows of equal length.
+    """The slope of a figure from ``begin`` to ``end``: least squares over the least values in windows of equal length.
+
+    The least value is what the process keeps: above it are the batches that it has in hand, and those come and go. What leaks
+    raises the least value as much as any other.
 
     Args:
         points: (seconds, value).
@@ -76,17 +84,23 @@ def trend(points: Sequence[tuple[float, float]], begin: float, end: float) -> Tr
     ]
     if not all(windows):
         return None
-    means = [statistics.fmean(window) for window in windows]
+    floors = [min(window) for window in windows]
     hours = [(n + 0.5) * width / 3600 for n in range(WINDOWS)]
-    slope, offset = statistics.linear_regression(hours, means)
-    rest = sum((value - offset - slope * hour) ** 2 for hour, value in zip(hours, means, strict=True))
+    slope, offset = statistics.linear_regression(hours, floors)
+    rest = sum((value - offset - slope * hour) ** 2 for hour, value in zip(hours, floors, strict=True))
     spread = statistics.pvariance(hours) * WINDOWS
-    return Trend(statistics.fmean(means), slope, T * math.sqrt(rest / (WINDOWS - 2) / spread))
+    return Trend(_mean(windows), slope, T * math.sqrt(rest / (WINDOWS - 2) / spread))
 
 
-def rise(points: Sequence[tuple[float, float]], begin: float, end: float) -> Trend | None:
-    """By how much the 90th percentile of a figure is higher in the later half than in the earlier one. For a figure that goes up
-    and down in steps: no line fits it, and a leak raises what it reaches again and again.
+def rise(points: Sequence[tuple[float, float]], begin: float, end: float, percentile: int) -> Trend | None:
+    """By how much a percentile of a figure is higher in the later half than in the earlier one. For a figure that no line fits.
+
+    Args:
+        points: (seconds, value).
+        begin: where the earlier half begins.
+        end: where the later half ends.
+        percentile: 90 for what goes up and down in steps: a leak raises what it reaches. 10 for saw teeth whose length is that of
+            a window or more: a leak raises what they fall back to.
 
     Returns:
         The difference in place of a slope. None if a half holds fewer than ten points.
@@ -95,8 +109,12 @@ def rise(points: Sequence[tuple[float, float]], begin: float, end: float) -> Tre
     halves = [[value for at, value in points if a <= at < b] for a, b in ((begin, middle), (middle, end))]
     if min(map(len, halves)) < 10:
         return None
-    earlier, later = (statistics.quantiles(half, n=10)[-1] for half in halves)
-    return Trend(statistics.fmean(halves[0] + halves[1]), later - earlier, 0.0)
+    earlier, later = (statistics.quantiles(half, n=100)[percentile - 1] for half in halves)
+    return Trend(_mean(halves), later - earlier, 0.0)
+
+
+def _mean(parts: Sequence[Sequence[float]]) -> float:
+    return statistics.fmean(value for part in parts for value in part)
 
 
 class Figure(NamedTuple):
@@ -105,8 +123,8 @@ class Figure(NamedTuple):
     name: str
     of: Callable[[Sample], float | None]
     limit: Callable[[float], float]
-    steps: bool = False
-    """Whether it goes up and down in steps, with the tasks that a daemon has in hand: see :func:`rise`."""
+    percentile: int | None = None
+    """Of a figure that goes up and down too slowly for a line: the one that :func:`rise` compares."""
 
 
 def figures(peer: str, coordinator: str) -> list[Figure]:
@@ -119,16 +137,16 @@ def figures(peer: str, coordinator: str) -> list[Figure]:
     for label, daemon in (("peer", peer), ("coordinator", coordinator)):
         found += [
             Figure(f"{label}: RSS, MiB", held(daemon, "rss"), lambda mean: 0.1 * mean),
-            Figure(f"{label}: threads", held(daemon, "threads"), lambda mean: 0.1 * mean, steps=True),
-            Figure(f"{label}: descriptors", held(daemon, "descriptors"), lambda mean: 0.1 * mean, steps=True),
+            Figure(f"{label}: threads", held(daemon, "threads"), lambda mean: 0.1 * mean, STEPS),
+            Figure(f"{label}: descriptors", held(daemon, "descriptors"), lambda mean: 0.1 * mean, STEPS),
         ]
     found += [
-        Figure("peer's JVM: RSS, MiB", held(peer, "jvm"), lambda mean: 0.25 * mean),
+        Figure("peer's JVM: RSS, MiB", held(peer, "jvm"), lambda mean: 0.25 * mean, SAW),
         Figure("peer's Python workers: RSS, MiB", held(peer, "workers"), lambda mean: 0.1 * mean),
         Figure("topics", lambda sample: sample.get("topics"), lambda _: 0.5),
         Figure("groups", lambda sample: sample.get("groups"), lambda _: 0.5),
         Figure("nodes of ZooKeeper beside the log", lambda sample: sample.get("nodes"), lambda _: 30.0),
-        Figure("bytes in Kafka's log directories, MiB", lambda sample: sample["disk"], lambda mean: 0.1 * mean),
+        Figure("bytes in Kafka's log directories, MiB", lambda sample: sample["disk"], lambda mean: 0.1 * mean, SAW),
     ]
     return found
 
@@ -142,7 +160,11 @@ def judge(samples: Sequence[Sample], wanted: Sequence[Figure]) -> list[Verdict]:
     begin, end = samples[-1]["at"] * LATER, samples[-1]["at"]
     found = []
     for figure in wanted:
-        about = (rise if figure.steps else trend)(points(samples, figure), begin, end)
+        sampled = points(samples, figure)
+        if figure.percentile is None:
+            about = trend(sampled, begin, end)
+        else:
+            about = rise(sampled, begin, end, figure.percentile)
         if about is not None:
             found.append(Verdict(figure.name, about, figure.limit(about.mean)))
     return found

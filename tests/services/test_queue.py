@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
 from queues import admin
+from queues.guarded_producer import CALL, GuardedProducer
 from queues.lost import ReaderLost
 from queues.messages import Outgoing, Records
 from queues.transaction_errors import ProducerLost, TransactionAborted
@@ -144,6 +145,21 @@ def test_a_closed_writer_gives_its_client_back(task: Task, many: bool):
     rival.close()
     until(lambda: psutil.Process().num_threads() <= before, what="the clients' threads to end")
     assert lost.value.__traceback__
+
+
+def test_a_producer_that_ends_hears_of_all_its_messages(task: Task):
+    """A producer that is closed with messages that are still to be sent keeps neither them nor its callbacks in memory."""
+    topic = task.stage.egress[0].topic
+    config = {**task.settings.kafka.client(), "transactional.id": uuid.uuid4().hex, "linger.ms": 10_000}
+    producer = GuardedProducer(config, timeout=120)
+    producer.call("init_transactions", CALL)
+    producer.call("begin_transaction")
+    for _ in range(100):
+        producer.client.produce(topic, b"a record")
+    events = weakref.ref(producer.events)
+    producer.close()
+    del producer
+    until(lambda: gc.collect() >= 0 and events() is None, what="the callbacks to be given back")
 
 
 def test_a_member_of_an_older_generation_cannot_commit(task: Task):
