@@ -208,8 +208,9 @@ class JobHandle:
         shares.scale(self._zk, wanted, CARRY_OUT)
 
     def await_resumable(self, timeout: float | None = CARRY_OUT) -> bool:
-        """Wait until the positions of a job that has ended are known. They are when its topics are deleted, which takes as long as
-        a broker that is away.
+        """Wait until the positions of a job that has ended are known, and its topics are deleted.
+
+        That takes at least as long as a broker is away.
 
         Args:
             timeout: seconds to wait; None: without limit.

@@ -160,11 +160,8 @@ def judge(samples: Sequence[Sample], wanted: Sequence[Figure]) -> list[Verdict]:
     begin, end = samples[-1]["at"] * LATER, samples[-1]["at"]
     found = []
     for figure in wanted:
-        sampled = points(samples, figure)
-        if figure.percentile is None:
-            about = trend(sampled, begin, end)
-        else:
-            about = rise(sampled, begin, end, figure.percentile)
+        sampled, percentile = points(samples, figure), figure.percentile
+        about = trend(sampled, begin, end) if percentile is None else rise(sampled, begin, end, percentile)
         if about is not None:
             found.append(Verdict(figure.name, about, figure.limit(about.mean)))
     return found
