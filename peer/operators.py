@@ -124,7 +124,7 @@ class Operator(Protocol):
 
     @property
     def store(self) -> str:
-        """Where the stores are kept: ``memory``, ``rocksdb``."""
+        """Where the stores are kept: see :func:`sardonyx.core.stores.kind_of`."""
         ...
 
     @property

@@ -410,6 +410,7 @@ def assemble(
             state_folder,
             runtime,
             database,
+            load,
         ),
         keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
         keyed=keyed,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,10 @@ from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
+from sardonyx.core.stores import is_own
+from sardonyx.runtime.functions import import_function
 from sardonyx.state.base import GONE, KEY, Store
+from sardonyx.state.custom import CustomStore
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
@@ -137,6 +140,7 @@ class Shards:
         folder: for stores on disk. They are copies of the log, so nothing in it outlives the assignment.
         now: the machine's clock, in microseconds since 1970.
         keeper: where the truth about its state is; None: in the log.
+        load: finds a store of the user's own.
     """
 
     def __init__(
@@ -147,12 +151,14 @@ class Shards:
         folder: Path | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
         keeper: StateKeeper | None = None,
+        load: Callable[[str], Any] = import_function,
     ) -> None:
         self._operator = operator
         self._links = stage.ingress
         self._keeper = keeper or _in_topic(stage, topic)
         self._folder = folder
         self._now = now
+        self._load = load
         self._shards: dict[int, _Shard] = {}
         self._planned: dict[int, tuple[_Shard, Answer]] = {}
         self.restoring = 0.0
@@ -329,7 +335,7 @@ class Shards:
     def _empty(self) -> tuple[Stores, Path | None]:
         """The stores of a shard without entries, and their folder."""
         folder: Path | None = None
-        if self._operator.store == "rocksdb":
+        if self._operator.store not in ("memory", "sql"):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
@@ -345,6 +351,8 @@ class Shards:
     def _make(self, folder: Path | None, name: str, schema: pa.Schema) -> Store:
         if folder is None:
             return MemoryStore(schema)
+        if is_own(self._operator.store):
+            return CustomStore(self._operator.store, self._load, schema, folder / name)
         from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
 
         return RocksStore(schema, folder / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import failed_key
@@ -15,6 +15,7 @@ from peer.relation_operator import RelationOperator, declared_columns
 from peer.shards import Shards, StateTopic
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.runtime.clock import Runtime
+from sardonyx.runtime.functions import import_function
 
 if TYPE_CHECKING:
     from spark_tasks.keyed import KeyedFunctions
@@ -28,6 +29,7 @@ def shards_of(
     folder: Path | None,
     runtime: Runtime,
     keeper: DatabaseKeeper | None = None,
+    load: Callable[[str], Any] = import_function,
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
@@ -39,6 +41,7 @@ def shards_of(
         folder: for stores on disk.
         runtime: time.
         keeper: of its state, if a database keeps it.
+        load: finds a store of the user's own.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
     if state is None and keeper is None:
@@ -53,4 +56,4 @@ def shards_of(
     else:
         operator = WindowOperator(stage, most)
     topic = None if state is None else state_topic(state)
-    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper)
+    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper, load)

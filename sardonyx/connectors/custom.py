@@ -8,14 +8,14 @@ an input with the job's options as keyword arguments. An output also gets ``job`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, Split, SplitInput
-from sardonyx.core.errors import FunctionError, SardonyxError
-from sardonyx.core.tracebacks import user_traceback
+from sardonyx.core.errors import FunctionError
+from sardonyx.core.tracebacks import explained
 
 Load = Callable[[str], Callable[..., Any]]
 """Finds the object that ``module:name`` names."""
@@ -109,24 +109,14 @@ class CustomOutput:
             self._inner.seal(entries)
 
 
-@contextmanager
-def _explained(reference: str, when: str) -> Iterator[None]:
-    """Turn an exception of the user's connector into an error with the user's traceback.
-
-    Sardonyx's own errors pass unchanged.
-    """
-    try:
-        yield
-    except SardonyxError:
-        raise
-    except Exception as error:
-        raise FunctionError(
-            "SX-CONNECTOR-RAISED",
-            f"connector {reference} raised {type(error).__name__} when {when}: {error}",
-            fix="correct the line that the traceback shows; docs/connectors.md says what a connector must do",
-            traceback=user_traceback(error),
-            where={"connector": reference},
-        ) from error
+def _explained(reference: str, when: str) -> AbstractContextManager[None]:
+    return explained(
+        "SX-CONNECTOR-RAISED",
+        f"connector {reference}",
+        when,
+        fix="correct the line that the traceback shows; docs/connectors.md says what a connector must do",
+        where={"connector": reference},
+    )
 
 
 def _not_one(reference: str, cause: str) -> FunctionError:

@@ -13,7 +13,7 @@ import msgspec
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
-from sardonyx.core.stores import SqlStore
+from sardonyx.core.stores import SqlStore, Store, is_own
 from sardonyx.core.text import near
 from sardonyx.core.timing import TimeSpec, WindowSpec
 
@@ -173,7 +173,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
                 group_function(task),
                 None if task.keyed is None else task.keyed.on_timer,
             ]
-            found.append(task.connector if task.connector and ":" in task.connector else None)
+            found += [task.connector if is_custom(task.connector) else None, own_store(task)]
         found += [route.where for _, route in sorted(self.routes.items())]
         return list(dict.fromkeys(name for name in found if name))
 
@@ -183,10 +183,22 @@ def stateful(task: TaskSpec) -> bool:
     return task.window is not None or task.keyed is not None or task.relation is not None
 
 
+def store_of(task: TaskSpec) -> Store | None:
+    """Where the state of a task is kept; None: it has none."""
+    said = task.window or task.keyed or task.relation
+    return None if said is None else said.store
+
+
 def database_of(task: TaskSpec) -> SqlStore | None:
     """The database that keeps the state of a task; None: there is a log of its state in Kafka, or it has none."""
-    said = task.window or task.keyed or task.relation
-    return said.store if said is not None and isinstance(said.store, SqlStore) else None
+    store = store_of(task)
+    return store if isinstance(store, SqlStore) else None
+
+
+def own_store(task: TaskSpec) -> str | None:
+    """The ``module:Class`` that keeps the state of a task; None: none of the user's does."""
+    store = store_of(task)
+    return store if isinstance(store, str) and is_own(store) else None
 
 
 def late_policy(task: TaskSpec) -> str | None:

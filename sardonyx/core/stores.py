@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 STORES = ("memory", "rocksdb")
-"""Stores beside a log in Kafka, by name. A database is the third kind: :class:`SqlStore`."""
+"""Our stores beside a log in Kafka, by name. A database is another kind: :class:`SqlStore`."""
 
 
 class SqlStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -20,14 +20,19 @@ class SqlStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 Store = str | SqlStore
-"""One of :data:`STORES`, or a database."""
+"""One of :data:`STORES`, the user's own as ``module:Class``, or a database."""
 
 
 def kind_of(store: Store) -> str:
-    """``memory``, ``rocksdb`` or ``sql``."""
+    """``memory``, ``rocksdb``, ``sql``, or ``module:Class``."""
     return store if isinstance(store, str) else "sql"
 
 
 def store_text(store: Store) -> str:
     """How messages call a store."""
     return store if isinstance(store, str) else store.url
+
+
+def is_own(store: Store) -> bool:
+    """Whether a store is the user's own class, named as ``module:Class``."""
+    return isinstance(store, str) and ":" in store

@@ -6,7 +6,10 @@ import contextlib
 import functools
 import importlib.util
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from sardonyx.core.errors import FunctionError, SardonyxError
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sardonyx", "spark_tasks", "peer", "queues", "sentinel", "coordinator")
@@ -24,6 +27,31 @@ def user_traceback(error: BaseException) -> str:
     if not shown.stack and shown.__cause__ is None and shown.__context__ is None:
         return "".join(shown.format_exception_only())
     return "".join(shown.format())
+
+
+@contextlib.contextmanager
+def explained(code: str, what: str, when: str, *, fix: str, where: Mapping[str, str]) -> Iterator[None]:
+    """Turn an exception of a user's class into an error with the user's traceback. Sardonyx's own errors pass unchanged.
+
+    Args:
+        code: of the error.
+        what: what raised it, as in "connector shop:Ledger".
+        when: as in "read was called".
+        fix: what to do.
+        where: of the error.
+    """
+    try:
+        yield
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise FunctionError(
+            code,
+            f"{what} raised {type(error).__name__} when {when}: {error}",
+            fix=fix,
+            traceback=user_traceback(error),
+            where=where,
+        ) from error
 
 
 def is_machinery(filename: str) -> bool:

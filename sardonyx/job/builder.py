@@ -28,7 +28,7 @@ from sardonyx.job.collecting import collects
 from sardonyx.job.given import given_settings, listed_tags, require
 from sardonyx.job.parse import read
 from sardonyx.job.relating import Relations
-from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, Windows, data_of
+from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, StoreChoice, Windows, data_of
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
 
@@ -242,7 +242,7 @@ class Job(Relations):
         allowed_lateness: Length | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -271,8 +271,9 @@ class Job(Relations):
         - ``allowed_lateness``: how long a closed window is kept, so that a late row gives a corrected result.
         - ``late``: what becomes of a row after that; the edge ``.late`` of the task takes such rows, too.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run; or
-          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``.
+        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
+          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
+          your own.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)
@@ -289,7 +290,7 @@ class Job(Relations):
         ttl: str | Mapping[str, str] | None = None,
         state: str | None = None,
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -314,8 +315,9 @@ class Job(Relations):
           states to durations. None: for good.
         - ``state``: of a function of tables: the columns of its state, such as ``"total double, n bigint"``.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run; or
-          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``.
+        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
+          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
+          your own.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)

@@ -53,7 +53,7 @@ _WANTED = {
     "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
     "accumulate": "true or false",
     "state_limit": "a number of entries",
-    "store": 'memory, rocksdb, or a database: {sql: "postgresql://host/name"}',
+    "store": 'memory, rocksdb, a database: {sql: "postgresql://host/name"}, or your own class: module:Class',
     "state": 'columns with their types, such as "total double, n bigint"',
     "on_timer": "a function, as module:function",
     "ttl": 'a duration, such as "30 days", or a mapping from the names of states to durations',

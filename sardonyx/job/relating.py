@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
 from sardonyx.job.collecting import collects
-from sardonyx.job.windowing import Emit, Length, store_data
+from sardonyx.job.windowing import Emit, Length, StoreChoice, store_data
 
 if TYPE_CHECKING:
     from sardonyx.job.builder import After, Edge, ErrorPolicy, Function, Lifecycle, Task
@@ -39,7 +38,7 @@ class Relations:
         grace: Length | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -64,8 +63,9 @@ class Relations:
         - ``grace``: by how much a row may be older than the clock of its side.
         - ``late``: what becomes of an older row; the edge ``.late`` of the task takes such rows, too.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run; or
-          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``.
+        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
+          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
+          your own.
         - ``fn``: a function over the results.
         """
         return self._related("join", name, fn, locals(), key=on, after=(left, right))
@@ -85,7 +85,7 @@ class Relations:
         grace: Length | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -121,7 +121,7 @@ class Relations:
         grace: Length | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -155,7 +155,7 @@ class Relations:
         time: str | None = None,
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
-        store: Literal["memory", "rocksdb"] | Connector = "memory",
+        store: StoreChoice = "memory",
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,

@@ -24,10 +24,12 @@ from sardonyx.core.spec import (
     group_function,
     is_custom,
     late_policy,
+    own_store,
     stateful,
 )
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
+from sardonyx.state.custom import check_store
 
 HOOKS = ("start", "before_batch", "after_batch", "stop")
 """The hooks that a lifecycle class may have."""
@@ -278,6 +280,7 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
         yield from look(task.name, group_function(task), fns.takes_rows)
         yield from look(task.name, task.lifecycle, _check_lifecycle)
         yield from look(task.name, task.connector if is_custom(task.connector) else None, _check_class)
+        yield from look(task.name, own_store(task), partial(check_store, reference=own_store(task) or ""))
         yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))
     for link, route in spec.routes.items():
         yield from look(link.partition(".")[2], route.where, fns.takes_rows)

@@ -20,8 +20,12 @@ import msgspec
 from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import SardonyxError
 from sardonyx.runtime.arguments import match_arguments
+from sardonyx.runtime.functions import reference_text
 
 P = ParamSpec("P")
+
+StoreChoice = Literal["memory", "rocksdb"] | Connector | type[Any] | str
+"""Where a task keeps its state: one of our stores, a database by :func:`sardonyx.sql`, or the user's own class (or its name)."""
 
 Length = str | int
 """A duration such as ``"1 min"``; of windows over an ``ordinal`` time a number of rows."""
@@ -381,11 +385,13 @@ _WITH_WINDOWS = (
 
 
 def store_data(store: object) -> Any:
-    """The entry ``store`` of a task: a name, or a database that :func:`sardonyx.sql` declares."""
+    """The entry ``store`` of a task: a name, a class of the user's, or a database that :func:`sardonyx.sql` declares."""
+    if isinstance(store, type):
+        return reference_text(store)
     if not isinstance(store, Connector):
         return store
     if store.name != "sql":
-        fix = 'give "memory", "rocksdb" or sql("postgresql://host/name")'
+        fix = 'give "memory", "rocksdb", sql("postgresql://host/name") or your own class'
         return Stored("memory", (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is no store of state", fix=fix),))
     options = dict(store.options)
     return Stored({"sql": options.pop("url", None), **options}, store.problems)

@@ -27,7 +27,11 @@ from tests.core.keyed_machine import Machine
 
 PAGE = (Path(__file__).parents[2] / "docs/state.md").read_text("utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
-PYTHON = [code for kind, code in BLOCKS if kind == "python" and "def test_" not in code]
+PYTHON = [
+    code
+    for kind, code in BLOCKS
+    if kind == "python" and not any(word in code for word in ("def test_", "Store:", "StoreSuite"))
+]
 BEFORE = PYTHON[0]
 EXAMPLES = [
     (code, shown) for (kind, code), (_, shown) in itertools.pairwise(BLOCKS[1:]) if kind == "python" and code in PYTHON

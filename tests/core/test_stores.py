@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from sardonyx.core.errors import FunctionError, SardonyxError, SetupError
 from sardonyx.state.base import GONE, KEY, Store
+from sardonyx.state.custom import CustomStore
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.rocks import RocksStore
 from sardonyx.testing.store_conformance import StoreSuite
+from tests.plain_store import plain_store
 
 
 class TestMemory(StoreSuite):
@@ -46,66 +51,70 @@ class TestRocksOnDisk(OnDisk):
     pending = 0
 
 
-class OfAUser:
-    """A store as simple as can be: a dictionary of rows."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        self._rows: dict[bytes, pa.Table] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, keys: pa.BinaryArray) -> tuple[pa.Int64Array, pa.Table]:
-        wanted = keys.to_pylist()
-        places = [place for place, key in enumerate(wanted) if key in self._rows]
-        return pa.array(places, pa.int64()), self._table([wanted[place] for place in places])
-
-    def scan(self, first: bytes = b"", before: bytes | None = None, limit: int | None = None) -> pa.Table:
-        keys = sorted(key for key in self._rows if first <= key and (before is None or key < before))
-        return self._table(keys[:limit])
-
-    def apply(self, changes: pa.Table) -> None:
-        entries = changes.drop_columns([GONE])
-        for place, (key, gone) in enumerate(zip(changes[KEY].to_pylist(), changes[GONE].to_pylist(), strict=True)):
-            self._rows.pop(key, None)
-            if not gone:
-                self._rows[key] = entries.slice(place, 1)
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    def close(self) -> None:
-        pass
-
-    def _table(self, keys: list[bytes]) -> pa.Table:
-        return pa.concat_tables([self.schema.empty_table(), *(self._rows[key] for key in keys)])
+PlainStore: Any = plain_store()
+"""The store of docs/state.md."""
 
 
 class TestOfAUser(StoreSuite):
     histories = 20
 
     def make(self, schema: pa.Schema) -> Store:
-        return OfAUser(schema)
+        return CustomStore("stores:PlainStore", lambda _: PlainStore, schema, Path("unused"))
 
 
-class KeepsWhatIsGone(OfAUser):
+class Broken(PlainStore):
+    """Its disk fails."""
+
+    error: Exception
+
+    def read(self, keys: pa.BinaryArray) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (KeyError("k"), "SX-STATE-RAISED", "store stores:Broken raised KeyError when read was called"),
+        (OSError(errno.EIO, "bad"), "SX-STATE-RAISED", "OSError"),
+        (OSError(errno.ENOSPC, "no room"), "SX-STATE-FULL", "store stores:Broken has no room on its disk"),
+        (SetupError("SX-STATE-DISK", "said by the store"), "SX-STATE-DISK", "said by the store"),
+    ],
+)
+def test_what_a_store_of_a_user_raises_names_it(error: Exception, code: str, says: str) -> None:
+    """With the user's traceback. A full disk is told from other errors: it may pass."""
+    store = CustomStore(
+        "stores:Broken", lambda _: type("Broken", (Broken,), {"error": error}), StoreSuite.schema, Path("unused")
+    )
+    with pytest.raises(SardonyxError) as caught:
+        store.read(pa.array([b"k"], pa.binary()))
+    assert (caught.value.code, says in caught.value.message) == (code, True)
+
+
+@pytest.mark.parametrize(("found", "says"), [(dict, "it has no read"), (len, "it is not a class")])
+def test_what_is_no_store_is_refused(found: Any, says: str) -> None:
+    """Before any state is made, and at `check` too."""
+    with pytest.raises(FunctionError, match="SX-STATE-CLASS") as caught:
+        CustomStore("stores:It", lambda _: found, StoreSuite.schema, Path("unused"))
+    assert caught.value.cause == says
+
+
+class KeepsWhatIsGone(PlainStore):
     def apply(self, changes: pa.Table) -> None:
         super().apply(changes.filter(pc.invert(changes[GONE])))
 
 
-class ScansAsPut(OfAUser):
+class ScansAsPut(PlainStore):
     def scan(self, first: bytes = b"", before: bytes | None = None, limit: int | None = None) -> pa.Table:
         return self._table(list(self._rows)[:limit])
 
 
-class ReadsInOrderOfKeys(OfAUser):
+class ReadsInOrderOfKeys(PlainStore):
     def read(self, keys: pa.BinaryArray) -> tuple[pa.Int64Array, pa.Table]:
         places, entries = super().read(keys)
         return places, entries.sort_by(KEY)
 
 
-class IncludesTheBound(OfAUser):
+class IncludesTheBound(PlainStore):
     def scan(self, first: bytes = b"", before: bytes | None = None, limit: int | None = None) -> pa.Table:
         return super().scan(first, None if before is None else before + b"\0", limit)
 
@@ -127,7 +136,7 @@ def test_a_store_that_breaks_a_promise_is_found(wrong: type) -> None:
         histories = 5
 
         def make(self, schema: pa.Schema) -> Store:
-            return wrong(schema)
+            return wrong(schema) if wrong is NeverPutsAgain else wrong(schema, None)
 
     failed = []
     for name in dir(StoreSuite):

@@ -156,6 +156,8 @@ from sardonyx.job.warn import warnings_of
         (lambda: a_job(store="rocks"), "SX-WINDOW-STORE", "did you mean 'rocksdb'"),
         (lambda: a_job(store=files("/data", format="json")), "SX-WINDOW-STORE", "files() is no store of state"),
         (lambda: a_job(store=sql("mysql://host/name")), "SX-WINDOW-STORE", "store: "),
+        (lambda: a_job(store="shop:<lambda>"), "SX-WINDOW-STORE", "store: "),
+        (lambda: a_job(store="builtins:dict"), "SX-STATE-CLASS", "cannot be used as a store of state"),
         (lambda: a_job(state_limit=0), "SX-WINDOW-STORE", "state_limit cannot be 0"),
         (lambda: a_job(lifecycle=Hooks), "SX-WINDOW-TASK", "a lifecycle, but no function"),
         (lambda: a_job(params={"a": 1}), "SX-JOB-FUNCTION", "params, but no function"),

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling
+from sardonyx.job.load import importable
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
+from tests.plain_store import CODE
 from tests.waiting import until
 
 START = 1_764_000_000
 """Seconds since 1970 of the first row."""
 SIZE = 10
 DELAY = 5
+QUICK = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
 
 
 def rows(seed: int, count: int) -> list[dict]:
@@ -49,7 +55,13 @@ def found(results: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, in
     }
 
 
-def counting(topic: str, out: str, end: str | None = "latest") -> Job:
+def check(given: Iterable[dict], results: Sequence[dict]) -> None:
+    doubled = Counter((row["user"], row["window_start"]) for row in results)
+    assert not [key for key, times in doubled.items() if times > 1], "a window gave two final results"
+    assert found(results) == expected(given)
+
+
+def counting(topic: str, out: str, end: str | None = "latest", store: Any = "memory") -> Job:
     job = Job("counting", partitions=3)
     read = job.input(
         "read",
@@ -64,6 +76,7 @@ def counting(topic: str, out: str, end: str | None = "latest") -> Job:
         group_by="user",
         aggregate={"hits": Count(), "total": Sum("n"), "most": Max("n")},
         batch_size=200,
+        store=store,
     )
     job.output("out", kafka(out, key="user"), after=windows, batch_size=200)
     return job
@@ -84,16 +97,28 @@ def test_each_window_counts_each_row_once(
     seed: int, faults: list[Fault], sardonyx_clusters: Callable[..., Cluster]
 ) -> None:
     """A bounded input: all windows close, with what plain Python counts, whatever dies or sleeps."""
-    quick = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
     given = rows(seed, 10_000)
-    with sardonyx_clusters(**quick) as cluster:
+    with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)  # all in one daemon, so each fault of the script comes to pass
         cluster.run(counting(topic, out))
         results = cluster.records(out)
-    doubled = Counter((row["user"], row["window_start"]) for row in results)
-    assert not [key for key, times in doubled.items() if times > 1], "a window gave two final results"
-    assert found(results) == expected(given)
+    check(given, results)
+
+
+def test_a_store_of_a_users_own_keeps_windows(
+    seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """The store that the documentation shows travels with the job's code, and is made again from the log after kills."""
+    given = rows(seed, 5_000)
+    (tmp_path / "stores.py").write_text(CODE)
+    with importable(tmp_path), sardonyx_clusters(**QUICK) as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(6, faults=[kill_at("committed", 6), kill_at("apply-state", 4)])
+        store = importlib.import_module("stores").PlainStore
+        cluster.run(counting(topic, out, store=store))
+        results = cluster.records(out)
+    check(given, results)
 
 
 def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
