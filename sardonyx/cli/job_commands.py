@@ -348,7 +348,9 @@ def purge(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which jobs would be purged.")] = False,
 ) -> None:
-    """Delete jobs that have ended: their status, tasks, counts and dead letters. The results that they wrote stay.
+    """Delete jobs that have ended: their status, tasks, counts, dead letters and state. The results that they wrote stay.
+
+    State in a database is removed if this machine can log in there.
 
     A job with open dead letters, neither redone nor dropped, stays unless --with-dead-letters is given.
     """
@@ -410,7 +412,7 @@ def _purge(call: Call, handles: list[JobHandle], kept: dict[str, int], *, with_d
     for handle in asked:
         try:
             with call.patience(f"job {handle.id} to be deleted"):
-                handle.await_gone(with_dead_letters=with_dead_letters)
+                call.warn(handle.await_gone(with_dead_letters=with_dead_letters))
             purged.append(handle.id)
         except SardonyxError as error:
             if error.code != "SX-JOB-LETTERS":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -12,9 +13,10 @@ import msgspec
 
 from sardonyx.client import waiting
 from sardonyx.client.ids import asker, job_gone, job_has_letters
+from sardonyx.client.state_rows import remove_state_rows
 from sardonyx.client.views import JobView, LinkAudit, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped, LinksKept
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, decode_spec
@@ -288,13 +290,16 @@ class JobHandle:
         """
         self._zk.request(JobKilled(job=self.id, by=asker()))
 
-    def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
-        """Delete the job: its node, its tasks, its counts, its dead letters. Everything that it has written stays.
+    def purge(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> list[Failure]:
+        """Delete the job: its node, its tasks, its counts, its dead letters, its state. Everything that it has written stays.
 
         Args:
             timeout: how long to wait until it is gone; None: without limit. If the coordinator is still removing the
                 job's topics, it deletes the job after that.
             with_dead_letters: forget the job even if it has dead letters that no user has redone or dropped.
+
+        Returns:
+            ``SX-WARN-STATE-ROWS`` for each task whose state stays in a database, with what to do.
 
         Raises:
             SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-LETTERS``: it has such dead letters; ``SX-JOB-GONE``: it was
@@ -302,11 +307,13 @@ class JobHandle:
             Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
         """
         self.ask_purge(with_dead_letters=with_dead_letters)
-        self.await_gone(timeout, with_dead_letters=with_dead_letters)
+        return self.await_gone(timeout, with_dead_letters=with_dead_letters)
 
     def ask_purge(self, *, with_dead_letters: bool = False) -> None:
         """Do the first half of :meth:`purge`: request it, and do not wait."""
         self.require_purgeable(with_dead_letters=with_dead_letters)
+        with contextlib.suppress(SardonyxError, msgspec.DecodeError):  # what cannot be read can be purged all the same
+            self.spec()  # it goes with the job, and says which databases hold its state
         self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters, by=asker()))
 
     def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
@@ -331,8 +338,8 @@ class JobHandle:
             )
         return note
 
-    def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
-        """Do the second half of :meth:`purge`: wait until the job is gone."""
+    def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> list[Failure]:
+        """Do the second half of :meth:`purge`: wait until the job is gone, and remove its state from databases."""
         led = self._client.led()
         kept = 0
 
@@ -359,6 +366,9 @@ class JobHandle:
         )
         if kept:
             raise job_has_letters(self.id, kept)
+        if self._spec is None:
+            return []
+        return list(remove_state_rows(self._spec, self._client.settings.deployment, self.id))
 
     def waits_for(self, patience: float = TAKE_IN) -> str | None:
         """Say in words what the job waits for; None if it waits for nothing.

@@ -15,7 +15,9 @@ import pytest
 from sardonyx import sql
 from sardonyx.testing import Cluster, kill_at
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
-from tests.services.test_windows import QUICK, check, counting, rows
+from tests.proxy import Proxy
+from tests.services.test_windows import QUICK, check, closed, counting, found, rows
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,56 @@ def test_postgresql_keeps_windows(seed: int, server: Postgres, sardonyx_clusters
         with psycopg.connect(server.url, password=os.environ[PASSWORD_ENV]) as connection:
             told = [row[0] for row in connection.execute("select positions from sardonyx_shards")]
     assert {json.loads(each)[0][0] for each in told}
+
+
+def test_a_database_that_goes_away(seed: int, server: Postgres, sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """The task waits and says so, and goes on when the database is back: nothing is lost, nothing counts twice."""
+    given = rows(seed, 6_000)
+    address = f"127.0.0.1:{server.port}"
+    with Proxy(address) as door, sardonyx_clusters() as cluster:
+        topic, out = cluster.topic("in", given[:3_000]), cluster.topic("out")
+        cluster.peers(6)
+        store = sql(server.url.replace(address, door.address), password_env=PASSWORD_ENV)
+        handle = cluster.submit(counting(topic, out, end=None, store=store))
+        until(lambda: cluster.records(out), what="the first windows", timeout=90)
+        door.refuse()
+        cluster.fill(topic, given[3_000:])
+        until(lambda: "task_waits_for_service" in cluster.logs(1_000), what="a task that waits", timeout=90)
+        door.accept_again()
+        wanted = closed(given)
+        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="all windows", timeout=90)
+        handle.stop()
+        handle.await_completion("1 min")
+        check(given, cluster.records(out))
+
+
+def test_the_state_of_a_job_that_was_killed_goes_with_it(
+    seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """`job purge` removes its rows, and only these. Where it cannot, it says what to run."""
+    given = rows(seed, 2_000)
+    with sardonyx_clusters() as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(6)
+        files = [tmp_path / "one.db", tmp_path / "other.db"]
+        jobs = [cluster.submit(counting(topic, out, end=None, store=sql(f"sqlite:///{file}"))) for file in files]
+        for job, file in zip(jobs, files, strict=True):
+            until(lambda file=file: count(file, "sardonyx_state"), what=f"the state of {job.id}", timeout=90)
+            job.kill()
+        files[1].rename(tmp_path / "elsewhere.db")
+        told = [job.purge("1 min") for job in jobs]
+    assert [count(files[0], table) for table in ("sardonyx_state", "sardonyx_shards")] == [0, 0]
+    assert [[each.code for each in warnings] for warnings in told] == [[], ["SX-WARN-STATE-ROWS"]]
+    assert not files[1].exists(), "no database is made to delete from it"
+    with closing(sqlite3.connect(tmp_path / "elsewhere.db")) as connection:
+        connection.executescript(told[1][0].fix.removeprefix("run there: "))
+    assert count(tmp_path / "elsewhere.db", "sardonyx_state") == 0
+
+
+def count(file: Path, table: str) -> int:
+    """Rows of a table of SQLite; none if there is no such table yet."""
+    if not file.exists():
+        return 0
+    with closing(sqlite3.connect(file, timeout=30)) as connection:
+        made = connection.execute("select count(*) from sqlite_master where name = ?", (table,)).fetchone()[0]
+        return connection.execute(f"select count(*) from {table}").fetchone()[0] if made else 0  # noqa: S608

@@ -48,6 +48,12 @@ def expected(given: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, i
     return {key: (len(values), sum(values), max(values)) for key, values in found.items()}
 
 
+def closed(given: Sequence[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
+    """Of the expected windows, those that the clock has passed in all partitions."""
+    last = max(datetime.fromisoformat(row["at"]).timestamp() for row in given) - DELAY - 1
+    return {key: value for key, value in expected(given).items() if key[1] + SIZE <= last}
+
+
 def found(results: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
     return {
         (row["user"], datetime.fromisoformat(row["window_start"]).timestamp()): (row["hits"], row["total"], row["most"])
@@ -128,9 +134,8 @@ def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_cl
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6)
         handle = cluster.submit(counting(topic, out, end=None))
-        last = max(datetime.fromisoformat(row["at"]).timestamp() for row in given) - DELAY - 1
-        closed = {key: value for key, value in expected(given).items() if key[1] + SIZE <= last}
-        until(lambda: closed.items() <= found(cluster.records(out)).items(), what="the windows to close", timeout=90)
+        wanted = closed(given)
+        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="the windows to close", timeout=90)
         handle.kill()
 
 

@@ -194,6 +194,22 @@ class StateDatabase:
                 connection.execute(held.delete().where(old))
         _log.info("state_sealed", database=self._address.url, **self._task)
 
+    def remove(self) -> None:
+        """Remove all rows of the task: its job is purged.
+
+        Raises:
+            SetupError: as :meth:`shards`.
+        """
+        import sqlalchemy as sa
+
+        with self._explained("remove the state"):
+            engine = self._address.engine()
+            there = sa.inspect(engine).get_table_names()
+            with engine.begin() as connection:
+                for table in (_entries_table(), _shards_table()):
+                    if table.name in there:
+                        connection.execute(table.delete().filter_by(**self._task))
+
     def reach(self) -> None:
         """Return if the database answers. Raises ``SetupError``."""
         with self._explained("answer"), self._address.engine().connect():
