@@ -28,6 +28,7 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 from machine import machine
 from performance_alone import cost, link, session
+from performance_join import join
 from performance_keyed import keyed
 from performance_memory import backpressure, memory
 from performance_restore import restore
@@ -347,6 +348,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "window": window,
     "window-wide": window_wide,
     "keyed": keyed,
+    "join": join,
     "restore": restore,
     "clock": clock,
     "cost-of-time": cost_of_time,
@@ -359,6 +361,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "window": ("structured_windows", "quix_windows"),
     "window-wide": ("structured_windows",),
     "keyed": ("structured_keyed",),
+    "join": ("structured_join",),
 }
 """Opponents of a part that need environments of their own."""
 

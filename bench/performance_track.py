@@ -39,6 +39,7 @@ RESULTS = HERE / "results" / "performance"
 ENVIRONMENTS = {
     "structured_streaming": ["pyspark==4.0.0"],
     "structured_windows": ["pyspark==4.0.0"],
+    "structured_join": ["pyspark==4.0.0"],
     "structured_keyed": ["pyspark==4.0.0", "pandas==2.3.3", "pyarrow==22.0.0", "protobuf==5.29.5"],
     "quix_streams": ["quixstreams==3.28.1"],
     "quix_windows": ["quixstreams==3.28.1"],

@@ -111,6 +111,24 @@ def running_rate(results: Sequence[tuple[int, int, float]], wanted: Mapping[int,
     return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
 
 
+def joined_rate(ids: np.ndarray, written: np.ndarray, records: int) -> float:
+    """Records a second of each side between the moments by which a tenth and nine tenths of the pairs were written.
+
+    Args:
+        ids: of the results; each record from 0 on has one partner.
+        written: when the broker got them, in seconds since 1970.
+        records: of each side.
+
+    Raises:
+        AssertionError: that is not what should stand there.
+    """
+    found, times = np.unique(ids, return_counts=True)
+    assert len(found) == records, f"{records - len(found)} of {records} pairs are missing"
+    assert (times == 1).all(), f"{int((times > 1).sum())} pairs were given several times"
+    first, last = np.sort(written)[(records * np.array([0.1, 0.9])).astype(np.int64)]
+    return float(0.8 * records / max(last - first, 0.001))  # the broker tells milliseconds
+
+
 def closed_at(made: Sequence[float], ends: Sequence[float], partitions: int) -> dict[float, float]:
     """When the row was made that closes a window: its partition is the last one to have a row that is not before the end.
 

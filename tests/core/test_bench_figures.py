@@ -97,6 +97,15 @@ def test_running_counts_that_are_not_right_do_not_count(found):
         window_figures.running_rate(found, {1: 10, 2: 10})
 
 
+def test_joined_pairs_give_a_rate():
+    """Of ten pairs, a tenth stands there at second 1, nine tenths at second 9. Each of them once, or the run does not count."""
+    ids, written = np.arange(10), np.arange(10.0)
+    assert window_figures.joined_rate(ids, written, 10) == 1.0
+    for wrong in ([*range(9)], [*range(10), 3]):
+        with pytest.raises(AssertionError):
+            window_figures.joined_rate(np.array(wrong), np.arange(float(len(wrong))), 10)
+
+
 def test_the_last_partition_to_pass_its_end_closes_a_window():
     """Of the first rows that are not before the end, one in each partition, the latest closes it."""
     made = [0.0, 0.4, 0.9, 1.0, 1.3, 2.5]  # partition 0: 0.0, 0.9, 1.3; partition 1: 0.4, 1.0, 2.5
