@@ -122,7 +122,7 @@ class SparkTaskRunner:
             log.debug("spark_warm_up_failed", error=str(error))
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
-        from peer.prepared_task import prepare
+        from peer.preparation import prepare
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):

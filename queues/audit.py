@@ -15,7 +15,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import admin
+from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, failed
 from queues.client import CLIENT_LOG
 from queues.connectivity import kafka_unreachable
@@ -130,7 +130,7 @@ class _Audit:
         began = time.monotonic()
         wanted = [TopicPartition(*place) for place in places]
         try:
-            return admin.offsets_of(
+            return topic_log.offsets_of(
                 admin_client(self._settings),
                 self._settings,
                 wanted,

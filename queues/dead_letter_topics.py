@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from queues import admin
+from queues import admin, topic_log
 from queues.dead_letters import left_by
 from sardonyx.core.graph import Graph
 from sardonyx.runtime.settings import Settings
@@ -21,7 +21,7 @@ def stable_end(settings: Settings, topic: str) -> int:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
-    return admin.ends(settings, topic)[0]
+    return topic_log.ends(settings, topic)[0]
 
 
 def read(settings: Settings, topic: str, start: int = 0, end: int | None = None) -> Iterator[Any]:
@@ -31,7 +31,7 @@ def read(settings: Settings, topic: str, start: int = 0, end: int | None = None)
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach ``end`` in time.
     """
     last = stable_end(settings, topic) if end is None else end
-    return admin.read_messages(settings, topic, start, last)
+    return topic_log.read_messages(settings, topic, start, last)
 
 
 def letters_left(settings: Settings, graph: Graph, known: Container[str]) -> dict[str, int]:

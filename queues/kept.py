@@ -15,7 +15,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import admin
+from queues import topic_log
 from queues.admin_client import admin_client
 from queues.client import CLIENT_LOG
 from sardonyx.core.positions import Partition
@@ -51,7 +51,7 @@ def kept(settings: Settings, topics: Mapping[str, Iterable[int]]) -> dict[str, K
         return {}
     try:
         first, end = (
-            admin.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
+            topic_log.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
     except KafkaException:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from queues import admin
+from queues import admin, topic_log
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from queues.client import CLIENT_LOG
 from queues.messages import CLOCK_HEADER, DUE_HEADER, SENTINEL_HEADER, is_marker, rows_counted
@@ -96,7 +96,7 @@ def lag(
         # Ask writers after readers, so that the writer's count includes every row that the reader has read.
         writers = [graph.stage(name) for name in sorted(_writers(readers) - complete.keys())]
         counts = {s.name: total(p.values()) for s, p in zip(writers, pool.map(positions, writers), strict=True)}
-        ends = admin.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
+        ends = topic_log.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
 
         def told(stage: Stage) -> dict[str, Backlog]:
             return _told(settings, stage, facts, held[stage.name], ends, {**counts, **complete})

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import admin
+from queues import topic_log
 from queues.admin_client import admin_client, failed
 from queues.messages import Logged
 from queues.trim import delete_before
@@ -33,7 +33,7 @@ def end_offset(settings: Settings, partition: Partition) -> int:
     began = time.monotonic()
     place = TopicPartition(*partition)
     try:
-        return admin.offsets_of(
+        return topic_log.offsets_of(
             admin_client(settings), settings, [place], OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
         )[partition]
     except KafkaException as error:
@@ -48,7 +48,7 @@ def read_state(settings: Settings, partition: Partition, start: int, end: int) -
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open.
     """
-    for message in admin.read_messages(settings, partition.topic, start, end, partition.number):
+    for message in topic_log.read_messages(settings, partition.topic, start, end, partition.number):
         yield Logged(message.offset(), message.headers() or (), message.value() or b"")
 
 

@@ -7,7 +7,7 @@ import time
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import admin
+from queues import admin, topic_log
 from queues.admin_client import admin_client, failed
 from sardonyx.core.graph import Graph
 from sardonyx.core.positions import Partition, Position
@@ -46,8 +46,8 @@ def bounds_of(settings: Settings, topics: dict[str, int]) -> tuple[dict[Partitio
     try:
         client = admin_client(settings)
         return (
-            admin.offsets_of(client, settings, places, first, uncommitted),
-            admin.offsets_of(client, settings, places, last, uncommitted),
+            topic_log.offsets_of(client, settings, places, first, uncommitted),
+            topic_log.offsets_of(client, settings, places, last, uncommitted),
         )
     except KafkaException as error:
         raise failed(settings, began, "tell where topics begin and end", error.args[0]) from error
@@ -65,6 +65,6 @@ def letters_end(settings: Settings, topic: str, start: int) -> int:
         SetupError: ``SX-KAFKA-UNREACHABLE``.
     """
     end = start
-    for message in admin.read_messages(settings, topic, start, admin.ends(settings, topic)[0]):
+    for message in topic_log.read_messages(settings, topic, start, topic_log.ends(settings, topic)[0]):
         end = message.offset() + 1
     return end

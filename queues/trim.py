@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import admin
+from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, error_of, failed
 from sardonyx.core import units
 from sardonyx.core.graph import Graph, Stage
@@ -115,6 +115,6 @@ def _offsets(settings: Settings, wanted: Mapping[Partition, int], spec: OffsetSp
     began = time.monotonic()
     places = [TopicPartition(*partition) for partition in wanted]
     try:
-        return admin.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
+        return topic_log.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
         raise failed(settings, began, what, error.args[0]) from error

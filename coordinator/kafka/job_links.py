@@ -7,9 +7,10 @@ from collections.abc import Collection
 import msgspec
 import structlog
 
-from queues.admin import create_links, delete_links, last_commits, read_all, topics
+from queues.admin import create_links, delete_links, last_commits, topics
 from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
+from queues.topic_log import read_all
 from queues.transaction import TransactionalWriter
 from queues.trim import trim_links
 from sardonyx.connectors.files.rolling import RollingFiles

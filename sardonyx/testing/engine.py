@@ -17,7 +17,8 @@ import msgspec
 
 from peer.batch_commit import BatchCommit
 from peer.batch_result import Result
-from peer.prepared_task import PreparedTask, assemble
+from peer.preparation import assemble
+from peer.prepared_task import PreparedTask
 from peer.row_times import microseconds
 from peer.sinks import sentinel_message
 from peer.step_timer import StepTimer

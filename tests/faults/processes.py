@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import peer.prepared_task
+import peer.preparation
 import peer.task_loop
 import spark_tasks.apply
 import spark_tasks.read_splits

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-import peer.prepared_task
+import peer.preparation
 from coordinator.daemon import Coordinator
 from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop.side_effects import SideEffects
@@ -269,7 +269,7 @@ class LightRunner:
 
     def prepare(self, zk: ZooKeeperSession, peer_id: str, assignment: Assignment) -> LightWork:
         self.wait(zk, "answer")
-        spec = decode_spec(peer.prepared_task._must(zk, node_paths.job_spec(assignment.job)))
+        spec = decode_spec(peer.preparation._must(zk, node_paths.job_spec(assignment.job)))
         stage = graph_of(spec, "light", assignment.job).stage(assignment.task)
         return LightWork(self, zk, peer_id, assignment, stage)
 

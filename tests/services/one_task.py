@@ -8,7 +8,7 @@ from collections import Counter
 from confluent_kafka import Producer, TopicPartition
 
 from peer.sinks import sentinel_message
-from queues import admin
+from queues import admin, topic_log
 from queues.batch import Batch
 from queues.messages import ROWS_HEADER, Outgoing
 from queues.reader import Reader
@@ -82,7 +82,7 @@ class Task:
         When this is through, all that can be read: a commit is answered before its markers stand, which take an offset each.
         """
         places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-        ends = admin.stable_ends(self.settings, places)
+        ends = topic_log.stable_ends(self.settings, places)
         producer = Producer(
             {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
         )
@@ -98,7 +98,7 @@ class Task:
             producer.produce(self.topic, partition=number, headers=message.headers)
         producer.commit_transaction(30)
         wanted = {place: end + sent[place.number] + (sent[place.number] > 0) for place, end in ends.items()}
-        until(lambda: admin.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
+        until(lambda: topic_log.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
 
     def close(self) -> None:
         for reader in self.open_readers:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
-from queues import admin
+from queues import admin, topic_log
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.lost import ReaderLost
 from queues.messages import Outgoing, Records
@@ -59,7 +59,7 @@ def test_every_record_once_and_counted(task: Task):
     assert sorted(map(int, values)) == list(range(100))
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
     assert admin.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
-    assert admin.read_all(task.settings, task.stage.egress[0].topic) == values
+    assert topic_log.read_all(task.settings, task.stage.egress[0].topic) == values
 
 
 def test_a_row_that_comes_alone_waits_for_no_other(task: Task):
@@ -121,7 +121,7 @@ def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
         commit(zombie, reader, batch, [Outgoing(out, b"zombie", 0)])
     reader.rewind()
     commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
-    assert admin.read_all(task.settings, out) == [b"rival"]
+    assert topic_log.read_all(task.settings, out) == [b"rival"]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one message", "many records"])
@@ -173,7 +173,7 @@ def test_a_member_of_an_older_generation_cannot_commit(task: Task):
     out = task.stage.egress[0].topic
     with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
         writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
-    assert admin.read_all(task.settings, out) == []
+    assert topic_log.read_all(task.settings, out) == []
 
 
 def test_what_failed_is_given_back(task: Task) -> None:
@@ -299,9 +299,9 @@ def test_a_record_that_kafka_refuses_is_a_clear_error_and_nothing_is_written(tas
     with pytest.raises(OutputError) as caught:
         commit(writer, reader, batch, [Outgoing(out, b"small", 0), Outgoing(out, b"x" * 2_000_000, 0)])
     assert caught.value.code == "SX-RECORD-TOO-LARGE"
-    assert admin.read_all(task.settings, out) == []
+    assert topic_log.read_all(task.settings, out) == []
     commit(writer, reader, batch, [Outgoing(out, b"small", 0)])
-    assert admin.read_all(task.settings, out) == [b"small"]
+    assert topic_log.read_all(task.settings, out) == [b"small"]
 
 
 def test_reading_all_waits_for_what_hangs(task: Task):
@@ -322,7 +322,7 @@ def test_reading_all_waits_for_what_hangs(task: Task):
     task.feed(1)
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, next_batch(reader), [Outgoing(out, b"committed", 0)])
-    assert admin.read_all(task.settings, out) == [b"committed"]
+    assert topic_log.read_all(task.settings, out) == [b"committed"]
 
 
 def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
@@ -380,7 +380,7 @@ def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(
         return dict.fromkeys(given[0], refused)
 
     monkeypatch.setattr(AdminClient, "list_offsets", refuse_twice)
-    assert admin.read_all(task.settings, task.topic) == []
+    assert topic_log.read_all(task.settings, task.topic) == []
     assert len(asked) > 2
 
 
@@ -455,7 +455,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
         second.write(heard_of_in_between(), counted(batch), reader.group_metadata)
     assert in_between.value.code == "SX-RECORD-TOO-LARGE"
     commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
-    assert admin.read_all(task.settings, topic) == [b"small", None]
+    assert topic_log.read_all(task.settings, topic) == [b"small", None]
 
 
 def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
@@ -471,7 +471,7 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
         commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
     assert not refused.value.passing
     assert refused.value.error.code() == KafkaError.INVALID_RECORD
-    assert admin.read_all(task.settings, topic) == []
+    assert topic_log.read_all(task.settings, topic) == []
 
 
 def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:

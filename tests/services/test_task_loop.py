@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from peer import batch_commit, sealing
 from peer.assignment import AssignmentHandle, AssignmentRevoked
-from peer.prepared_task import prepare
+from peer.preparation import prepare
 from peer.task_loop import TaskLoop
 from peer.task_session import result_of
 from queues import admin, block

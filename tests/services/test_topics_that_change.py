@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from queues import admin, marked_topics
+from queues import admin, marked_topics, topic_log
 from queues.batch import StartingPoint
 from queues.lost import ReaderLost
 from queues.reader import Reader
@@ -49,7 +49,7 @@ def task(settings: Settings) -> Iterator[Changing]:
 def test_a_topic_that_was_made_anew_is_a_clear_error(task: Changing):
     """A job was planned to begin at the end of the former topic. No reader could begin there: the error says so."""
     known = task.facts["a.b"]
-    ends = admin.stable_ends(task.settings, [TopicPartition(task.topic, number) for number in range(PARTITIONS)])
+    ends = topic_log.stable_ends(task.settings, [TopicPartition(task.topic, number) for number in range(PARTITIONS)])
     task.facts["a.b"] = msgspec.structs.replace(
         known, start=[ends[Partition(task.topic, n)] for n in range(PARTITIONS)]
     )

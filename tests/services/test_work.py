@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from peer.prepared_task import PreparedTask, assemble
+from peer.preparation import assemble
+from peer.prepared_task import PreparedTask
 from peer.slot_clients import SlotClients
 from peer.step_timer import StepTimer
 from peer.task_loop import TaskLoop

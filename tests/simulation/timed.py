@@ -31,7 +31,8 @@ import queues.group_watch
 import queues.reader
 import sardonyx.state.log
 from peer.assignment import AssignmentHandle
-from peer.prepared_task import PreparedTask, assemble
+from peer.preparation import assemble
+from peer.prepared_task import PreparedTask
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from peer.timekeeper import Timekeeper

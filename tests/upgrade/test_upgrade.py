@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.history import reader
-from queues import admin
+from queues import topic_log
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.events import RULES
@@ -144,9 +144,9 @@ def test_a_rolling_upgrade_under_kills_loses_nothing(settings: Settings, tmp_pat
             if victims := mixed.living(kind):  # an older coordinator ends when it meets the newer log
                 rng.choice(victims).kill()
             mixed.start(kind, rng.choice(["old", "new", "new"]))
-            before, wanted = admin.ends(settings, "out")[1], rng.randint(500, 5_000)
+            before, wanted = topic_log.ends(settings, "out")[1], rng.randint(500, 5_000)
             until(
-                lambda before=before, wanted=wanted: admin.ends(settings, "out")[1] >= before + wanted,
+                lambda before=before, wanted=wanted: topic_log.ends(settings, "out")[1] >= before + wanted,
                 what=f"{wanted} more rows in the output",
                 timeout=120,
             )
@@ -192,4 +192,4 @@ def fill(settings: Settings, topic: str, records: int) -> None:
 
 def values(settings: Settings, topic: str) -> list[int]:
     """What a reader of committed records sees."""
-    return [json.loads(value)["n"] for value in admin.read_all(settings, topic)]
+    return [json.loads(value)["n"] for value in topic_log.read_all(settings, topic)]

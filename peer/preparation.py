@@ -1,0 +1,224 @@
+"""Prepares a task for a virtual peer, before it accepts the assignment: fetches job and code, builds all parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peer.database_keeper import DatabaseKeeper
+from peer.failed_records import takes_failed
+from peer.lifecycle import Context, Hooks
+from peer.positioned_sink import PositionedSink
+from peer.prepared_task import PreparedTask
+from peer.rolling_sink import RollingSink
+from peer.shards import StateTopic
+from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
+from peer.stage_shards import shards_of
+from queues.lost import ReaderLost
+from sardonyx.connectors import registry
+from sardonyx.connectors.base import PositionedOutput, SplitInput
+from sardonyx.connectors.files.rolling import RollingFiles
+from sardonyx.connectors.sql.state import StateDatabase
+from sardonyx.core import node_paths
+from sardonyx.core.errors import InternalError, SetupError
+from sardonyx.core.events import TOO_OLD, LinkFacts
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.notes import Assignment, LinksNote
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom
+from sardonyx.core.version import VERSION
+from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.functions import import_function
+from sardonyx.runtime.lazy import lazy_module
+from sardonyx.runtime.settings import Settings
+from spark_tasks.applied import Function, NoFunction
+from spark_tasks.code import CodeBundle, free_unused
+
+if TYPE_CHECKING:
+    from queues import group_clocks, marked_topics, state_topics, topic_log
+    from sardonyx.zookeeper.session import ZooKeeperSession
+    from spark_tasks import apply
+    from spark_tasks import keyed as keyed_functions
+    from spark_tasks.keyed import KeyedFunctions
+    from spark_tasks.session import SparkSession
+else:  # as in `peer.prepared_task`
+    topic_log, group_clocks = map(lazy_module, ("queues.topic_log", "queues.group_clocks"))
+    marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
+    apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
+
+
+def prepare(
+    settings: Settings, zk: ZooKeeperSession, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
+) -> PreparedTask:
+    """Fetch the job and its code, and do every preparation that can fail because of the job itself.
+
+    Raises:
+        SardonyxError: the task cannot run here. The peer declines the assignment with this error.
+    """
+    job = assignment.job
+    try:
+        spec = decode_spec(_must(zk, node_paths.job_spec(job)))
+        facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+    except msgspec.ValidationError as error:
+        raise _too_old(error) from error
+    free_unused(spark)
+    code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
+    graph = graph_of(spec, settings.deployment, job)
+    return assemble(settings, spark, peer, assignment, graph, facts, code, state_folder=code_cache / "state")
+
+
+def assemble(
+    settings: Settings,
+    spark: SparkSession | None,
+    peer: str,
+    assignment: Assignment,
+    graph: Graph,
+    facts: dict[str, LinkFacts],
+    code: CodeBundle | None,
+    state_topic: Callable[[Link], StateTopic] | None = None,
+    state_folder: Path | None = None,
+    runtime: Runtime = REAL,
+) -> PreparedTask:
+    """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
+
+    ``state_topic``: gives the log of a task's state, for its link; None: in Kafka. ``state_folder``: for stores on disk; None:
+    the one for temporary files. ``spark``: None only for a task without functions.
+
+    Raises:
+        SardonyxError: the task cannot run here.
+    """
+    stage = graph.stage(assignment.task)
+    splits = any(link.kind == "splits" for link in stage.ingress)
+    isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
+    load = import_function if code is None else code.load
+    keyed = None if stage.task.keyed is None else _keyed(spark, stage.task, code, isolate=isolate)
+    context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
+    sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
+    database = _database(settings, stage, facts, assignment.job)
+    return PreparedTask(
+        settings=settings,
+        peer=peer,
+        assignment=assignment,
+        stage=stage,
+        facts=facts,
+        function=_function(spark, stage, code, isolate=isolate),
+        spark=spark,
+        sinks=sinks,
+        source=_source(spark, stage, code) if splits else None,
+        isolate=isolate,
+        hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
+        timed=graph.timed,
+        shards=shards_of(
+            stage,
+            graph,
+            keyed,
+            state_topic or partial(state_topics.StateTopic, settings),
+            state_folder,
+            runtime,
+            database,
+            load,
+        ),
+        keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
+        keyed=keyed,
+        writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
+        runtime=runtime,
+    )
+
+
+def _database(settings: Settings, stage: Stage, facts: Mapping[str, LinkFacts], job: str) -> DatabaseKeeper | None:
+    """The database that keeps the state of a task; None: none does."""
+    store = database_of(stage.task)
+    if store is None:
+        return None
+    sizes = {link.topic: facts[link.name].partitions for link in stage.ingress}
+
+    def confirm(told: Mapping[Partition, Position | None]) -> None:
+        now = group_clocks.committed_by(settings, stage, job, sizes)
+        if any(now.get(partition) != position for partition, position in told.items()):
+            raise ReaderLost("another peer has gone on with partitions of this one")
+
+    state = StateDatabase(store, settings.deployment, job, stage.name)
+    return DatabaseKeeper(state, stage.ingress[0].topic, confirm)
+
+
+def _task_of_results(task: TaskSpec) -> TaskSpec:
+    """The task as its results meet it: a function with keyed state has made them."""
+    return task if task.keyed is None else msgspec.structs.replace(task, fn=None, keyed=None)
+
+
+def _keyed(spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool) -> KeyedFunctions:
+    assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
+    return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+
+
+def _function(spark: SparkSession | None, stage: Stage, code: CodeBundle | None, *, isolate: bool) -> Function:
+    if spark is None:
+        return NoFunction()
+    return apply.TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused)
+
+
+def _sinks(
+    settings: Settings,
+    graph: Graph,
+    stage: Stage,
+    facts: dict[str, LinkFacts],
+    peer: str,
+    assignment: Assignment,
+    code: CodeBundle | None,
+) -> Iterator[Sink]:
+    load = import_function if code is None else code.load
+    for link in stage.egress:
+        if link.kind == "output":
+            form = registry.topic_format(link.options, settings.kafka.schema_registry)
+            yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
+        elif link.kind == "internal":
+            rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
+            yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
+    if stage.last.type == "output" and stage.last.connector != "kafka":
+        parts = next((link for link in stage.egress if link.kind == "parts"), None)
+        made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)
+        if isinstance(made, PositionedOutput):
+            yield PositionedSink(made)
+        elif isinstance(made, RollingFiles) and parts is not None:
+            yield RollingSink(made, parts, _listing(settings, parts))
+        else:
+            yield ConnectorSink(made, parts, _listing(settings, parts))
+
+
+def _partitions_of(settings: Settings, topic: str) -> int:
+    return marked_topics.partitions(settings, topic)
+
+
+def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -> SplitInput:
+    """Return the connector of an input task. Spark's workers read the job's own connectors, so they get its modules."""
+    if code is None:
+        return registry.split_input(stage.task)
+    if spark is not None and is_custom(stage.task.connector):
+        code.ship(spark)
+    return registry.split_input(stage.task, code.load)
+
+
+def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
+    if parts is None:
+        return list
+    return lambda: topic_log.read_all(settings, parts.topic)
+
+
+def _must(zk: ZooKeeperSession, path: str) -> bytes:
+    data = zk.read(path)
+    if data is None:
+        raise InternalError("SX-TREE-MISSING", f"{path} is not there, though a task was offered that needs it")
+    return data
+
+
+def _too_old(error: msgspec.ValidationError) -> SetupError:
+    return SetupError(
+        TOO_OLD,
+        f"release {VERSION} of this peer cannot read the task: {error}",
+        cause="a newer release of Sardonyx wrote it",
+        fix="upgrade the peers; `sardonyx upgrade --check` shows who runs which release",
+    )
