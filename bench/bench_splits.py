@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.connectors.registry import split_input
 from sardonyx.core.spec import TaskSpec
-from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.settings_sections import SparkSettings
 from spark_tasks.apply import TaskFunction
 from spark_tasks.read_splits import joined_splits, read_splits
 from spark_tasks.session import start_session, stop_session

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.java import find_java
-from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
 from spark_tasks import workarounds
 

@@ -5,7 +5,7 @@ the decisions made, as they were at the time; and an end line. The end line coun
 truncated file. A reader streams the file and never loads all of it.
 
 The values of keys like ``password`` in a job's options or params are masked in the same way as settings
-(:func:`sardonyx.runtime.settings.is_secret`). The same text is masked wherever an error quotes it. No decision reads
+(:func:`sardonyx.runtime.settings_sections.is_secret`). The same text is masked wherever an error quotes it. No decision reads
 such a key, so the masked log gives the same decisions.
 """
 
@@ -25,7 +25,7 @@ from sardonyx.core.errors import Failure, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobSubmitted
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
-from sardonyx.runtime.settings import MASK, is_secret
+from sardonyx.runtime.settings_sections import MASK, is_secret
 
 QUOTED = 4
 """Characters from which on a secret is masked where an error quotes it; a shorter one would be found everywhere."""

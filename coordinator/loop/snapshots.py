@@ -26,7 +26,7 @@ from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, Create, Delete, Set
 from sardonyx.runtime.failpoints import failpoint
-from sardonyx.runtime.settings import CoordinatorSettings
+from sardonyx.runtime.settings_sections import CoordinatorSettings
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Operation, chunked

@@ -73,7 +73,8 @@ class Call:
     def settings(self) -> Settings:
         """The settings of this call. Reading them also configures logging."""
         from sardonyx.runtime.logging import configure_logging
-        from sardonyx.runtime.settings import LogSettings, load_settings
+        from sardonyx.runtime.settings import load_settings
+        from sardonyx.runtime.settings_sections import LogSettings
 
         given = {
             "zookeeper.hosts": self.zookeeper,

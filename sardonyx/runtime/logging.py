@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import structlog
 
-from sardonyx.runtime.settings import MASK, Settings, is_secret
+from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.settings_sections import MASK, is_secret
 
 
 def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> None:

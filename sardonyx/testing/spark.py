@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 
-from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.settings_sections import SparkSettings
 from spark_tasks.session import SparkSession, is_alive, start_session, stop_session
 
 MASTER = "local[2]"

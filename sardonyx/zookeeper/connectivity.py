@@ -10,7 +10,8 @@ from kazoo.exceptions import KazooException
 from kazoo.security import CREATOR_ALL_ACL
 
 from sardonyx.runtime.logging import Collected
-from sardonyx.runtime.settings import Settings, ZookeeperSettings
+from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.settings_sections import ZookeeperSettings
 from sardonyx.zookeeper.errors import unreachable
 
 

@@ -32,7 +32,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.settings import MASK, is_secret
+from sardonyx.runtime.settings_sections import MASK, is_secret
 
 REPORTS = sorted((Path(__file__).parent.parent / "reports").glob("*.jsonl"))
 SPEC = JobSpec(

@@ -16,7 +16,8 @@ from coordinator.loop import snapshots
 from coordinator.loop.election import Leadership
 from sardonyx.cli.app import app
 from sardonyx.core import node_paths
-from sardonyx.runtime.settings import Settings, SparkSettings, load_settings
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.testing import Addresses
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.code import CodeBundle

@@ -22,7 +22,8 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Create, Delete, JobSubmitted, PeerBorn, Set
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.settings import MASK, Settings, load_settings
+from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.settings_sections import MASK
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import (

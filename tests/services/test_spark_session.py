@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.spec import TaskSpec
 from sardonyx.job.bundle import build
-from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
 from spark_tasks import code, shared_memory, worker_pool
 from spark_tasks.apply import TaskFunction
@@ -32,7 +32,7 @@ from tests.waiting import until
 
 _LIFE = """
 import sys, pathlib
-from sardonyx.runtime.settings import SparkSettings
+from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.runtime.logging import configure_logging
 from spark_tasks.session import jvm_pid, start_session, stop_session
 

@@ -44,7 +44,7 @@ from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position, total
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.runtime.settings import KafkaSettings
+from sardonyx.runtime.settings_sections import KafkaSettings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.simulation.broker import Broker, Group, Log
 from tests.simulation.broker_clients import SimClocks, SimConsumer, SimStateTopic, SimWriter

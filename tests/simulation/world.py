@@ -41,7 +41,8 @@ from sardonyx.core.events import (
     Scheduler,
 )
 from sardonyx.core.graph import is_bounded
-from sardonyx.runtime.settings import CoordinatorSettings, PeerSettings, Settings, ZookeeperSettings
+from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.settings_sections import CoordinatorSettings, PeerSettings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.shares import Turns, hold_shares
