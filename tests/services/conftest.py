@@ -25,6 +25,7 @@ from tests.proxy import Proxy
 from tests.services import functions
 from tests.services.coordination import leadership
 from tests.services.house import House, house_of
+from tests.services.one_task import Task
 
 Sardonyx = Callable[..., Result]
 """Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
@@ -153,3 +154,25 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> CodeBundle:
 def run(spark: SparkSession, code: CodeBundle) -> functions.Runner:
     """Applies one of them by its name."""
     return functions.Runner(spark, code)
+
+
+@pytest.fixture
+def make_task(settings: Settings) -> Iterator[Callable[..., Task]]:
+    """Makes tasks whose links are still to be made."""
+    made: list[Task] = []
+
+    def one(link_input: dict | None = None, *, letters: bool = False) -> Task:
+        made.append(Task(settings, link_input, letters=letters))
+        return made[-1]
+
+    yield one
+    for task in made:
+        task.close()
+
+
+@pytest.fixture
+def task(make_task: Callable[..., Task]) -> Task:
+    """A task with its links."""
+    task = make_task()
+    task.create()
+    return task

@@ -1,54 +1,28 @@
-"""Links, readers and transactions on a real broker: what a task's way in and way out promise."""
+"""Links and readers on a real broker: what a task's way in promises."""
 
 from __future__ import annotations
 
-import gc
 import math
-import uuid
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
 from queues import admin, topic_log
-from queues.guarded_producer import CALL, GuardedProducer
 from queues.lost import ReaderLost
-from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, TransactionAborted
+from queues.messages import Outgoing
 from queues.trim import trim_links
-from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
+from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
-from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, counted, next_batch, work_off
+from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, next_batch, work_off
 from tests.waiting import until
-
-
-@pytest.fixture
-def make(settings: Settings) -> Iterator[Callable[..., Task]]:
-    made: list[Task] = []
-
-    def one(link_input: dict | None = None, *, letters: bool = False) -> Task:
-        made.append(Task(settings, link_input, letters=letters))
-        return made[-1]
-
-    yield one
-    for task in made:
-        task.close()
-
-
-@pytest.fixture
-def task(make: Callable[..., Task]) -> Task:
-    task = make()
-    task.create()
-    return task
 
 
 def test_every_record_once_and_counted(task: Task):
@@ -110,103 +84,6 @@ def test_rewind_reads_the_same_again(task: Task):
     assert once <= again
 
 
-def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
-    """A writer whose slot was given to another cannot commit: its producer is lost, and nothing of it is visible."""
-    task.feed(10, sentinel="s")
-    reader, zombie = task.reader(), task.writer(slot=0)
-    batch = next_batch(reader)
-    rival = task.writer(slot=0)
-    out = task.stage.egress[0].topic
-    with pytest.raises(ProducerLost):
-        commit(zombie, reader, batch, [Outgoing(out, b"zombie", 0)])
-    reader.rewind()
-    commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
-    assert topic_log.read_all(task.settings, out) == [b"rival"]
-
-
-@pytest.mark.parametrize("many", [False, True], ids=["one message", "many records"])
-def test_a_closed_writer_gives_its_client_back(task: Task, many: bool):
-    """Its threads end, after an error too, and while that error is still held: a task that begins afresh as long as a broker is
-    away would else fill its process with clients.
-    """
-    task.feed(10, sentinel="s")
-    reader = task.reader()
-    batch = next_batch(reader)
-    gc.collect()
-    before = psutil.Process().num_threads()
-    zombie, rival = task.writer(slot=0), task.writer(slot=0)
-    topic = task.stage.egress[0].topic
-    with pytest.raises((ProducerLost, OutputError)) as lost:
-        commit(
-            zombie, reader, batch, [Records(topic, [(None, bytes(2_000_000))]) if many else Outgoing(topic, b"z", 0)]
-        )
-    assert psutil.Process().num_threads() > before
-    zombie.close()
-    rival.close()
-    until(lambda: psutil.Process().num_threads() <= before, what="the clients' threads to end")
-    assert lost.value.__traceback__
-
-
-def test_a_producer_that_ends_hears_of_all_its_messages(task: Task):
-    """A producer that is closed with messages that are still to be sent keeps neither them nor its callbacks in memory."""
-    topic = task.stage.egress[0].topic
-    config = {**task.settings.kafka.client(), "transactional.id": uuid.uuid4().hex, "linger.ms": 10_000}
-    producer = GuardedProducer(config, timeout=120)
-    producer.call("init_transactions", CALL)
-    producer.call("begin_transaction")
-    for _ in range(100):
-        producer.client.produce(topic, b"a record")
-    events = weakref.ref(producer.events)
-    producer.close()
-    del producer
-    until(lambda: gc.collect() >= 0 and events() is None, what="the callbacks to be given back")
-
-
-def test_a_member_of_an_older_generation_cannot_commit(task: Task):
-    """A reader that the group has left behind is refused by the broker: the transaction aborts, nothing is visible."""
-    task.feed(10)
-    reader, writer = task.reader(), task.writer(slot=0)
-    batch = next_batch(reader)
-    stale = reader.group_metadata()
-    other = task.reader()
-    until(lambda: (reader.poll(0.05), other.poll(0.05)) and len(other.held) > 0, what="the second reader's share")
-    out = task.stage.egress[0].topic
-    with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
-        writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
-    assert topic_log.read_all(task.settings, out) == []
-
-
-def test_what_failed_is_given_back(task: Task) -> None:
-    """A transaction that failed leaves nothing in memory, also if it cannot even be aborted: neither the error, nor the batch."""
-
-    class Messages(list[Outgoing]):
-        """A list that one can watch."""
-
-    class Failed(Exception):
-        """An error that one can watch."""
-
-    topic = task.stage.egress[0].topic
-
-    def failed(writer: Any, batch: Any) -> list[weakref.ref[Any]]:
-        messages = Messages([Outgoing(topic, b"lost", 0)])
-        error = Failed("of the messages")
-
-        def made() -> Iterator[Outgoing]:
-            yield from messages
-            task.writer(slot=0)  # a rival: now the abort fails too
-            raise error
-
-        with pytest.raises(ProducerLost):
-            writer.write(made(), counted(batch), reader.group_metadata)
-        return [weakref.ref(messages), weakref.ref(error)]
-
-    task.feed(10)
-    reader, writer = task.reader(), task.writer(slot=0)
-    held = failed(writer, next_batch(reader))
-    gc.collect()
-    assert [what() for what in held] == [None, None]
-
-
 def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
     """When partitions are taken away, batches with records of them are no longer held; the others' records stay."""
     task.feed(30)
@@ -249,9 +126,9 @@ def test_a_partition_that_went_while_held_back_is_read_when_it_comes_back(task: 
     assert sorted(map(int, values)) == list(range(90))
 
 
-def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(make: Callable[..., Task]):
+def test_a_bound_partition_that_went_behind_its_end_is_read_when_it_comes_back(make_task: Callable[..., Task]):
     """A partition of which nothing more was asked for, since its end was reached, is read again if it comes back uncommitted."""
-    task = make({"start": "earliest", "end": "latest", "format": "raw"})
+    task = make_task({"start": "earliest", "end": "latest", "format": "raw"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
     made.result()
@@ -290,20 +167,6 @@ def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
 
 
-def test_a_record_that_kafka_refuses_is_a_clear_error_and_nothing_is_written(task: Task):
-    """One record over the limit fails its whole transaction with SX-RECORD-TOO-LARGE; the writer goes on afterwards."""
-    task.feed(3)
-    reader, writer = task.reader(), task.writer()
-    batch = next_batch(reader)
-    out = task.stage.egress[0].topic
-    with pytest.raises(OutputError) as caught:
-        commit(writer, reader, batch, [Outgoing(out, b"small", 0), Outgoing(out, b"x" * 2_000_000, 0)])
-    assert caught.value.code == "SX-RECORD-TOO-LARGE"
-    assert topic_log.read_all(task.settings, out) == []
-    commit(writer, reader, batch, [Outgoing(out, b"small", 0)])
-    assert topic_log.read_all(task.settings, out) == [b"small"]
-
-
 def test_reading_all_waits_for_what_hangs(task: Task):
     """A list that is read whole waits behind an open transaction until that is decided: nothing committed is missed."""
     out = task.stage.egress[0].topic
@@ -325,9 +188,9 @@ def test_reading_all_waits_for_what_hangs(task: Task):
     assert topic_log.read_all(task.settings, out) == [b"committed"]
 
 
-def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..., Task]):
+def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make_task: Callable[..., Task]):
     """Records that come behind the end are not read, an empty partition is drained at once, nothing before the start is read."""
-    task = make({"start": "earliest", "end": "latest", "format": "raw"})
+    task = make_task({"start": "earliest", "end": "latest", "format": "raw"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
     made.result()
@@ -342,18 +205,18 @@ def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make: Callable[..
     assert {p.drained for p in reader.all_committed().values() if p} == {"end"}
 
 
-def test_a_missing_input_topic_is_a_clear_error(make: Callable[..., Task]):
+def test_a_missing_input_topic_is_a_clear_error(make_task: Callable[..., Task]):
     """An input topic that is not there is named, and nothing else is left behind as a puzzle."""
-    task = make({"start": "earliest"})
+    task = make_task({"start": "earliest"})
     with pytest.raises(InputError) as caught:
         task.create()
     assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
     assert task.topic in caught.value.message
 
 
-def test_a_mistyped_input_topic_gets_the_nearest_one(make: Callable[..., Task]):
+def test_a_mistyped_input_topic_gets_the_nearest_one(make_task: Callable[..., Task]):
     """Of the topics that there are, the error names the one that was probably meant."""
-    task = make({"start": "earliest"})
+    task = make_task({"start": "earliest"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     meant = f"{task.topic}s"
     client.create_topics([NewTopic(meant, num_partitions=1)])[meant].result()
@@ -405,11 +268,13 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch:
     assert not [name for name in topics if name.startswith(task.settings.deployment)]
 
 
-def test_dead_letters_are_counted_when_the_counts_are_lost(make: Callable[..., Task], monkeypatch: pytest.MonkeyPatch):
+def test_dead_letters_are_counted_when_the_counts_are_lost(
+    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+):
     """A coordinator may delete a job's groups and die before its event is logged. The next one counts the dead letters that are
     still there, so the job keeps them.
     """
-    task = make(letters=True)
+    task = make_task(letters=True)
     task.create()
     task.feed(2, sentinel="s")
     reader, writer = task.reader(), task.writer()
@@ -422,56 +287,6 @@ def test_dead_letters_are_counted_when_the_counts_are_lost(make: Callable[..., T
             KafkaLinks(task.settings).delete_links(JOB, task.spec)
     assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == LastCommits(letters={"b": 2})
     assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == LastCommits(letters={"b": 2})
-
-
-def test_without_positions_there_is_no_transaction(task: Task):
-    """Writing without a position is refused: nothing would fence the writer."""
-    with pytest.raises(SardonyxError) as caught:
-        task.writer().write([], {}, lambda: None)
-    assert caught.value.code == "SX-TRANSACTION-EMPTY"
-
-
-def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Task):
-    """Whichever call it is that first hears of it, also if more is still to be written; the slot's next writer goes on."""
-    topic = f"{task.settings.deployment}-small"
-    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})]).values()
-    made.result()
-    task.feed(3)
-    reader, first, second = task.reader(), task.writer(0), task.writer(1)
-    batch = next_batch(reader)
-    large = Outgoing(topic, b"".join(uuid.uuid4().bytes for _ in range(400)), 0)
-    with pytest.raises(OutputError) as at_the_end:
-        commit(first, reader, batch, [large])
-    assert at_the_end.value.code == "SX-RECORD-TOO-LARGE"
-
-    def heard_of_in_between() -> Iterator[Outgoing | Records]:
-        yield large
-        until(lambda: second._producer.client.flush(0.1) == 0, what="the broker's answer")
-        yield Records(topic, [(None, b"small")])
-        yield Outgoing(topic, b"small", 0)
-
-    with pytest.raises(OutputError) as in_between:
-        second.write(heard_of_in_between(), counted(batch), reader.group_metadata)
-    assert in_between.value.code == "SX-RECORD-TOO-LARGE"
-    commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
-    assert topic_log.read_all(task.settings, topic) == [b"small", None]
-
-
-def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
-    """The reason is the broker's own for the record, not what the client made of it, and says that waiting does not help."""
-    topic = f"{task.settings.deployment}-compact"
-    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
-    (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
-    made.result()
-    task.feed(3)
-    reader, writer = task.reader(), task.writer()
-    batch = next_batch(reader)
-    with pytest.raises(TransactionAborted) as refused:
-        commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
-    assert not refused.value.passing
-    assert refused.value.error.code() == KafkaError.INVALID_RECORD
-    assert topic_log.read_all(task.settings, topic) == []
 
 
 def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,11 +319,11 @@ def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_records_that_were_deleted_before_they_were_read_are_a_clear_error(make: Callable[..., Task]):
+def test_records_that_were_deleted_before_they_were_read_are_a_clear_error(make_task: Callable[..., Task]):
     """The retention of a topic may pass a position from which a job goes on. No other reader would find the records either, so
     the error says so. A partition of which nothing is left to read ends as it would have.
     """
-    task = make({"start": "earliest", "format": "raw"})
+    task = make_task({"start": "earliest", "format": "raw"})
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(task.topic, num_partitions=PARTITIONS)]).values()
     made.result()
