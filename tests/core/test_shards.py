@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import shutil
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,14 +21,18 @@ from queues import block
 from queues.batch import Batch
 from queues.messages import Logged
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.errors import FunctionError
+from sardonyx.core.errors import FunctionError, OutputError, SardonyxError
 from sardonyx.core.graph import Link, Stage, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
+from sardonyx.runtime.functions import import_function
+from sardonyx.state.rocks import RocksStore
+from tests.plain_store import plain_store
 
 MINUTE = 60_000_000
 PARTITIONS = 3
+PlainStore: Any = plain_store()
 
 
 class Message(NamedTuple):
@@ -118,13 +125,16 @@ class Peer:
         self.offset = 0
         self.incarnation = 0
         self.shards: Shards | None = None
+        self.folder: Path | None = None
+        """Of stores on disk."""
+        self.load: Callable[[str], Any] = import_function
         self.take_over()
 
     def take_over(self) -> None:
         """A peer that knows nothing holds all partitions from now on."""
         if self.shards is not None:
             self.shards.close()
-        self.shards = Shards(self.stage, WindowOperator(self.stage, self.most), self.topic)
+        self.shards = Shards(self.stage, WindowOperator(self.stage, self.most), self.topic, self.folder, load=self.load)
         self.incarnation += 1
 
     def batch(self, rows: list[dict], clock: int = NEVER, *, split: int = NEVER) -> Batch:
@@ -251,6 +261,62 @@ def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:
     with pytest.raises(FunctionError) as caught:
         peer.give(rows(("a", 3 * MINUTE, 1.0)))
     assert caught.value.code == "SX-STATE-LIMIT"
+
+
+def test_a_folder_that_is_deleted_under_a_running_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit stands and the task fails with a code; the peer that goes on makes the state again from the log."""
+
+    class Flushed(RocksStore):
+        """Writes to its folder at once, as it does later anyway."""
+
+        def apply(self, changes: pa.Table) -> None:
+            super().apply(changes)
+            self.flush(b"")
+
+    monkeypatch.setattr("sardonyx.state.rocks.RocksStore", Flushed)
+    peer = Peer(msgspec.structs.replace(COUNTED, store="rocksdb"))
+    peer.folder = tmp_path
+    peer.take_over()
+    peer.give(rows(("a", 10, 5.0)))
+    for state in tmp_path.iterdir():
+        shutil.rmtree(state)
+    with pytest.raises(SardonyxError) as caught:
+        peer.give(rows(("a", 20, 1.0)))
+    assert caught.value.code == "SX-STATE-CORRUPT"
+    peer.take_over()
+    peer.give(rows(("a", 30, 1.0)), clock=END)
+    assert [row["hits"] for row in peer.results] == [3]
+    peer.shards.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> None:
+    """The same: `SX-STATE-FULL`, which counts as no failure, and a new store from the log."""
+    full = True
+
+    class Disk(PlainStore):
+        def __init__(self, schema: pa.Schema, folder: Path) -> None:
+            super().__init__(schema, folder)
+            folder.mkdir()
+            self.file = folder / "entries"
+
+        def apply(self, changes: pa.Table) -> None:
+            if full and len(self):
+                raise OSError(errno.ENOSPC, "no space")
+            super().apply(changes)
+            self.file.write_text(str(len(self)))
+
+    peer = Peer(msgspec.structs.replace(COUNTED, store="stores:Disk"))
+    peer.folder, peer.load = tmp_path, lambda _: Disk
+    peer.take_over()
+    peer.give(rows(("a", 10, 5.0)))
+    with pytest.raises(OutputError) as caught:
+        peer.give(rows(("a", 20, 1.0)))
+    assert caught.value.code == "SX-STATE-FULL"
+    full = False
+    peer.take_over()
+    peer.give(rows(("a", 30, 1.0)), clock=END)
+    assert [row["hits"] for row in peer.results] == [3]
 
 
 @pytest.mark.parametrize("history", range(60))
