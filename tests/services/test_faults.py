@@ -1,8 +1,9 @@
-"""Forty faults over three shapes of job at once, on services of their own: everything comes out, once, in order."""
+"""Faults over several shapes of job at once, on services of their own: everything comes out, once, in order."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
     assert good(result), told
     assert sum(result["faults"].values()) >= 40, told
     assert result["records_out"] > result["records_in"] > 0, told  # a diamond gives two for one
+
+
+@pytest.mark.timeout(400)
+def test_forty_faults_of_tasks_with_a_state_lose_and_double_nothing(seed: int) -> None:
+    """Windows, keyed state and a join, as by ``make faults SHAPE=window,keyed,join STORE=...``; the seed chooses the store. Every
+    result of a window is compared, and none comes twice.
+    """
+    families = tuple(family for family in FAMILIES if family != "spark")
+    store = random.Random(seed).choice(["memory", "rocksdb", "sql"])
+    shapes = ("window", "keyed", "join")
+    result = run(Options(seed=seed, faults=40, shapes=shapes, store=store, families=families, records=20_000))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["faults"].values()) >= 40, told
+    assert result["records_in"] > 0 < result["records_out"], told
 
 
 @pytest.mark.timeout(400)
