@@ -76,12 +76,6 @@ class Stores:
         """The number of entries."""
         return sum(map(len, self._open.values()))
 
-    def close(self) -> None:
-        """Give back memory and files."""
-        for store in self._open.values():
-            store.close()
-        self._open.clear()
-
 
 class Asked(NamedTuple):
     """What an operator is to plan for one shard."""

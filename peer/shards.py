@@ -352,6 +352,7 @@ class Shards:
         if folder is None:
             return MemoryStore(schema)
         if is_own(self._operator.store):
+            (folder / name).mkdir()
             return CustomStore(self._operator.store, self._load, schema, folder / name)
         from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
 
@@ -385,7 +386,12 @@ def _in_topic(stage: Stage, topic: StateTopic | None) -> TopicKeeper:
 
 
 def _discard(stores: Stores, folder: Path | None) -> None:
-    stores.close()
+    """Give back what a shard holds. No store that cannot be closed may keep the others' memory, or the folder on a full disk."""
+    for name, store in stores.all.items():
+        try:
+            store.close()
+        except Exception as error:  # noqa: BLE001 - what it held is in the log
+            log.warning("store_not_closed", store=name, error=str(error))
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -142,13 +141,18 @@ class GuardedProducer:
 def _end(holder: list[Producer | None]) -> None:
     """Throw away what a client still has to send, hear of it, and give the client back.
 
-    A message of which the client has not told what became of it stays in memory when the client is given back, and so does the
-    callback.
+    The Python client keeps the callback, and a few bytes, for each message of which it has not told what became of it, also after
+    it is given back. librdkafka logs an error about the transaction whose messages are thrown away; that is expected.
     """
-    with suppress(KafkaException, SystemError):  # of what the broker has refused; it may tell that again
+    try:
         if holder[0] is not None:
-            holder[0].purge()
+            holder[0].purge()  # does not wait; with `blocking` it may, depending on the client's version
             holder[0].flush(CALL)
+    except (
+        KafkaException,
+        SystemError,
+    ) as error:  # a client that is fenced, or whose messages were refused, says so once more
+        error.with_traceback(None)
     holder.clear()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
-from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration, seconds
 
@@ -300,7 +299,7 @@ def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
 
 def _await_resumable(call: Call, handle: JobHandle, timeout: float | None) -> None:
     """Say how another job goes on from a stopped one, as soon as it can."""
-    known = handle.await_resumable(min(SILENCE, math.inf if timeout is None else timeout))
+    known = handle.await_resumable(SILENCE if timeout is None else min(SILENCE, timeout))
     if not known:
         call.say(f"waiting until the topics of job {handle.id} are deleted: only then can another job go on from it")
         known = handle.await_resumable(None if timeout is None else max(0.0, timeout - SILENCE))
@@ -368,12 +367,12 @@ def purge(
                 handle.require_purgeable(with_dead_letters=with_dead_letters)
         else:
             handles, kept = _ended_before(client, time.time() - age, with_dead_letters=with_dead_letters)
-        purged = [handle.id for handle in handles]
+        purged, stays = [handle.id for handle in handles], list[Failure]()
         if not dry_run:
-            purged = _purge(call, handles, kept, with_dead_letters=with_dead_letters)
+            purged = _purge(call, handles, kept, stays, with_dead_letters=with_dead_letters)
     if call.json:
         left = [{"id": job, "letters": letters} for job, letters in kept.items()]
-        call.put_json({"purged": purged, "kept": left, "dry_run": dry_run})
+        call.put_json({"purged": purged, "kept": left, "warnings": stays, "dry_run": dry_run})
         return
     for job in purged:
         call.put(f"job {job} would be purged" if dry_run else f"job {job} is purged")
@@ -394,12 +393,24 @@ def _ended_before(client: Client, before: float, *, with_dead_letters: bool) -> 
     return [JobHandle(client, view.id) for view in views if view.id not in kept], kept
 
 
-def _purge(call: Call, handles: list[JobHandle], kept: dict[str, int], *, with_dead_letters: bool) -> list[str]:
-    """Purge the jobs and wait until they are gone; those with dead letters that were counted only now go to ``kept``."""
+def _purge(
+    call: Call, handles: list[JobHandle], kept: dict[str, int], stays: list[Failure], *, with_dead_letters: bool
+) -> list[str]:
+    """Purge the jobs and wait until they are gone.
+
+    Args:
+        call: tells of what stays.
+        handles: the jobs.
+        kept: gets those with dead letters that were counted only now.
+        stays: gets what stays of their state in databases.
+        with_dead_letters: also jobs that have such letters.
+    """
     asked: list[JobHandle] = []
     for handle in handles:
         try:
-            handle.ask_purge(with_dead_letters=with_dead_letters)
+            found = handle.ask_purge(with_dead_letters=with_dead_letters)
+            call.warn(found)
+            stays += found
             asked.append(handle)
         except SardonyxError as error:
             if error.code == "SX-JOB-LETTERS":
@@ -412,7 +423,7 @@ def _purge(call: Call, handles: list[JobHandle], kept: dict[str, int], *, with_d
     for handle in asked:
         try:
             with call.patience(f"job {handle.id} to be deleted"):
-                call.warn(handle.await_gone(with_dead_letters=with_dead_letters))
+                handle.await_gone(with_dead_letters=with_dead_letters)
             purged.append(handle.id)
         except SardonyxError as error:
             if error.code != "SX-JOB-LETTERS":

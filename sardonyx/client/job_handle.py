@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -13,7 +12,6 @@ import msgspec
 
 from sardonyx.client import waiting
 from sardonyx.client.ids import asker, job_gone, job_has_letters
-from sardonyx.client.state_rows import remove_state_rows
 from sardonyx.client.views import JobView, LinkAudit, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
@@ -210,15 +208,13 @@ class JobHandle:
         shares.scale(self._zk, wanted, CARRY_OUT)
 
     def await_resumable(self, timeout: float | None = CARRY_OUT) -> bool:
-        """Wait until the positions of a job that has ended are known, and its topics are deleted.
-
-        That takes at least as long as a broker is away.
+        """Wait until the positions of a job that has ended are known, and its topics are deleted. No broker may be away for that.
 
         Args:
             timeout: seconds to wait; None: without limit.
 
         Returns:
-            Whether they are known.
+            Whether they are known; False also if the job was purged meanwhile.
         """
         waiting.await_node(
             self._zk,
@@ -228,7 +224,7 @@ class JobHandle:
             None,
         )
         note = self._note()
-        return note is None or not _is_ending(note)
+        return note is not None and not _is_ending(note)
 
     def await_admitted(self, timeout: float = CARRY_OUT) -> None:
         """Wait until a coordinator has accepted or refused the job. Returns after ``timeout`` seconds in any case.
@@ -306,15 +302,19 @@ class JobHandle:
                 forgotten before.
             Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
         """
-        self.ask_purge(with_dead_letters=with_dead_letters)
-        return self.await_gone(timeout, with_dead_letters=with_dead_letters)
+        stays = self.ask_purge(with_dead_letters=with_dead_letters)
+        self.await_gone(timeout, with_dead_letters=with_dead_letters)
+        return stays
 
-    def ask_purge(self, *, with_dead_letters: bool = False) -> None:
-        """Do the first half of :meth:`purge`: request it, and do not wait."""
+    def ask_purge(self, *, with_dead_letters: bool = False) -> list[Failure]:
+        """Do the first half of :meth:`purge`: remove its state from databases, request the rest, and do not wait."""
+        from sardonyx.client.state_rows import remove_state_rows
+
         self.require_purgeable(with_dead_letters=with_dead_letters)
-        with contextlib.suppress(SardonyxError, msgspec.DecodeError):  # what cannot be read can be purged all the same
-            self.spec()  # it goes with the job, and says which databases hold its state
+        spec = self._zk.read(node_paths.job_spec(self.id))  # it goes with the job, and says which databases they are
+        stays = [] if spec is None else list(remove_state_rows(spec, self._client.settings.deployment, self.id))
         self._zk.request(JobPurged(job=self.id, dead_letters=with_dead_letters, by=asker()))
+        return stays
 
     def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
         """Raise ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if we cannot purge the job like this."""
@@ -338,8 +338,8 @@ class JobHandle:
             )
         return note
 
-    def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> list[Failure]:
-        """Do the second half of :meth:`purge`: wait until the job is gone, and remove its state from databases."""
+    def await_gone(self, timeout: float | str | None = CARRY_OUT, *, with_dead_letters: bool = False) -> None:
+        """Do the second half of :meth:`purge`: wait until the job is gone."""
         led = self._client.led()
         kept = 0
 
@@ -366,9 +366,6 @@ class JobHandle:
         )
         if kept:
             raise job_has_letters(self.id, kept)
-        if self._spec is None:
-            return []
-        return list(remove_state_rows(self._spec, self._client.settings.deployment, self.id))
 
     def waits_for(self, patience: float = TAKE_IN) -> str | None:
         """Say in words what the job waits for; None if it waits for nothing.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, Split, SplitInput
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.tracebacks import explained
+from sardonyx.core.tracebacks import user_errors
 
 Load = Callable[[str], Callable[..., Any]]
 """Finds the object that ``module:name`` names."""
@@ -110,7 +110,7 @@ class CustomOutput:
 
 
 def _explained(reference: str, when: str) -> AbstractContextManager[None]:
-    return explained(
+    return user_errors(
         "SX-CONNECTOR-RAISED",
         f"connector {reference}",
         when,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+
+from sardonyx.core.errors import FunctionError
 
 STORES = ("memory", "rocksdb")
 """Our stores beside a log in Kafka, by name. A database is another kind: :class:`SqlStore`."""
@@ -18,6 +22,9 @@ class SqlStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     password_env: str | None = None
     """The environment variable that holds the password, where peers run."""
 
+
+METHODS = ("__len__", "read", "scan", "apply", "clear", "close")
+"""Of a store of the user's own."""
 
 Store = str | SqlStore
 """One of :data:`STORES`, the user's own as ``module:Class``, or a database."""
@@ -35,4 +42,21 @@ def store_text(store: Store) -> str:
 
 def is_own(store: Store) -> bool:
     """Whether a store is the user's own class, named as ``module:Class``."""
-    return isinstance(store, str) and ":" in store
+    return isinstance(store, str) and ":" in store and "://" not in store
+
+
+def check_store(kind: Any, reference: str) -> None:
+    """Refuse a class that lacks what a store needs: see ``sardonyx.state.base.Store``.
+
+    Raises:
+        FunctionError: ``SX-STATE-CLASS``.
+    """
+    missing = [name for name in METHODS if not callable(getattr(kind, name, None))]
+    if not isinstance(kind, type) or missing:
+        raise FunctionError(
+            "SX-STATE-CLASS",
+            f"{reference} cannot be used as a store of state",
+            cause="it is not a class" if not isinstance(kind, type) else f"it has no {missing[0]}",
+            fix="write a class with the methods of a store: docs/state.md, A store of your own",
+            where={"store": reference},
+        )

@@ -1,4 +1,4 @@
-"""The user's own traceback: the frames of user code, without those of Sardonyx, Spark and the import system."""
+"""What a user's code raises: its traceback without the frames of Sardonyx, Spark and the import system; as an error of ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def explained(code: str, what: str, when: str, *, fix: str, where: Mapping[str, str]) -> Iterator[None]:
+def user_errors(code: str, what: str, when: str, *, fix: str, where: Mapping[str, str]) -> Iterator[None]:
     """Turn an exception of a user's class into an error with the user's traceback. Sardonyx's own errors pass unchanged.
 
     Args:

@@ -27,9 +27,9 @@ from sardonyx.core.spec import (
     own_store,
     stateful,
 )
+from sardonyx.core.stores import check_store
 from sardonyx.core.text import near
 from sardonyx.runtime import functions as fns
-from sardonyx.state.custom import check_store
 
 HOOKS = ("start", "before_batch", "after_batch", "stop")
 """The hooks that a lifecycle class may have."""

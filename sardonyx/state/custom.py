@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sardonyx.core.errors import FunctionError, OutputError
-from sardonyx.core.tracebacks import explained
+from sardonyx.core.errors import OutputError
+from sardonyx.core.stores import check_store
+from sardonyx.core.tracebacks import user_errors
 from sardonyx.state.base import Store
-
-_METHODS = ("__len__", "read", "scan", "apply", "clear", "close")
 
 
 class CustomStore:
@@ -70,7 +69,7 @@ class CustomStore:
     def _explained(self, when: str) -> Iterator[None]:
         store, where = f"store {self._reference}", {"store": self._reference}
         fix = "correct the line that the traceback shows, and test the class with `sardonyx.testing.store_conformance`"
-        with explained("SX-STATE-RAISED", store, when, fix=fix, where=where):
+        with user_errors("SX-STATE-RAISED", store, when, fix=fix, where=where):
             try:
                 yield
             except OSError as error:
@@ -79,20 +78,3 @@ class CustomStore:
                 fix = "free space on that disk; the task pauses and is tried again until there is room"
                 message = f"{store} has no room on its disk"
                 raise OutputError("SX-STATE-FULL", message, cause=str(error), fix=fix, where=where) from error
-
-
-def check_store(kind: Any, reference: str) -> None:
-    """Whether a user's class has all that a store needs.
-
-    Raises:
-        FunctionError: ``SX-STATE-CLASS``.
-    """
-    missing = [name for name in _METHODS if not callable(getattr(kind, name, None))]
-    if not isinstance(kind, type) or missing:
-        raise FunctionError(
-            "SX-STATE-CLASS",
-            f"{reference} cannot be used as a store of state",
-            cause="it is not a class" if not isinstance(kind, type) else f"it has no {missing[0]}",
-            fix="write a class with the methods of a store: docs/state.md, A store of your own",
-            where={"store": reference},
-        )

@@ -291,13 +291,12 @@ def test_a_folder_that_is_deleted_under_a_running_peer(tmp_path: Path, monkeypat
 
 
 def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> None:
-    """The same: `SX-STATE-FULL`, which counts as no failure, and a new store from the log."""
+    """The task pauses (`SX-STATE-FULL` counts as no failure), its folder goes, and new stores are made from the log."""
     full = True
 
     class Disk(PlainStore):
         def __init__(self, schema: pa.Schema, folder: Path) -> None:
             super().__init__(schema, folder)
-            folder.mkdir()
             self.file = folder / "entries"
 
         def apply(self, changes: pa.Table) -> None:
@@ -306,6 +305,10 @@ def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> Non
             super().apply(changes)
             self.file.write_text(str(len(self)))
 
+        def close(self) -> None:
+            if full:
+                raise OSError(errno.ENOSPC, "no space")
+
     peer = Peer(msgspec.structs.replace(COUNTED, store="stores:Disk"))
     peer.folder, peer.load = tmp_path, lambda _: Disk
     peer.take_over()
@@ -313,8 +316,10 @@ def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> Non
     with pytest.raises(OutputError) as caught:
         peer.give(rows(("a", 20, 1.0)))
     assert caught.value.code == "SX-STATE-FULL"
-    full = False
+    before = set(tmp_path.iterdir())
     peer.take_over()
+    assert not before & set(tmp_path.iterdir()), "a store that cannot be closed keeps its folder"
+    full = False
     peer.give(rows(("a", 30, 1.0)), clock=END)
     assert [row["hits"] for row in peer.results] == [3]
 

@@ -12,10 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from sardonyx.client.state_rows import remove_state_rows
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.connectors.sql.state import ShardCommit, StateDatabase
 from sardonyx.core.errors import OutputError, SetupError
+from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.core.stores import SqlStore
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.memory import MemoryStore
@@ -185,6 +188,36 @@ def test_an_ended_task_is_removed_a_week_later(store: SqlStore) -> None:
     assert old.shards([0]) == {}
     assert entries(old, 0) == {}
     assert entries(later, 1) == {b"a": 2}
+
+
+@pytest.mark.parametrize("other", [("e", "j", "count"), ("d", "k", "count"), ("d", "j", "sum")])
+def test_only_the_rows_of_a_purged_task_are_removed(store: SqlStore, other: tuple[str, str, str]) -> None:
+    """Those of another deployment, job or task stay. Nothing is made in a database that has no such tables."""
+    database(store).remove()
+    with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as connection:
+        assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
+    for each in (database(store), StateDatabase(store, *other)):
+        each.begin(commit(1, {b"a": 1}))
+        each.commit()
+    database(store).remove()
+    assert (database(store).shards([0]), entries(database(store), 0)) == ({}, {})
+    assert entries(StateDatabase(store, *other), 1) == {b"a": 1}
+
+
+def test_state_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
+    """For each task, with the reason and what to run; no file is made for it. A spec that cannot be read is told, too."""
+    file = tmp_path / "state.db"
+    keyed = KeyedSpec(store=SqlStore(url=f"sqlite:///{file}"))
+    tasks = [TaskSpec(name=name, type="function", fn="m:f", keyed=keyed) for name in ("one", "two")]
+    spec = encode_spec(JobSpec(name="j", workflow=[], catalog=[*tasks, TaskSpec(name="three", type="function")]))
+    told = list(remove_state_rows(spec, "d", "j-1"))
+    assert [(each.code, each.where["task"]) for each in told] == [
+        ("SX-WARN-STATE-ROWS", name) for name in ("one", "two")
+    ]
+    assert f"there is no file {file}" in told[0].cause
+    assert "where deployment = 'd' and job = 'j-1' and task = 'one'" in told[0].fix
+    assert not file.exists()
+    assert [each.code for each in remove_state_rows(b"{}", "d", "j-1")] == ["SX-WARN-STATE-ROWS"]
 
 
 def test_a_table_of_somebody_else_is_told(store: SqlStore) -> None:

@@ -12,8 +12,8 @@ from tests.faults.soak_records import BACKLOG, LINKS, RECORD, RETENTION, SEGMENT
 
 MIB = 1 << 20
 WINDOWS = 12
-"""Parts into which the later part of a run is cut; the least values of these are compared, so that what swings does not seem to
-grow."""
+"""Parts into which the later part of a run is cut. What a figure falls back to in each is compared, so that what swings does
+not seem to grow."""
 T = 2.228
 """Student's t for :data:`WINDOWS` - 2 degrees of freedom: a slope lies within so many standard errors, with 95%."""
 JUDGED = 3000.0
@@ -21,9 +21,10 @@ JUDGED = 3000.0
 LATER = 1 / 3
 """The part of a run from which on it is judged."""
 STEPS = 90
-"""For what goes up and down in steps, with the tasks that a daemon has in hand."""
+"""The percentile of what goes up and down in steps, with the tasks that a daemon has in hand: a leak raises what it reaches."""
 SAW = 10
-"""For long saw teeth: the JVM collects its garbage seldom, and Kafka deletes whole segments."""
+"""The percentile of saw teeth: a leak raises what they fall back to. Those of the JVM and of Kafka are longer than a window,
+since the JVM collects its garbage seldom, and Kafka deletes whole segments."""
 
 LINK_SEGMENT = 16 << 20
 """As ``queues.admin`` sets it."""
@@ -65,10 +66,10 @@ class Verdict(NamedTuple):
 
 
 def trend(points: Sequence[tuple[float, float]], begin: float, end: float) -> Trend | None:
-    """The slope of a figure from ``begin`` to ``end``: least squares over the least values in windows of equal length.
+    """The slope of a figure from ``begin`` to ``end``: least squares over the 10th percentiles of windows of equal length.
 
-    The least value is what the process keeps: above it are the batches that it has in hand, and those come and go. What leaks
-    raises the least value as much as any other.
+    They are what a process keeps: above them are the batches that it has in hand, and those come and go. A leak raises them.
+    Whether the peaks rise is a figure of its own.
 
     Args:
         points: (seconds, value).
@@ -84,7 +85,7 @@ def trend(points: Sequence[tuple[float, float]], begin: float, end: float) -> Tr
     ]
     if not all(windows):
         return None
-    floors = [min(window) for window in windows]
+    floors = [_percentile(window, SAW) for window in windows]
     hours = [(n + 0.5) * width / 3600 for n in range(WINDOWS)]
     slope, offset = statistics.linear_regression(hours, floors)
     rest = sum((value - offset - slope * hour) ** 2 for hour, value in zip(hours, floors, strict=True))
@@ -99,18 +100,22 @@ def rise(points: Sequence[tuple[float, float]], begin: float, end: float, percen
         points: (seconds, value).
         begin: where the earlier half begins.
         end: where the later half ends.
-        percentile: 90 for what goes up and down in steps: a leak raises what it reaches. 10 for saw teeth whose length is that of
-            a window or more: a leak raises what they fall back to.
+        percentile: :data:`STEPS` or :data:`SAW`.
 
     Returns:
-        The difference in place of a slope. None if a half holds fewer than ten points.
+        The difference in place of a slope; in a run of an hour there are 20 minutes between the middles of the halves. None if a
+        half holds fewer than ten points.
     """
     middle = (begin + end) / 2
     halves = [[value for at, value in points if a <= at < b] for a, b in ((begin, middle), (middle, end))]
     if min(map(len, halves)) < 10:
         return None
-    earlier, later = (statistics.quantiles(half, n=100)[percentile - 1] for half in halves)
+    earlier, later = (_percentile(half, percentile) for half in halves)
     return Trend(_mean(halves), later - earlier, 0.0)
+
+
+def _percentile(values: Sequence[float], percentile: int) -> float:
+    return values[0] if len(values) == 1 else statistics.quantiles(values, n=100, method="inclusive")[percentile - 1]
 
 
 def _mean(parts: Sequence[Sequence[float]]) -> float:
@@ -118,7 +123,7 @@ def _mean(parts: Sequence[Sequence[float]]) -> float:
 
 
 class Figure(NamedTuple):
-    """What is judged: its name, how it is found in a sample, and what it may grow by in an hour, given its mean."""
+    """What is judged: its name, how it is found in a sample, and what it may grow by (:attr:`Verdict.limit`), given its mean."""
 
     name: str
     of: Callable[[Sample], float | None]
@@ -137,6 +142,7 @@ def figures(peer: str, coordinator: str) -> list[Figure]:
     for label, daemon in (("peer", peer), ("coordinator", coordinator)):
         found += [
             Figure(f"{label}: RSS, MiB", held(daemon, "rss"), lambda mean: 0.1 * mean),
+            Figure(f"{label}: RSS at its peaks, MiB", held(daemon, "rss"), lambda mean: 0.1 * mean, STEPS),
             Figure(f"{label}: threads", held(daemon, "threads"), lambda mean: 0.1 * mean, STEPS),
             Figure(f"{label}: descriptors", held(daemon, "descriptors"), lambda mean: 0.1 * mean, STEPS),
         ]

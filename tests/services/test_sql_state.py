@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from sardonyx import sql
+from sardonyx.connectors.sql.state import ENTRIES, SHARDS
 from sardonyx.testing import Cluster, kill_at
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
 from tests.proxy import Proxy
@@ -82,29 +83,35 @@ def test_the_state_of_a_job_that_was_killed_goes_with_it(
     seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]
 ) -> None:
     """`job purge` removes its rows, and only these. Where it cannot, it says what to run."""
-    given = rows(seed, 2_000)
+    given, file, elsewhere = rows(seed, 2_000), tmp_path / "state.db", tmp_path / "elsewhere.db"
     with sardonyx_clusters() as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
-        cluster.peers(6)
-        files = [tmp_path / "one.db", tmp_path / "other.db"]
-        jobs = [cluster.submit(counting(topic, out, end=None, store=sql(f"sqlite:///{file}"))) for file in files]
-        for job, file in zip(jobs, files, strict=True):
-            until(lambda file=file: count(file, "sardonyx_state"), what=f"the state of {job.id}", timeout=90)
+        daemon = cluster.peers(6)
+        store = sql(f"sqlite:///{file}")
+        one, other = (cluster.submit(counting(topic, out, end=None, store=store)) for _ in range(2))
+        for job in (one, other):
+            until(lambda job=job: count(file, ENTRIES, job.id), what=f"the state of {job.id}", timeout=90)
             job.kill()
-        files[1].rename(tmp_path / "elsewhere.db")
-        told = [job.purge("1 min") for job in jobs]
-    assert [count(files[0], table) for table in ("sardonyx_state", "sardonyx_shards")] == [0, 0]
-    assert [[each.code for each in warnings] for warnings in told] == [[], ["SX-WARN-STATE-ROWS"]]
-    assert not files[1].exists(), "no database is made to delete from it"
-    with closing(sqlite3.connect(tmp_path / "elsewhere.db")) as connection:
-        connection.executescript(told[1][0].fix.removeprefix("run there: "))
-    assert count(tmp_path / "elsewhere.db", "sardonyx_state") == 0
+            until(lambda job=job: job.status(live=False).ended, what=f"the end of {job.id}")
+        daemon.stop()  # no peer works in the database any more
+        kept = [count(file, table, other.id) for table in (SHARDS, ENTRIES)]
+        assert one.purge("1 min") == []
+        assert [count(file, table, one.id) for table in (SHARDS, ENTRIES)] == [0, 0]
+        assert [count(file, table, other.id) for table in (SHARDS, ENTRIES)] == kept > [0, 0]
+        file.rename(elsewhere)
+        (told,) = other.purge("1 min")
+    assert told.code == "SX-WARN-STATE-ROWS"
+    assert not file.exists(), "a database is made only to delete from it"
+    with closing(sqlite3.connect(elsewhere)) as connection:
+        connection.executescript(told.fix.removeprefix("run there: "))
+    assert [count(elsewhere, table, other.id) for table in (SHARDS, ENTRIES)] == [0, 0]
 
 
-def count(file: Path, table: str) -> int:
-    """Rows of a table of SQLite; none if there is no such table yet."""
+def count(file: Path, table: str, job: str) -> int:
+    """Rows of a job in a table of SQLite; none if there is no such table yet."""
     if not file.exists():
         return 0
     with closing(sqlite3.connect(file, timeout=30)) as connection:
         made = connection.execute("select count(*) from sqlite_master where name = ?", (table,)).fetchone()[0]
-        return connection.execute(f"select count(*) from {table}").fetchone()[0] if made else 0  # noqa: S608
+        query = f"select count(*) from {table} where job = ?"  # noqa: S608 - a table of ours
+        return connection.execute(query, (job,)).fetchone()[0] if made else 0

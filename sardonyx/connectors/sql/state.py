@@ -206,7 +206,8 @@ class StateDatabase:
             engine = self._address.engine()
             there = sa.inspect(engine).get_table_names()
             with engine.begin() as connection:
-                for table in (_entries_table(), _shards_table()):
+                # As commits lock them. A commit that is under way ends before its entries are looked for.
+                for table in (_shards_table(), _entries_table()):
                     if table.name in there:
                         connection.execute(table.delete().filter_by(**self._task))
 
