@@ -13,10 +13,11 @@ import msgspec
 
 from coordinator.core.entitlement import asked_of, has_peers, needs, targets
 from coordinator.core.peer_states import ASSIGNED
-from coordinator.core.scheduling import asking, asks, blocking, giving_back, openings, stalled
+from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
 from coordinator.core.state import Job, Kind, Plan, State, Task
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import JobStatus, PeerState
+from sardonyx.core.reach import Reach
 from sardonyx.core.text import counted, plural
 from sardonyx.core.units import duration
 
@@ -75,6 +76,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Since when, seconds since 1970; None if unknown."""
     task: str | None = None
     """The task concerned, if it is one task."""
+    held_by: str | None = None
+    """Of a blocked task: the nearest task before it that has no peer for a reason of its own, not because it is blocked too."""
     needed: int | None = None
     """How many virtual peers are needed."""
     free: int | None = None
@@ -352,11 +355,25 @@ def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
     if not plan.bounded:
         return
+    # Over deserted tasks only: a task that has peers holds up no other, whatever is missing before it.
+    reach = Reach[str]()
+    for stage in filter(lambda stage: deserted(job.tasks[stage]), plan.stages):
+        reach.add(stage, blocking(job, plan, stage))
+    first = [stage for stage in plan.stages if stage in reach and _waits_by_itself(job, plan, stage)]
     for stage in filter(lambda stage: asks(job.tasks[stage]), plan.stages):
         before = blocking(job, plan, stage)
         if before:
+            distances = reach.before(stage)
+            nearest = min((task for task in first if task in distances), key=distances.__getitem__)
             text = f"task {stage} is not offered while no peer works on {', '.join(before)}"
-            yield Reason(code="task-blocked", text=text, task=stage)
+            if nearest not in before:
+                text += f"; the nearest task that holds it up is {nearest} ({' -> '.join(reach.path(nearest, stage))})"
+            yield Reason(code="task-blocked", text=text, task=stage, held_by=nearest)
+
+
+def _waits_by_itself(job: Job, plan: Plan, stage: str) -> bool:
+    """Whether a deserted task lacks peers for a reason of its own: it backs off, or no task before it is deserted."""
+    return job.tasks[stage].backing_off or not blocking(job, plan, stage)
 
 
 def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:

@@ -25,6 +25,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of, order_of
 from sardonyx.core.row_times import row_times
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec, stateful
+from sardonyx.core.structure import reach_of
 from sardonyx.core.timing import RowTime, TimeSpec
 
 if TYPE_CHECKING:
@@ -378,9 +379,7 @@ def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: 
             fix="name one of them with --task, or give a job that has this task",
             where={"job": spec.name},
         )
-    kept = {task}
-    while more := {target for source, target in spec.workflow if source in kept} - kept:
-        kept |= more
+    kept = set(reach_of(spec).after(task))
     _check_sides(spec, task, kept)
     edges = [(source, target) for source, target in spec.workflow if source in kept]
     before = [tasks[source] for source, target in spec.workflow if target == task]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from sardonyx.core.graph import order_of
+from sardonyx.core.reach import Reach
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 
@@ -46,7 +47,11 @@ def unknown_tasks(spec: JobSpec) -> Iterator[UnknownTask]:
 
 
 def cycle_in(spec: JobSpec) -> list[str]:
-    """The tasks of a cycle in order, the first one again at the end; empty if there is none. Ignores unknown tasks."""
+    """The tasks of a cycle in order, the first one again at the end; empty if there is none. Ignores unknown tasks.
+
+    It keeps no tables, so the coordinator may ask it about a request of any size. Which cycle it names must stay the same,
+    because a replay of the log must give the same error. :func:`shortest_cycle` names the one that is easiest to see.
+    """
     unique: dict[str, TaskSpec] = {}
     for task in spec.catalog:  # in its order, which decides where the cycle begins
         unique.setdefault(task.name, task)
@@ -56,6 +61,18 @@ def cycle_in(spec: JobSpec) -> list[str]:
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
+
+
+def reach_of(spec: JobSpec) -> Reach[str]:
+    """Which tasks reach which others, for any graph of tasks. Ignores edges that name an unknown task."""
+    names = {task.name for task in spec.catalog}
+    links = [edge for edge in spec.workflow if names.issuperset(edge)]
+    return Reach((task.name for task in spec.catalog), links)
+
+
+def shortest_cycle(spec: JobSpec) -> list[str]:
+    """A shortest cycle of tasks, as :func:`cycle_in` gives one; empty if there is none."""
+    return reach_of(spec).cycle() if cycle_in(spec) else []
 
 
 def reached(spec: JobSpec) -> set[str]:

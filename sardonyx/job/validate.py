@@ -226,7 +226,7 @@ def _end_markers(spec: JobSpec) -> Iterator[SardonyxError]:
 
 
 def _cycle(spec: JobSpec) -> Iterator[SardonyxError]:
-    if cycle := structure.cycle_in(spec):
+    if cycle := structure.shortest_cycle(spec):
         yield SardonyxError(
             "SX-JOB-CYCLE",
             f"the tasks form a cycle: {' -> '.join(cycle)}",

@@ -13,6 +13,8 @@ from history_maker import History
 from scenario_runner import World
 
 from coordinator.core.explain import FIXES, SHOWN, Code, Explanation, as_lines, explain
+from coordinator.core.scheduling import deserted
+from coordinator.core.state import Job, Plan
 from coordinator.core.stored_state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
@@ -137,7 +139,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> write; read begins with 2", MADE, "P1 is born"],
         [
             "peers-missing since 0 needed 2 free 1: it waits for 1 more virtual peer: task read asks for 2, 1 is free",
-            "task-blocked at write: task write is not offered while no peer works on read",
+            "task-blocked at write held by read: task write is not offered while no peer works on read",
         ],
     ),
     (
@@ -199,7 +201,75 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "task read backs off after failure 1 (the job survives 3), first "
                 "SX-TEST: no module (SX-TEST)"
             ),
-            "task-blocked at write: task write is not offered while no peer works on read",
+            "task-blocked at write held by read: task write is not offered while no peer works on read",
+        ],
+    ),
+    (
+        "a task rests, and several wait for it",
+        ["copy is submitted: read -> clean -> enrich -> write", MADE, "P1 is born", "P1 declines: no module"],
+        [
+            (
+                "task-backing-off at read since 0 failure 1 limit 3: "
+                "task read backs off after failure 1 (the job survives 3), first "
+                "SX-TEST: no module (SX-TEST)"
+            ),
+            "task-blocked at clean held by read: task clean is not offered while no peer works on read",
+            (
+                "task-blocked at enrich held by read: task enrich is not offered while no peer works on clean; "
+                "the nearest task that holds it up is read (read -> clean -> enrich)"
+            ),
+            (
+                "task-blocked at write held by read: task write is not offered while no peer works on enrich; "
+                "the nearest task that holds it up is read (read -> clean -> enrich -> write)"
+            ),
+        ],
+    ),
+    (
+        "a task waits for two others, one of them nearer",
+        [
+            "copy is submitted: old -> a -> b -> write, new -> c -> write; old begins with 2; new begins with 2",
+            MADE,
+            "P1 is born",
+        ],
+        [
+            "peers-missing since 0 needed 2 free 1: it waits for 1 more virtual peer: task old asks for 2, 1 is free",
+            "task-blocked at a held by old: task a is not offered while no peer works on old",
+            (
+                "task-blocked at b held by old: task b is not offered while no peer works on a; "
+                "the nearest task that holds it up is old (old -> a -> b)"
+            ),
+            "task-blocked at c held by new: task c is not offered while no peer works on new",
+            (
+                "task-blocked at write held by new: task write is not offered while no peer works on b, c; "
+                "the nearest task that holds it up is new (new -> c -> write)"
+            ),
+        ],
+    ),
+    (
+        "a task rests, and the one before it has no peers either",
+        [
+            "copy is submitted: read -> clean -> enrich -> write; read begins with 2",
+            MADE,
+            "P1, P2, P3 are born",
+            "P1 acks",
+            "P2 acks",
+            "P3 declines: no module",
+            "P1 dies",
+            "P2 dies",
+            "P3 dies",
+        ],
+        [
+            "no-live-peers since 0 needed 1 free 0: there is no virtual peer at all; is a peer daemon running?",
+            (
+                "task-backing-off at clean since 0 failure 1 limit 3: "
+                "task clean backs off after failure 1 (the job survives 3), first "
+                "SX-TEST: no module (SX-TEST)"
+            ),
+            "task-blocked at enrich held by clean: task enrich is not offered while no peer works on clean",
+            (
+                "task-blocked at write held by clean: task write is not offered while no peer works on enrich; "
+                "the nearest task that holds it up is clean (clean -> enrich -> write)"
+            ),
         ],
     ),
     (
@@ -207,7 +277,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["copy is submitted: read -> clean -> write; 1 partition", MADE, "P1 is born", "P1 acks"],
         [
             "task-short at clean needed 1 free 0: task clean is offered when 1 virtual peer for it is free, and 0 are",
-            "task-blocked at write: task write is not offered while no peer works on clean",
+            "task-blocked at write held by clean: task write is not offered while no peer works on clean",
             "runs since 0: 1 virtual peer is at work [P1 active copy/read 0]",
         ],
     ),
@@ -371,7 +441,7 @@ def flat(explanation: Explanation) -> list[str]:
     lines = []
     for reason in explanation.reasons:
         facts = [("at", reason.task), ("since", reason.since), ("needed", reason.needed), ("free", reason.free)]
-        facts += [("failure", reason.failures), ("limit", reason.limit)]
+        facts += [("held by", reason.held_by), ("failure", reason.failures), ("limit", reason.limit)]
         head = "".join(
             f" {word} {value if isinstance(value, str) else int(value)}" for word, value in facts if value is not None
         )
@@ -432,6 +502,38 @@ def test_words_for_people() -> None:
         "    fix: run `sardonyx check` on the job; it names every problem and what to do about it",
     ]
     assert as_lines(explained([]), 3.0)[0] == "copy is not known"
+
+
+def test_what_holds_a_blocked_task_up_is_the_nearest_that_does(seed: int) -> None:
+    """In random histories ``held_by`` is what a walk from the task back over tasks without peers finds first."""
+    further = 0
+    for number in range(150):
+        history = History(random.Random(f"{seed}/held/{number}"))
+        for _ in range(30):
+            history.unkind(1)
+            state = history.world.state
+            for name, job in state.jobs.items():
+                for reason in explain(state, name).reasons:
+                    if reason.code == "task-blocked":
+                        levels = _walked_back(job, state.plans[name], str(reason.task))
+                        assert reason.held_by in levels[-1], f"{seed}/held/{number}: {history.world.picture()}"
+                        further += len(levels) > 1
+    assert further, "no history has a task that waits for one further away"
+
+
+def _walked_back(job: Job, plan: Plan, task: str) -> list[list[str]]:
+    """The tasks without peers before this one, by distance, up to the first distance at which one lacks them by itself."""
+    levels, level = [], [task]
+    while True:
+        level = [before for each in level for before in plan.upstream[each] if deserted(job.tasks[before])]
+        own = [
+            each
+            for each in level
+            if job.tasks[each].backing_off or not any(deserted(job.tasks[before]) for before in plan.upstream[each])
+        ]
+        levels.append(own or level)
+        if own:
+            return levels
 
 
 def test_whatever_happens_there_is_a_reason(seed: int) -> None:

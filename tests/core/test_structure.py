@@ -20,10 +20,10 @@ def a_spec(workflow: list[tuple[str, str]], tasks: list[str] | None = None) -> J
     catalog = [
         TaskSpec(
             name=name,
-            type=TYPES[name],
+            type=TYPES.get(name, "function"),
             connector=CONNECTORS.get(name, (None, {}))[0],
             options=CONNECTORS.get(name, (None, {}))[1],
-            fn="json:loads" if TYPES[name] == "function" else None,
+            fn=None if name in CONNECTORS else "json:loads",
         )
         for name in tasks or list(TYPES)
     ]
@@ -38,6 +38,19 @@ def test_each_rule_names_what_breaks_it():
     assert structure.repeated_edges(spec) == {("in", "one"): 2}
     assert structure.cycle_in(spec) == ["one", "two", "one"]
     assert structure.cycle_in(a_spec([("in", "one"), ("one", "out")])) == []
+
+
+def test_the_client_names_the_shortest_cycle():
+    """Of a longer cycle and a shorter one beside it, users are told of the shorter one; any cycle will do for the coordinator."""
+    chain = [("in", "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", "out")]
+    tasks = ["in", "a", "b", "c", "d", "out"]
+    spec = a_spec([*chain, ("d", "a"), ("c", "b")], tasks)
+    assert structure.shortest_cycle(spec) == ["b", "c", "b"]
+    problem = next(each for each in problems_of(spec, import_functions=False) if each.code == "SX-JOB-CYCLE")
+    assert problem.message == "the tasks form a cycle: b -> c -> b"
+    assert structure.shortest_cycle(a_spec(chain, tasks)) == []
+    unknown = a_spec([("in", "one"), ("one", "lost"), ("lost", "one"), ("one", "two"), ("two", "out")])
+    assert structure.cycle_in(unknown) == structure.shortest_cycle(unknown) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=7))
