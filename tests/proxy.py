@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import threading
 import time
@@ -122,13 +122,17 @@ class Proxy:
                 self._open |= {client, server}
                 cuts = self._cuts
             relay = threading.Thread(target=self._relay, args=(client, server, cuts), daemon=True)
-            self._relays.append(relay)
+            self._relays = [each for each in self._relays if each.is_alive()] + [relay]
             relay.start()
 
     def _relay(self, client: socket.socket, server: socket.socket, cuts: int) -> None:
-        with client, server, contextlib.suppress(OSError):
+        # A selector, since `select` takes no descriptor above 1,023, and a run of faults has more.
+        with client, server, selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
+            for end in (client, server):
+                ready.register(end, selectors.EVENT_READ)
             while True:
-                for source in select.select([client, server], [], [])[0]:
+                for source in [key.fileobj for key, _ in ready.select()]:
+                    assert isinstance(source, socket.socket)
                     data = source.recv(65536)
                     if not data:
                         raise ConnectionResetError
