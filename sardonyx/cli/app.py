@@ -16,6 +16,7 @@ from sardonyx.cli import (
     link_commands,
     log_commands,
     peer_commands,
+    purge_commands,
     share_commands,
     topic_commands,
     upgrade_commands,
@@ -68,6 +69,7 @@ cluster_commands.register(app)
 clock_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
+purge_commands.register(job_app)
 inspect_commands.register(app)
 upgrade_commands.register(app)
 peer_commands.register(peers_app)
