@@ -148,11 +148,8 @@ def _end(holder: list[Producer | None]) -> None:
         if holder[0] is not None:
             holder[0].purge()  # does not wait; with `blocking` it may, depending on the client's version
             holder[0].flush(CALL)
-    except (
-        KafkaException,
-        SystemError,
-    ) as error:  # a client that is fenced, or whose messages were refused, says so once more
-        error.with_traceback(None)
+    except (KafkaException, SystemError) as error:
+        error.with_traceback(None)  # a client that is fenced, or whose messages were refused, says so once more
     holder.clear()
 
 

@@ -1,9 +1,9 @@
-"""Spark Structured Streaming joining two streams by key and time, its state in RocksDB, at least once: see ``stateful_spark``."""
+"""Spark Structured Streaming joining two streams by key and time, its state in RocksDB, at least once: see ``spark_opponent``."""
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from stateful_spark import rows_of, session, write
+from spark_opponent import rows_of, session, write
 
-spark = session()
+spark = session(state=True)
 left = rows_of(spark, "id long, value double, at timestamp").withWatermark("at", "1 second").alias("l")
 right = (
     rows_of(spark, "id long, key string, at timestamp")

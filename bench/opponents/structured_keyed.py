@@ -1,4 +1,4 @@
-"""Spark Structured Streaming with a function that keeps a state for each key, in RocksDB, at least once: see ``stateful_spark``.
+"""Spark Structured Streaming with a function that keeps a state for each key, in RocksDB, at least once: see ``spark_opponent``.
 
 It is given ``way``: ``apply`` for applyInPandasWithState, ``transform`` for transformWithStateInPandas.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
-from stateful_spark import given, rows_of, session, write
+from spark_opponent import given, rows_of, session, write
 
 RESULT = "key string, hits long, total double"
 
@@ -42,7 +42,7 @@ class Transform(StatefulProcessor):
         pass
 
 
-rows = rows_of(session(), "key string, value double")
+rows = rows_of(session(state=True), "key string, value double")
 if given["way"] == "apply":
     found = rows.groupBy("key").applyInPandasWithState(
         apply, RESULT, "hits long, total double", "update", GroupStateTimeout.NoTimeout

@@ -6,29 +6,14 @@ session stands and ``done`` at its end, a line each.
 """
 
 import itertools
-import json
-import sys
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from spark_opponent import given, session
 
-given = json.loads(sys.argv[1])
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 SCHEMA = "id long, key string, value double, at timestamp"
 
-spark = (
-    SparkSession.builder.master("local[*]")
-    .appName("opponent")
-    .config("spark.jars.packages", CONNECTOR)
-    .config("spark.jars.ivy", given["ivy"])
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.memory", "2g")
-    .config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.session.timeZone", "UTC")
-    .getOrCreate()
-)
-spark.sparkContext.setLogLevel("ERROR")
-print("ready", flush=True)
+spark = session(state=False)
 
 
 def worked(rows: DataFrame, number: int) -> DataFrame:

@@ -1,6 +1,6 @@
-"""What our opponents in Spark Structured Streaming with a state share: a session with RocksDB, the source, and the way out.
+"""What our opponents in Spark Structured Streaming share: a session, and of those with a state the source and the way out.
 
-They are programs of an environment of their own. One argument: JSON with ``bootstrap``, ``topics`` (two), ``records``, ``folder``
+They are programs of an environment of their own. One argument: JSON with ``bootstrap``, ``topics``, ``records``, ``folder``
 and ``ivy``, and what each of them says. They say ``ready`` when the session stands and ``done`` at the end, a line each.
 """
 
@@ -13,15 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 STATE = "spark.sql.streaming.stateStore"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 BATCHES = 5
 """Micro-batches that take all there is: fewer and larger ones are faster, and one alone would show no speed."""
 
 given: dict[str, Any] = json.loads(sys.argv[1])
 
 
-def session() -> SparkSession:
-    """Says ``ready``."""
-    spark = (
+def session(*, state: bool) -> SparkSession:
+    """Says ``ready``. A state is in RocksDB, which keeps what changed in place of whole snapshots."""
+    builder = (
         SparkSession.builder.master("local[*]")
         .appName("opponent")
         .config("spark.jars.packages", CONNECTOR)
@@ -30,10 +31,11 @@ def session() -> SparkSession:
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config(f"{STATE}.providerClass", "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-        .config(f"{STATE}.rocksdb.changelogCheckpointing.enabled", "true")  # what changed, in place of whole snapshots
-        .getOrCreate()
     )
+    if state:
+        builder = builder.config(f"{STATE}.providerClass", ROCKSDB)
+        builder = builder.config(f"{STATE}.rocksdb.changelogCheckpointing.enabled", "true")
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     print("ready", flush=True)
     return spark
