@@ -41,6 +41,10 @@ _PASSING = frozenset(
 )
 """Codes of failures whose cause lies outside the job and may pass without a change of the job, however long that takes."""
 
+_SEEN_AGAIN = frozenset({"SX-STATE-TORN"})
+"""Codes of failures that fail a job only if they are seen again after the back-off, up to its ``failure_limit``: while brokers
+come back, a log has been read as if it ended too early, although Kafka had lost nothing."""
+
 
 class Reaction(enum.Enum):
     """What a task loop does about an error that ended its batches."""
@@ -72,7 +76,8 @@ def policy(
         return Reaction.FAIL_UNLESS_ENDED
     if isinstance(error, (FunctionError, InputError, OutputError)):
         # After the back-off there may be room again, and the share be back; the other errors would come again.
-        return Reaction.FAIL_TASK if may_pass(error) else Reaction.FAIL_JOB
+        again = may_pass(error) or error.code in _SEEN_AGAIN
+        return Reaction.FAIL_TASK if again else Reaction.FAIL_JOB
     if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not runner_alive():
         return Reaction.LOSE_RUNNER
     return Reaction.FAIL_TASK

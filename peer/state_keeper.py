@@ -7,14 +7,18 @@ from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
+import structlog
 
 from peer.operators import Stores
 from queues.messages import Logged
+from sardonyx.core.errors import InputError
 from sardonyx.core.graph import Link
 from sardonyx.state.base import Store
 from sardonyx.state.log import ShardLog
 from sardonyx.state.messages import Mark, Message
 from sardonyx.state.restore import Restore
+
+log = structlog.get_logger()
 
 
 class StateTopic(Protocol):
@@ -91,9 +95,14 @@ class TopicKeeper:
     def restored(self, number: int, mark: Mark | None, stores: Stores, by_rows: Collection[str]) -> ShardLog:
         """See :meth:`StateKeeper.restored`."""
         end = self._log.end(number)  # after the position was asked for: see `queues.state_topics`
+        start = (mark or Mark()).low
         restore = Restore(mark, stores.all, topic=self.topic, partition=number, others=by_rows, make=stores.open)
-        restore.read(self._log.read(number, (mark or Mark()).low, end))
-        return ShardLog(partial(self._log.end, number), restore.finish())
+        try:
+            restore.read(self._log.read(number, start, end))
+            return ShardLog(partial(self._log.end, number), restore.finish())
+        except InputError as error:
+            log.warning("state_log_refused", code=error.code, topic=self.topic, partition=number, start=start, end=end)
+            raise
 
 
 __all__ = ["ShardKeeper", "StateKeeper", "StateTopic", "TopicKeeper"]

@@ -18,8 +18,14 @@ from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
 
-_LEADERLESS = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
-"""Names of the errors that mean: the partition's leader is moving, or does not know yet that it was elected."""
+_LEADERLESS = {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "UNKNOWN_LEADER_EPOCH",
+    "FENCED_LEADER_EPOCH",
+    "OFFSET_NOT_AVAILABLE",
+}
+"""Names of the errors that mean: the partition's leader is moving, does not know yet that it was elected, or where the end is."""
 
 _UNKNOWN = {"UNKNOWN_TOPIC_OR_PART", "_NOENT"}
 """Names of the errors for a topic that does not exist, and for one so new that the broker asked knows of no leader yet."""

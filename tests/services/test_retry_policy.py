@@ -91,6 +91,7 @@ TABLE: list[tuple[Exception, bool | None, Reaction, Reaction]] = [
     (ElectionClosed("SX-SENTINEL-ELECTION", "no"), None, Reaction.FAIL_UNLESS_ENDED, Reaction.FAIL_UNLESS_ENDED),
     (FunctionError("SX-FN-RAISED", "no"), None, Reaction.FAIL_JOB, Reaction.FAIL_JOB),
     (InputError("SX-RECORD-UNDECODABLE", "no"), None, Reaction.FAIL_JOB, Reaction.FAIL_JOB),
+    (InputError("SX-STATE-TORN", "no"), None, Reaction.FAIL_TASK, Reaction.FAIL_TASK),
     (OutputError("SX-OUTPUT-EXISTS", "no"), None, Reaction.FAIL_JOB, Reaction.FAIL_JOB),
     (OutputError("SX-OUTPUT-FULL", "no"), None, Reaction.FAIL_TASK, Reaction.FAIL_TASK),
     (ZooKeeperAway("SX-ZOOKEEPER-AWAY", "no"), None, Reaction.FAIL_TASK, Reaction.FAIL_TASK),
