@@ -56,7 +56,7 @@ def test_ended_jobs_are_forgotten(settings: Settings, zk: ZooKeeperSession, sard
         assert "SX-DLQ-TASK" in sardonyx("dlq", "redo", "three", "--task", "wrok", code=1).stderr
         assert sardonyx("dlq", "redo", "three").stdout == "job three has no dead letters\n"
         would = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--dry-run", "--json").stdout)
-        assert would == {"purged": ["two-bbbbbb", "three-cccccc"], "kept": [], "dry_run": True}
+        assert would == {"purged": ["two-bbbbbb", "three-cccccc"], "kept": [], "warnings": [], "dry_run": True}
         assert status(zk, "two-bbbbbb") is not None
         purged = json.loads(sardonyx("job", "purge", "--older-than", "0 s", "--json").stdout)["purged"]
         assert purged == ["two-bbbbbb", "three-cccccc"]

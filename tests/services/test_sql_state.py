@@ -88,11 +88,14 @@ def test_the_state_of_a_job_that_was_killed_goes_with_it(
         topic, out = cluster.topic("in", given), cluster.topic("out")
         daemon = cluster.peers(6)
         store = sql(f"sqlite:///{file}")
-        one, other = (cluster.submit(counting(topic, out, end=None, store=store)) for _ in range(2))
-        for job in (one, other):
+        jobs = []
+        for _ in range(2):  # one after the other: a name means one job that has not ended
+            job = cluster.submit(counting(topic, out, end=None, store=store))
             until(lambda job=job: count(file, ENTRIES, job.id), what=f"the state of {job.id}", timeout=90)
             job.kill()
             until(lambda job=job: job.status(live=False).ended, what=f"the end of {job.id}")
+            jobs.append(job)
+        one, other = jobs
         daemon.stop()  # no peer works in the database any more
         kept = [count(file, table, other.id) for table in (SHARDS, ENTRIES)]
         assert one.purge("1 min") == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling
-from sardonyx.job.load import importable
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
 from tests.plain_store import CODE
 from tests.waiting import until
@@ -118,11 +117,18 @@ def test_a_store_of_a_users_own_keeps_windows(
     """The store that the documentation shows travels with the job's code, and is made again from the log after kills."""
     given = rows(seed, 5_000)
     (tmp_path / "stores.py").write_text(CODE)
-    with importable(tmp_path), sardonyx_clusters(**QUICK) as cluster:
+    with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=[kill_at("committed", 6), kill_at("apply-state", 4)])
-        store = importlib.import_module("stores").PlainStore
-        cluster.run(counting(topic, out, store=store))
+        spec = tmp_path / "counting.py"
+        spec.write_text(
+            "from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling\n"
+            "from stores import PlainStore\n\n"
+            f"DELAY, SIZE, Any = {DELAY}, {SIZE}, object\n\n"
+            f"{inspect.getsource(counting)}\n"
+            f"job = counting({topic!r}, {out!r}, store=PlainStore)\n"
+        )
+        cluster.run(str(spec))
         results = cluster.records(out)
     check(given, results)
 
