@@ -69,7 +69,9 @@ def create_topic(settings: Settings, topic: str, partitions: int = PARTITIONS) -
 
 def fill(settings: Settings, topic: str, records: int, partitions: int = PARTITIONS) -> None:
     """Records with the ids 0 to ``records - 1``, dealt out over the partitions."""
-    producer = Producer({**settings.kafka.client(), "linger.ms": 50, "compression.type": "lz4", "acks": "all"})
+    producer = Producer(
+        {**settings.kafka.client(), "linger.ms": 50, "compression.type": "lz4", "enable.idempotence": True}
+    )
     made, form = Generator({"count": records}), JsonFormat()
     number = 0
     for split in made.splits():

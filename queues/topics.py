@@ -61,12 +61,13 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
 
 
 def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: int) -> None:
-    """Write records, in turn over the topic's partitions.
+    """Write records, in turn over the topic's partitions, each once and in their order.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``: Kafka did not take all of them in time.
     """
-    producer = Producer(_client(settings))
+    # Without idempotence a request that is repeated, as one to a new topic may be, puts its records behind later ones.
+    producer = Producer({**_client(settings), "enable.idempotence": True})
     for number, record in enumerate(records):
         producer.produce(topic, record, partition=number % partitions)
         producer.poll(0)

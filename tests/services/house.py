@@ -89,7 +89,7 @@ class House:
 
     def put(self, topic: str, partition: int, *values: bytes) -> None:
         """Records into one partition of a topic."""
-        producer = Producer({**self.settings.kafka.client(), "log_level": 0})
+        producer = Producer({**self.settings.kafka.client(), "log_level": 0, "enable.idempotence": True})
         for value in values:
             producer.produce(topic, value, partition=partition)
         assert producer.flush(30) == 0
