@@ -76,7 +76,7 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise refused(settings, f"create topic {topic}", error)
         failpoint("in-create-links")
-    found = _await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    found = await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     refuse_compacted(
         settings, [link.topic for link in graph.links if link.ends_at_marker or link.options.get("end_marker")]
     )
@@ -297,8 +297,21 @@ def _wanted_partitions(link: Link, spec: JobSpec) -> int:
     return spec.partitions
 
 
-def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expected: set[str]) -> dict[str, int]:
-    """Wait until the new topics are known and all their partitions have leaders. Return partition counts by topic."""
+def await_topics(
+    admin: AdminClient, settings: Settings, made: Collection[str], expected: Collection[str] = ()
+) -> dict[str, int]:
+    """Wait until the topics just made are known and all their partitions have leaders. Return partition counts by topic.
+
+    Args:
+        admin: a client of the cluster.
+        settings: connection to Kafka.
+        made: topics that were made just now; a broker may not know them yet.
+        expected: topics that exist already.
+
+    Raises:
+        InputError: ``SX-KAFKA-TOPIC-MISSING``, an expected topic does not exist.
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
     began = time.monotonic()
     deadline = began + CALL
     while True:
@@ -306,7 +319,7 @@ def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expect
             known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
         except KafkaException as error:
             raise kafka_unreachable(settings, began, str(error)) from error
-        missing = sorted(expected - set(known))
+        missing = sorted(set(expected) - set(known))
         if missing:
             raise InputError(
                 "SX-KAFKA-TOPIC-MISSING",
@@ -315,10 +328,12 @@ def _await_topics(admin: AdminClient, settings: Settings, made: set[str], expect
                 fix="create it and fill it first, or correct its name in the job",
                 where={"topic": missing[0]},
             )
-        if made <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
-            return {topic: len(known[topic].partitions) for topic in made | expected}
+        if set(made) <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
+            return {topic: len(known[topic].partitions) for topic in (*made, *expected)}
         if time.monotonic() > deadline:
-            raise kafka_unreachable(settings, began, f"topics without a leader: {', '.join(sorted(made - set(known)))}")
+            raise kafka_unreachable(
+                settings, began, f"topics without a leader: {', '.join(sorted(set(made) - set(known)))}"
+            )
         time.sleep(0.05)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from queues.admin import topics
+from queues.admin import await_topics, topics
 from queues.admin_client import admin_client
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
@@ -39,10 +39,10 @@ def require(settings: Settings, topic: str) -> None:
 
 
 def create(settings: Settings, topic: str, partitions: int, replication_factor: int = -1) -> None:
-    """Create a topic.
+    """Create a topic, and wait until its partitions have leaders.
 
     Raises:
-        SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-REFUSED``: it may not be created.
+        SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-REFUSED``: it may not be created; ``SX-KAFKA-UNREACHABLE``.
     """
     admin = AdminClient(_client(settings))  # kept in a name: a client that is collected cancels its own request
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
@@ -58,6 +58,7 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
                     where={"topic": topic},
                 ) from error
             raise _refused(settings, f"create topic {topic}", error) from error
+    await_topics(admin, settings, [topic])
 
 
 def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: int) -> None:

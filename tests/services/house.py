@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
+from queues.admin import await_topics
 from sardonyx.cli.app import app
 from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView
@@ -72,6 +73,7 @@ class House:
         admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.create_topics([new]).values():
             future.result(30)
+        await_topics(admin, self.settings, [topic])
         return topic
 
     def forget(self, topic: str) -> None:

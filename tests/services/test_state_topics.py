@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
 
+from queues import topics
 from queues.admin_client import admin_client
 from queues.messages import Logged
 from queues.state_topics import delete_before, end_offset, read_state
@@ -31,9 +31,8 @@ class Shard:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.partition = Partition(f"{settings.deployment}.{uuid.uuid4().hex[:8]}.count.state", 1)
-        topic = NewTopic(self.partition.topic, 2, 1)
-        admin_client(settings).create_topics([topic])[self.partition.topic].result(30)
-        assert end_offset(settings, self.partition) == 0  # it waits until the broker knows the leader
+        topics.create(settings, self.partition.topic, 2)
+        assert end_offset(settings, self.partition) == 0
         self.store = MemoryStore(SCHEMA)
         self.log = ShardLog(lambda: end_offset(settings, self.partition), spare=20, piece=5)
         self.producer = self.writer()
