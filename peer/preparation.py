@@ -39,14 +39,14 @@ from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
 
 if TYPE_CHECKING:
-    from queues import group_clocks, marked_topics, state_topics, topic_log
+    from queues import confirmed_end, group_clocks, marked_topics, state_topics
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply
     from spark_tasks import keyed as keyed_functions
     from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.session import SparkSession
 else:  # as in `peer.prepared_task`
-    topic_log, group_clocks = map(lazy_module, ("queues.topic_log", "queues.group_clocks"))
+    confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
 
@@ -205,7 +205,7 @@ def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -
 def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
     if parts is None:
         return list
-    return lambda: topic_log.read_all(settings, parts.topic)
+    return lambda: confirmed_end.read_confirmed(settings, parts.topic)
 
 
 def _must(zk: ZooKeeperSession, path: str) -> bytes:

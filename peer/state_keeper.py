@@ -28,6 +28,10 @@ class StateTopic(Protocol):
         """The offset after the last record, open transactions included."""
         ...
 
+    def end_beyond(self, partition: int, end: int) -> int:
+        """The same, of a log that should go on after ``end``: it waits a while for that, and otherwise returns ``end``."""
+        ...
+
     def read(self, partition: int, start: int, end: int) -> Iterable[Logged]:
         """All committed messages from one offset to another."""
         ...
@@ -95,13 +99,17 @@ class TopicKeeper:
     def restored(self, number: int, mark: Mark | None, stores: Stores, by_rows: Collection[str]) -> ShardLog:
         """See :meth:`StateKeeper.restored`."""
         end = self._log.end(number)  # after the position was asked for: see `queues.state_topics`
-        start = (mark or Mark()).low
         restore = Restore(mark, stores.all, topic=self.topic, partition=number, others=by_rows, make=stores.open)
+        begun = restore.start
         try:
-            restore.read(self._log.read(number, start, end))
+            restore.read(self._log.read(number, begun, end))
+            # The position is true, and the end may be one that a broker told that had been replaced, and did not know it yet.
+            while not restore.reached and (further := self._log.end_beyond(number, end)) > end:
+                restore.read(self._log.read(number, end, further))
+                end = further
             return ShardLog(partial(self._log.end, number), restore.finish())
         except InputError as error:
-            log.warning("state_log_refused", code=error.code, topic=self.topic, partition=number, start=start, end=end)
+            log.warning("state_log_refused", code=error.code, topic=self.topic, partition=number, start=begun, end=end)
             raise
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -18,6 +19,11 @@ from queues.trim import delete_before
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
+
+log = structlog.get_logger()
+
+_REPLACED = 10.0
+"""Seconds within which a broker that was replaced as leader hears of it, once it runs again."""
 
 
 def end_offset(settings: Settings, partition: Partition) -> int:
@@ -38,6 +44,24 @@ def end_offset(settings: Settings, partition: Partition) -> int:
         )[partition]
     except KafkaException as error:
         raise failed(settings, began, f"tell where topic {partition.topic} ends", error.args[0]) from error
+
+
+def end_beyond(settings: Settings, partition: Partition, end: int) -> int:
+    """The end of a partition that should go on after ``end``: waits for that, and otherwise returns ``end`` again.
+
+    A broker that stood still while another one took its place answers, for a moment after it wakes up, as if it still led. What
+    was committed meanwhile it does not have. Seen with Kafka 4.2.1: for 0.1 s, and each request that had waited for it.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    log.info("state_log_ends_early", topic=partition.topic, partition=partition.number, end=end)
+    deadline = time.monotonic() + _REPLACED
+    while (found := end_offset(settings, partition)) <= end:
+        if time.monotonic() > deadline:
+            return end
+        time.sleep(0.2)
+    return found
 
 
 def read_state(settings: Settings, partition: Partition, start: int, end: int) -> Iterator[Logged]:
@@ -68,9 +92,13 @@ class StateTopic:
         """See :func:`end_offset`."""
         return end_offset(self._settings, Partition(self._topic, partition))
 
+    def end_beyond(self, partition: int, end: int) -> int:
+        """See :func:`end_beyond`."""
+        return end_beyond(self._settings, Partition(self._topic, partition), end)
+
     def read(self, partition: int, start: int, end: int) -> Iterator[Logged]:
         """See :func:`read_state`."""
         return read_state(self._settings, Partition(self._topic, partition), start, end)
 
 
-__all__ = ["StateTopic", "delete_before", "end_offset", "read_state"]
+__all__ = ["StateTopic", "delete_before", "end_beyond", "end_offset", "read_state"]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues import topic_log
 from queues.client import CLIENT_LOG, RECONNECT_MS
+from queues.confirmed_end import confirmed_end
 from queues.lost import ReaderLost
 from sardonyx.runtime.settings import Settings
 
@@ -36,7 +36,7 @@ class Tail:
     """
 
     def __init__(self, settings: Settings, topic: str, start: int | None) -> None:
-        self._end = topic_log.ends(settings, topic)[1]
+        self._end = confirmed_end(settings, topic)
         self._reached = 0
         self._consumer = Consumer(
             {

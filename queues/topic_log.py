@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from queues.admin_client import CALL, admin_client, failed, within
@@ -17,6 +27,8 @@ from queues.connectivity import kafka_unreachable
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
+
+log = structlog.get_logger()
 
 _LEADERLESS = {
     "NOT_LEADER_FOR_PARTITION",
@@ -159,7 +171,12 @@ def _list_offsets(
 def offsets_of(
     admin: AdminClient, settings: Settings, places: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
-    """Return the offset that ``spec`` means in each partition. It waits a moment for a topic whose leader no broker knows yet.
+    """Return the offset that ``spec`` means in each partition.
+
+    It waits while a partition's leader moves, and a moment for a topic whose leader no broker knows yet.
+
+    librdkafka 2.16 may answer without an error and without an offset while brokers come back. And it goes on asking the leader
+    that it knows, although that one says that it leads no more: it learns of another leader only if somebody asks for metadata.
 
     Raises:
         KafkaException: it cannot be told.
@@ -168,13 +185,21 @@ def offsets_of(
     while True:
         asked = admin.list_offsets(dict.fromkeys(places, spec), isolation_level=isolation)
         try:
-            return {Partition(p.topic, p.partition): within(settings, began, f).offset for p, f in asked.items()}
+            found = {Partition(p.topic, p.partition): within(settings, began, f).offset for p, f in asked.items()}
         except KafkaException as error:
-            name = error.args[0].name()
-            patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
-            if time.monotonic() > began + patience:
-                raise
-            time.sleep(0.1)
+            reason: KafkaError = error.args[0]
+        else:
+            if OFFSET_INVALID not in found.values():
+                return found
+            reason = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
+        name = reason.name()
+        patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
+        if time.monotonic() > began + patience:
+            raise KafkaException(reason)
+        log.debug("offsets_asked_again", topic=places[0].topic, error=str(reason))
+        time.sleep(0.1)
+        with contextlib.suppress(KafkaException):
+            admin.list_topics(timeout=settings.kafka.connect_timeout)
 
 
 def _time(text: str) -> datetime:

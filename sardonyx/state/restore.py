@@ -89,6 +89,11 @@ class Restore:
         for message in messages:
             self._take(message, about(message, self._where))
 
+    @property
+    def reached(self) -> bool:
+        """Whether the commit of the position has come, whole."""
+        return not self._parts and self._seq >= self._mark.seq
+
     def finish(self) -> LogState:
         """All is read: apply what waits, and check that nothing is missing at the end.
 
@@ -98,7 +103,7 @@ class Restore:
         Raises:
             InputError: ``SX-STATE-TORN``.
         """
-        if self._parts or self._seq < self._mark.seq:
+        if not self.reached:
             raise self._torn(f"it ends after commit {self._seq}", None)
         for name in list(self._waiting):
             self._apply(name)

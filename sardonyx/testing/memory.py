@@ -133,6 +133,9 @@ class StateLog:
     def end(self, partition: int) -> int:
         return self._topics.end(Partition(self._topic, partition))
 
+    def end_beyond(self, partition: int, end: int) -> int:
+        return max(end, self.end(partition))
+
     def read(self, partition: int, start: int, end: int) -> Iterator[Logged]:
         for message in self._topics.read(Partition(self._topic, partition), start):
             if message.at < end:

@@ -64,9 +64,15 @@ class Topic:
     def __init__(self) -> None:
         self.logs: dict[int, list[Logged]] = {}
         self.reads = 0
+        self.replaced: int | None = None
+        """The end that a replaced leader tells, once."""
 
     def end(self, partition: int) -> int:
-        return len(self.logs.get(partition, ()))
+        told, self.replaced = self.replaced, None
+        return len(self.logs.get(partition, ())) if told is None else told
+
+    def end_beyond(self, partition: int, end: int) -> int:
+        return max(end, self.end(partition))
 
     def read(self, partition: int, start: int, end: int) -> Sequence[Logged]:
         self.reads += 1
@@ -249,6 +255,18 @@ def test_a_peer_that_still_has_a_shard_reads_nothing() -> None:
     peer.give([], clock=END)
     assert peer.topic.reads == reads
     assert len(peer.results) == 3
+
+
+def test_a_restore_is_not_misled_by_a_leader_that_was_replaced() -> None:
+    """Such a broker tells an end of long ago, for a moment. The restore reads on until it comes to the commit of the position."""
+    for told in range(4):
+        peer = Peer()
+        for _ in range(4):
+            peer.give(rows(("a", 10, 5.0)))
+        peer.take_over()
+        peer.topic.replaced = told
+        peer.give([], clock=END)
+        assert [row["hits"] for row in peer.results] == [4], f"an end of {told}"
 
 
 def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:

@@ -340,8 +340,13 @@ class SimStateTopic:
         return self._broker.logs.get(Partition(self._topic, partition)) or Log()
 
     def end(self, partition: int) -> int:
+        """Now and then a replaced leader answers, which has only the first half of the log."""
         self._runtime.sleep(self._broker.sim.rng.uniform(0.001, 0.02))
-        return self._log(partition).end
+        log = self._log(partition)
+        return (log.first + log.end) // 2 if int(self._broker.sim.now * 1000) % 20 == 0 else log.end
+
+    def end_beyond(self, partition: int, end: int) -> int:
+        return max(end, self._log(partition).end)
 
     def read(self, partition: int, start: int, end: int) -> list[Logged]:
         """It waits for transactions that are open before the end."""

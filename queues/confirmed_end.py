@@ -1,0 +1,101 @@
+"""The end of a topic, from the broker that leads it for sure.
+
+A broker that stood still while another one took its place answers, for a moment after it wakes up, as if it still led: seen with
+Kafka 4.2.1 for 0.1 s, and for every request that had waited for it. What was committed meanwhile it does not have. So an end that
+a broker tells may be an old one. Whoever must miss nothing asks here.
+
+Here a record is written first, in a transaction that is then aborted. No leader acknowledges a record that its replicas do not
+fetch from it, so the record's offset is no old one. Readers of committed records never see it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
+
+from queues import topic_log
+from queues.admin_client import CALL, admin_client
+from queues.connectivity import kafka_unreachable
+from queues.guarded_producer import GuardedProducer
+from queues.transaction_errors import ProducerLost, TransactionAborted
+from sardonyx.core.errors import OutputError
+from sardonyx.runtime.settings import Settings
+
+_LOOK = 1.0
+"""Seconds between two looks at the clock, while the record is on its way."""
+
+
+def confirmed_end(settings: Settings, topic: str) -> int:
+    """An offset in a topic's first partition: what was written before the call stands before it, open transactions included.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``: no broker has taken the record in time.
+    """
+    if not _is_replicated(settings, topic):
+        return topic_log.ends(settings, topic)[1]
+    began = time.monotonic()
+    cause = "no attempt"
+    while time.monotonic() < began + CALL:
+        offset, cause = _write_and_abort(settings, topic, began + CALL)
+        if offset is not None:
+            return offset
+        time.sleep(0.1)
+    raise kafka_unreachable(settings, began, f"no broker has taken a record for topic {topic}: {cause}")
+
+
+def read_confirmed(settings: Settings, topic: str) -> list[bytes]:
+    """Every committed message that a topic's first partition still holds, in order. None that was committed before is missed.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``.
+    """
+    messages = topic_log.read_messages(settings, topic, OFFSET_BEGINNING, confirmed_end(settings, topic))
+    return [message.value() for message in messages]
+
+
+def _is_replicated(settings: Settings, topic: str) -> bool:
+    """Whether anybody can take the place of the topic's leader."""
+    began = time.monotonic()
+    try:
+        known = admin_client(settings).list_topics(timeout=CALL).topics
+    except KafkaException as error:
+        raise kafka_unreachable(settings, began, str(error)) from error
+    return topic not in known or len(known[topic].partitions[0].replicas) > 1
+
+
+def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[int | None, str]:
+    """Returns the record's offset, once the broker has acknowledged it; or None, and what went wrong."""
+    heard: list[int | KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        heard.append(message.offset() if error is None else error)
+
+    timeout = settings.peer.transaction_timeout
+    config = {
+        **settings.kafka.client(),
+        # One id for each topic: who comes after a client that died ends the transaction that it left open.
+        "transactional.id": f"{settings.deployment}/ends/{topic}",
+        "transaction.timeout.ms": int(timeout * 1000),
+        "delivery.timeout.ms": int(timeout * 1000),
+        "retry.backoff.ms": 10,
+        "enable.idempotence": True,
+    }
+    producer = GuardedProducer(config, timeout)
+    cause = ""
+    try:
+        producer.call("init_transactions", CALL)
+        producer.call("begin_transaction")
+        producer.client.produce(topic, None, partition=0, on_delivery=delivered)
+        while not heard and time.monotonic() < deadline:
+            producer.client.flush(_LOOK)
+        producer.call("abort_transaction", CALL)
+    except (ProducerLost, TransactionAborted, OutputError, KafkaException) as error:
+        cause = str(error)
+    finally:
+        producer.close()
+    found = heard[0] if heard else None
+    return (found, cause) if isinstance(found, int) else (None, str(found or cause or "no answer"))
+
+
+__all__ = ["confirmed_end", "read_confirmed"]

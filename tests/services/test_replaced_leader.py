@@ -1,0 +1,59 @@
+"""What a broker says that stood still while another one took its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from queues import topic_log, topics
+from queues.confirmed_end import confirmed_end, read_confirmed
+from sardonyx.dev.services import embedded_services
+from sardonyx.runtime.settings import Settings
+from tests.services.test_embedded import settings_for
+from tests.waiting import until
+
+TOPIC = "listed"
+
+
+def write(settings: Settings, *values: bytes) -> None:
+    producer = Producer({**settings.kafka.client(), "acks": "all", "enable.idempotence": True})
+    for value in values:
+        producer.produce(TOPIC, value, partition=0)
+    until(lambda: producer.flush(1) == 0, what="the records to be acknowledged", timeout=120)
+
+
+def test_what_a_replaced_leader_does_not_know_is_not_missed(tmp_path: Path) -> None:
+    """A broker that wakes up answers as if it still led: it tells an end of before.
+
+    A confirmed end is never such a one, whether it was asked for before the broker woke up or just after. And a client that knows
+    the old leader comes to ask the new one.
+    """
+    with embedded_services(tmp_path / "cluster", servers=3) as services, ThreadPoolExecutor(8) as pool:
+        settings = settings_for(services)
+        topics.create(settings, TOPIC, 1)
+        write(settings, b"before")
+        assert read_confirmed(settings, TOPIC) == [b"before"]
+        assert topic_log.ends(settings, TOPIC) == (3, 3), "a record, and one that was aborted"
+        admin = AdminClient(settings.kafka.client())
+
+        def leader() -> int:
+            return admin.list_topics(timeout=30).topics[TOPIC].partitions[0].leader
+
+        first = leader()
+        pid = services.pids[f"kafka{first}"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: leader() not in (first, -1), what="another leader", timeout=60)
+            write(settings, b"meanwhile")
+            waiting = [pool.submit(confirmed_end, settings, TOPIC) for _ in range(2)]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        waiting += [pool.submit(confirmed_end, settings, TOPIC) for _ in range(4)]
+        assert min(each.result() for each in waiting) >= 4
+        assert read_confirmed(settings, TOPIC) == [b"before", b"meanwhile"]
+        until(lambda: topic_log.ends(settings, TOPIC)[1] >= 4, what="the end that the new leader tells")
