@@ -90,8 +90,8 @@ def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[i
         while not heard and time.monotonic() < deadline:
             producer.client.flush(_LOOK)
         producer.call("abort_transaction", CALL)
-    except (ProducerLost, TransactionAborted, OutputError, KafkaException) as error:
-        cause = str(error)
+    except (ProducerLost, TransactionAborted, OutputError, KafkaException, SystemError) as error:
+        cause = str(error)  # a SystemError comes from a client that was fenced, see `queues.guarded_producer`
     finally:
         producer.close()
     found = heard[0] if heard else None
