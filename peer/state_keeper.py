@@ -109,7 +109,9 @@ class TopicKeeper:
                 end = further
             return ShardLog(partial(self._log.end, number), restore.finish())
         except InputError as error:
-            log.warning("state_log_refused", code=error.code, topic=self.topic, partition=number, start=begun, end=end)
+            # One that goes beyond the position is mostly that of a shard which another peer has by now: see `peer.shards`.
+            tell = log.debug if error.code == "SX-STATE-AHEAD" else log.warning
+            tell("state_log_refused", code=error.code, topic=self.topic, partition=number, start=begun, end=end)
             raise
 
 
