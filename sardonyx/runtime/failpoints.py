@@ -53,11 +53,13 @@ class Failpoints:
 
     def _look(self, armed: Path) -> None:
         taken = armed.with_name(f"{armed.name}.{os.getpid()}")
+        mine = armed.with_name(f".{taken.name}.{threading.get_ident()}")
         try:
-            action = armed.read_text("utf-8")
-            armed.rename(taken)  # from here on others know, and may remove it
+            armed.rename(mine)  # before it is read: another file may stand there by the time a process that slept wakes up
         except FileNotFoundError:
             return
+        action = mine.read_text("utf-8")
+        mine.rename(taken)  # from here on others know, and may remove it
         _strike(_SIGNALS[action])
 
 

@@ -112,7 +112,9 @@ class Failpoints:
         """The first process to pass that point gets ``kill`` or ``stop``."""
         for old in self.folder.glob(f"{point}.*"):
             old.unlink()
-        (self.folder / point).write_text(action)
+        aside = self.folder / f".{point}"
+        aside.write_text(action)
+        aside.rename(self.folder / point)
 
     def struck(self, point: str) -> int:
         """The process that was struck there; 0: none yet."""
