@@ -56,18 +56,36 @@ def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> 
     assert taken.suffix[1:].isdecimal()
 
 
+def passing(folder: Path, before: str) -> subprocess.CompletedProcess[str]:
+    """A process that passes the points, and does ``before`` first."""
+    return subprocess.run(
+        [sys.executable, "-c", before + PASSING],
+        env={VARIABLE: str(folder), "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        check=False,
+        text=True,
+    )
+
+
 def test_who_is_seen_to_have_taken_a_failpoint_is_hit_for_sure(tmp_path: Path) -> None:
     """Whoever armed it removes the mark as soon as it is there; the process that left it is hit all the same."""
     (tmp_path / "b").write_text("kill")
     removing = (
         "import pathlib\nrename = pathlib.Path.rename\n"
-        "def removed(armed, taken): rename(armed, taken).unlink()\npathlib.Path.rename = removed\n"
+        "def removed(file, to):\n    rename(file, to)\n    to.name.startswith('.') or to.unlink()\n"
+        "pathlib.Path.rename = removed\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", removing + PASSING],
-        env={VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        check=False,
-        text=True,
+    ran = passing(tmp_path, removing)
+    assert (ran.stdout, ran.returncode) == ("a", -signal.SIGKILL)
+
+
+def test_a_failpoint_that_is_armed_anew_does_what_it_says_now(tmp_path: Path) -> None:
+    """A process that was about to take it, and slept meanwhile, does not do what it said before."""
+    (tmp_path / "b").write_text("stop")
+    anew = (
+        "import pathlib\nrename = pathlib.Path.rename\n"
+        "def armed(file, to):\n    file.name == 'b' and file.write_text('kill')\n    return rename(file, to)\n"
+        "pathlib.Path.rename = armed\n"
     )
+    ran = passing(tmp_path, anew)
     assert (ran.stdout, ran.returncode) == ("a", -signal.SIGKILL)
