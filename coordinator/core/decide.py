@@ -362,7 +362,7 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     state = changes.state
     error = refusal(event.job, event.spec, state.names.get(event.spec.name))
     if error is None and event.resumes:
-        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs.get(event.resumes), state.deployment)
+        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs.get(event.resumes))
     if error is not None:
         changes.refuse(event.job, event.spec, error, event.by)
     else:

@@ -31,7 +31,7 @@ def refusal(status: str) -> str:
     """Why the next job cannot resume one with windows that has ended so; empty if it can, as far as windows go."""
     tasks = {"read": SimpleNamespace(positions={"t": [7]}), "count": SimpleNamespace(positions={})}
     before: dict[str, Any] = {"refused": False, "links": "gone", "resumed_by": "", "status": status, "tasks": tasks}
-    found = resume_refusal("j-2", counting(), "j-1", cast("Job", SimpleNamespace(spec=counting(), **before)), "d")
+    found = resume_refusal("j-2", counting(), "j-1", cast("Job", SimpleNamespace(spec=counting(), **before)))
     return "" if found is None else found.message
 
 
