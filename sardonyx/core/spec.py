@@ -165,17 +165,17 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     def references(self) -> list[str]:
         """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
-        found: list[str | None] = []
-        for task in self.catalog:
-            found += [
-                task.fn,
-                task.lifecycle,
-                group_function(task),
-                None if task.keyed is None else task.keyed.on_timer,
-            ]
-            found += [task.connector if is_custom(task.connector) else None, own_store(task)]
-        found += [route.where for _, route in sorted(self.routes.items())]
-        return list(dict.fromkeys(name for name in found if name))
+        found = [name for task in self.catalog for name in references_of(task)]
+        found += [route.where for _, route in sorted(self.routes.items()) if route.where]
+        return list(dict.fromkeys(found))
+
+
+def references_of(task: TaskSpec) -> list[str]:
+    """Everything that a task names by ``module:name``: its functions, and classes of the user's own."""
+    keyed = task.keyed
+    found = [task.fn, task.lifecycle, group_function(task), None if keyed is None else keyed.on_timer]
+    found += [task.connector if is_custom(task.connector) else None, own_store(task)]
+    return [name for name in found if name]
 
 
 def stateful(task: TaskSpec) -> bool:

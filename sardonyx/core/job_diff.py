@@ -1,0 +1,319 @@
+"""In what two versions of a job differ, and how each difference can be carried out. Pure.
+
+A task is known by its name, and a link by the two tasks that it connects. So nothing is guessed: a task under another name is
+another task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
+from sardonyx.core.errors import Failure
+from sardonyx.core.graph import Link, graph_of, order_of
+from sardonyx.core.resuming import Predecessor, ResumeProblem
+from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
+from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
+from sardonyx.core.text import listed, plural
+
+Status = Literal["kept", "changed", "added", "removed"]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which a job, a task or a link differs."""
+
+    kind: DifferenceKind
+    field: str = ""
+    """The field as users write it, such as ``on_error.retries``; empty for what was added or removed."""
+    before: Any = None
+    after: Any = None
+    ways: list[Way] = []
+    """All ways in which it can be carried out, in the order of :data:`WAYS`."""
+    note: str = ""
+    """What else a user should know of it, in words."""
+
+
+class TaskDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """A task in two versions of a job."""
+
+    name: str
+    status: Status
+    differences: list[Difference] = []
+
+
+class LinkDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """A link in two versions of a job. An edge between tasks that run fused has no queue, and counts as well."""
+
+    name: str
+    """``from.to``; ``task.dead`` and the like for those of a task's own."""
+    status: Status
+    before: str | None = None
+    """The kind of link as in :data:`sardonyx.core.graph.LinkKind`, or ``fused``; None: there was none."""
+    after: str | None = None
+    differences: list[Difference] = []
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the differences cannot be carried out in one of the ways."""
+
+    way: Way
+    failure: Failure
+    """The error that a user would get."""
+    task: str = ""
+    """The task that it is about; empty: the whole job."""
+    link: str = ""
+    """The link whose difference it is about; empty: none, so that no difference can be carried out in this way."""
+
+
+class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """In what two versions of a job differ."""
+
+    before: str
+    """The job that it is: its id, or the name in its spec."""
+    after: str
+    """The name in the new spec."""
+    equal: bool
+    ways: list[Way]
+    """The ways in which all differences can be carried out at once."""
+    in_place: bool
+    """Whether all differences can be carried out in the running job."""
+    job: list[Difference]
+    """Of the job as a whole."""
+    tasks: list[TaskDiff]
+    """Every task of either version: those of the new one in topological order, then those that are removed."""
+    links: list[LinkDiff]
+    """Every link of either version: those of the new one in the order of its tasks, then those that are removed."""
+    refusals: list[Refusal]
+    """Why some ways cannot be taken. Of each way the first one is what its command would say."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All differences: of the job, of its tasks, of its links."""
+        parts: list[TaskDiff | LinkDiff] = [*self.tasks, *self.links]
+        return [*self.job, *(each for part in parts for each in part.differences)]
+
+
+class CodeChange(NamedTuple):
+    """In what the modules that travel with two versions of a job differ."""
+
+    own: frozenset[str]
+    """Top-level names of the modules and packages of either version."""
+    modules: frozenset[str]
+    """The modules that were changed, added or removed, such as ``job`` and ``package.module``."""
+
+
+def job_diff(
+    old: JobSpec,
+    new: JobSpec,
+    before: Predecessor | None = None,
+    *,
+    job: str = "",
+    code: CodeChange | None = None,
+) -> JobDiff:
+    """Compare two versions of a job.
+
+    Args:
+        old: the job that runs, or has run. Both specs must have a graph: unique names, no cycle.
+        new: the job that is to take its place.
+        before: what is known of the old job; None: nothing, and it is taken for running. Of a job that has not ended, it is
+            assumed that it ends as its user wants, and has read something of each topic.
+        job: the id of the old job, for the texts; its name by default.
+        code: in what the modules of the two jobs differ; None: only the hashes in the specs are known.
+    """
+    return _Comparison(_plain(old), _plain(new), before or Predecessor(old, "running"), job or old.name, code).result()
+
+
+def _plain(spec: JobSpec) -> JobSpec:
+    """The spec as it comes out of ZooKeeper, with lists for tuples and the like."""
+    return decode_spec(encode_spec(spec))
+
+
+class _Face(NamedTuple):
+    """What of a link can differ between two versions of a job."""
+
+    kind: str
+    topic: str | None
+    """Of the user's."""
+    route: Route
+    key: tuple[object, bool]
+
+
+class _Comparison:
+    """Compares two versions of a job."""
+
+    def __init__(self, old: JobSpec, new: JobSpec, before: Predecessor, job: str, code: CodeChange | None) -> None:
+        self._old, self._new, self._job = old, new, job
+        self._code = code if old.code != new.code else CodeChange(frozenset(), frozenset())
+        self._ways = Ways(old, new, before, job)
+
+    def result(self) -> JobDiff:
+        job, tasks, links = list(self._job_level()), list(self._tasks()), list(self._links())
+        parts: list[TaskDiff | LinkDiff] = [*tasks, *links]
+        found = [*job, *(each for part in parts for each in part.differences)]
+        ways: list[Way] = [way for way in WAYS if all(way in each.ways for each in found)]
+        return JobDiff(
+            before=self._job,
+            after=self._new.name,
+            equal=not found,
+            ways=[way for way in ways if way != "resume" or not self._ways.problems],
+            in_place=self._ways.running and all(IN_PLACE.intersection(each.ways) for each in found),
+            job=job,
+            tasks=tasks,
+            links=links,
+            refusals=[self._refusal(problem) for problem in self._ways.problems],
+        )
+
+    # What differs
+
+    def _job_level(self) -> Iterator[Difference]:
+        for field, old, new in job_changes(self._old, self._new):
+            yield self._difference(JOB_FIELDS[field], field, old, new)
+        if self._code is None or self._code.modules:
+            yield self._difference("function", "code", self._old.code, self._new.code, note=self._of_modules())
+
+    def _tasks(self) -> Iterator[TaskDiff]:
+        before = {task.name: task for task in self._old.catalog}
+        after = {task.name: task for task in self._new.catalog}
+        gone = [before[name] for name in order_of(self._old) if name not in after]
+        for name in order_of(self._new):
+            if name not in before:
+                note = _of_new(after[name], gone)
+                yield self._whole(TaskDiff(name=name, status="added"), None, after[name], note)
+            else:
+                found = [*self._task(before[name], after[name])]
+                yield TaskDiff(name=name, status="changed" if found else "kept", differences=found)
+        for task in gone:
+            yield self._whole(TaskDiff(name=task.name, status="removed"), task, None, _of_removed(task))
+
+    def _whole(self, task: TaskDiff, old: TaskSpec | None, new: TaskSpec | None, note: str) -> TaskDiff:
+        kind: DifferenceKind = "removed" if new is None else "added"
+        moves = self._ways.moved_by_task("", old, new)
+        found = self._difference(kind, "", msgspec.to_builtins(old), msgspec.to_builtins(new), note=note, moves=moves)
+        return replace(task, differences=[found])
+
+    def _task(self, old: TaskSpec, new: TaskSpec) -> Iterator[Difference]:
+        for field, before, after in task_changes(old, new):
+            moves = self._ways.moved_by_task(field, old, new)
+            found = self._difference(kind_of_field(field, new), field, before, after, moves=moves)
+            yield replace(found, note=_note(field, old, new, found))
+        yield from self._code_of(references_of(new))
+
+    def _links(self) -> Iterator[LinkDiff]:
+        before, after = _faces(self._old), _faces(self._new)
+        for name in [*after, *(name for name in before if name not in after)]:
+            old, new = before.get(name), after.get(name)
+            found = [*self._link(name, old, new)]
+            status: Status = "added" if old is None else "removed" if new is None else "changed" if found else "kept"
+            kinds = [None if face is None else face.kind for face in (old, new)]
+            yield LinkDiff(name=name, status=status, before=kinds[0], after=kinds[1], differences=found)
+
+    def _link(self, name: str, old: _Face | None, new: _Face | None) -> Iterator[Difference]:
+        moves = self._ways.moved_by_link(name)
+        if old is None or new is None:
+            at = [None if face is None else {"kind": face.kind, "topic": face.topic} for face in (old, new)]
+            yield self._difference("added" if old is None else "removed", "", *at, moves=moves)
+            return
+        if old.kind != new.kind:
+            yield self._difference("link", "kind", old.kind, new.kind, moves=moves)
+        if old.topic != new.topic:
+            kind: DifferenceKind = "output" if new.kind == "output" else "input"
+            yield self._difference(kind, "topic", old.topic, new.topic, moves=moves)
+        for field in ("of", "where"):
+            before, after = getattr(old.route, field), getattr(new.route, field)
+            if before != after:
+                yield self._difference("route", field, before, after, moves=moves)
+        if old.key != new.key:
+            yield self._difference("key", "group_by", old.key[0], new.key[0], moves=moves)
+        yield from self._code_of([new.route.where] if new.route.where else [])
+
+    def _code_of(self, references: Iterable[str]) -> Iterator[Difference]:
+        """Whether what is named by ``module:name`` may differ since the job's own modules do."""
+        code = self._code
+        modules = [name.partition(":")[0] for name in references]
+        own = modules if code is None else [name for name in modules if name.partition(".")[0] in code.own]
+        if not own or not (code is None or code.modules):
+            return
+        note = self._of_modules([] if code is None else own)
+        yield self._difference("function", "code", self._old.code, self._new.code, note=note)
+
+    def _of_modules(self, own: Collection[str] = ()) -> str:
+        """What is known of the modules that differ. ``own``: the modules that a task names."""
+        if self._code is None:
+            return "the job's own modules differ, if it is in one of them"
+        changed = self._code.modules
+        mine = sorted(changed.intersection(own)) or sorted(changed)
+        text = f"{plural(len(mine), 'module', 'modules')} {listed(mine)} {plural(len(mine), 'differs', 'differ')}"
+        return text if not own or changed.intersection(own) else f"{text}, if it is used there"
+
+    # How it can be carried out
+
+    def _difference(
+        self, kind: DifferenceKind, field: str, before: Any, after: Any, *, note: str = "", moves: bool = False
+    ) -> Difference:
+        ways = self._ways.of(kind, field, after, moves=moves)
+        return Difference(kind=kind, field=field, before=before, after=after, ways=ways, note=note)
+
+    def _refusal(self, problem: ResumeProblem) -> Refusal:
+        link = self._ways.link_of(problem)
+        return Refusal(way="resume", failure=problem.failure(self._job), task=problem.task, link=link)
+
+
+def _faces(spec: JobSpec) -> dict[str, _Face]:
+    """Every link by its name, and the edges between fused tasks."""
+    found = {link.name: _face(spec, link) for link in graph_of(spec, "", "").links}
+    for source, target in spec.workflow:
+        found.setdefault(f"{source}.{target}", _Face("fused", None, spec.route(source, target), (None, False)))
+    return found
+
+
+def _face(spec: JobSpec, link: Link) -> _Face:
+    route = spec.routes.get(link.name, Route())
+    return _Face(link.kind, None if link.owned else link.topic, route, (link.group_by, link.by_key))
+
+
+def _of_new(task: TaskSpec, gone: Iterable[TaskSpec]) -> str:
+    """What a user should know of a task that was added."""
+    for other in gone:
+        if replace(other, name=task.name) == task:
+            return f"like {other.name}, which is removed; what runs is known by its name, so it is another task"
+    if task.type == "input":
+        start = task.options.get("start")
+        return f"it begins at its start={start!r}" if task.connector == "kafka" else "it reads all that it finds"
+    return "its state begins empty" if stateful(task) else ""
+
+
+def _of_removed(task: TaskSpec) -> str:
+    return "what it has written stays" if task.type == "output" else ""
+
+
+def _note(field: str, old: TaskSpec, new: TaskSpec, found: Difference) -> str:
+    """What a user should know of a field that differs."""
+    resumed = "resume" in found.ways
+    if field == "options.start" and resumed and old.connector == new.connector == "kafka":
+        return "with `--resume` it reads on from its positions, whatever `start=` says"
+    if found.kind == "state" and resumed and stateful(new):
+        return "its state begins empty"
+    if found.kind == "output" and field in (
+        "connector",
+        "options.topic",
+        "options.path",
+        "options.url",
+        "options.table",
+    ):
+        return "what it has written stays where it is"
+    return ""
+
+
+__all__ = [
+    "CodeChange",
+    "Difference",
+    "JobDiff",
+    "LinkDiff",
+    "Refusal",
+    "TaskDiff",
+    "job_diff",
+]
