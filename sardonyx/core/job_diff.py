@@ -219,7 +219,7 @@ class _Comparison:
             return
         if old.kind != new.kind:
             yield self._difference("link", "kind", old.kind, new.kind, moves=moves)
-        if old.topic != new.topic:
+        elif old.topic != new.topic:
             kind: DifferenceKind = "output" if new.kind == "output" else "input"
             yield self._difference(kind, "topic", old.topic, new.topic, moves=moves)
         for field in ("of", "where"):
