@@ -25,7 +25,7 @@ from sardonyx.core.errors import Failure, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobSubmitted
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
-from sardonyx.runtime.settings_sections import MASK, is_secret
+from sardonyx.runtime.settings_sections import MASK, is_secret, masked
 
 QUOTED = 4
 """Characters from which on a secret is masked where an error quotes it; a shorter one would be found everywhere."""
@@ -174,7 +174,7 @@ class Mask:
         )
 
     def _task(self, task: TaskSpec) -> TaskSpec:
-        return msgspec.structs.replace(task, options=_masked(task.options), params=_masked(task.params))
+        return msgspec.structs.replace(task, options=masked(task.options), params=masked(task.params))
 
     def _learn(self, value: Any, *, secret: bool = False) -> None:
         if isinstance(value, dict):
@@ -190,12 +190,6 @@ class Mask:
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: MASK if inner and is_secret(key) else _masked(inner) for key, inner in value.items()}
-    return [_masked(inner) for inner in value] if isinstance(value, list) else value
 
 
 # Reading

@@ -120,8 +120,8 @@ class Client:
                 ``SX-JOB-AMBIGUOUS``: of ``resume``.
             JobFailed: ``SX-JOB-RESUME``: the job cannot go on from where the other one ended; says why.
         """
-        loaded = self._loaded(job)
-        before = None if resume is None else self._job_to_resume(resume)
+        loaded = self.loaded(job)
+        before = None if resume is None else self.job_to_resume(resume)
         self._check_name(loaded.spec.name)
         if before is not None:
             before.await_resumable()
@@ -175,9 +175,11 @@ class Client:
         }
         return (handle, again) if again else None
 
-    def _job_to_resume(self, job: str) -> JobHandle:
-        """As :meth:`job`. But a name means no attempt that was refused, or failed while it was planned: it has read nothing,
-        and another attempt goes on where the job before it ended.
+    def job_to_resume(self, job: str) -> JobHandle:
+        """Return a handle on the job that :meth:`submit` resumes.
+
+        As :meth:`job`. But a name means no attempt that was refused, or failed while it was planned: it has read nothing, and
+        another attempt goes on where the job before it ended.
         """
         found = self.job(job)
         notes = {each: note for each, note in self._job_notes().items() if note.name == job != each}
@@ -324,6 +326,17 @@ class Client:
             return False
         return job not in reader.present(self.zk).jobs
 
+    def loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
+        """Return the job that :meth:`submit` takes, validated. Its warnings are logged (``job_warning``)."""
+        from sardonyx.job.load import LoadedJob, load
+
+        if isinstance(job, LoadedJob):
+            return job
+        loaded = load(os.fspath(job) if isinstance(job, os.PathLike) else job)
+        for warning in loaded.warnings:
+            log.warning("job_warning", code=warning.code, warning=warning.message, fix=warning.fix, **warning.where)
+        return loaded
+
     def put_code(self, path: str, code: bytes) -> None:
         """Put a job's code where peers find it. It writes the code again even if it is already there.
 
@@ -346,16 +359,6 @@ class Client:
 
         known = reader.present(self.zk).peers
         return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
-
-    def _loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
-        from sardonyx.job.load import LoadedJob, load
-
-        if isinstance(job, LoadedJob):
-            return job
-        loaded = load(os.fspath(job) if isinstance(job, os.PathLike) else job)
-        for warning in loaded.warnings:
-            log.warning("job_warning", code=warning.code, warning=warning.message, fix=warning.fix, **warning.where)
-        return loaded
 
     def _check_name(self, name: str) -> None:
         submitted = self.submitted()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +15,18 @@ from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.views import JobView, LinkAudit, LinkLag, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
-from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped, LinksKept
+from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, decode_spec
-from sardonyx.core.units import seconds, written
+from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
     from sardonyx.client.clocks import JobClock
+    from sardonyx.core.job_diff import JobDiff
+    from sardonyx.job.builder import Job
+    from sardonyx.job.load import LoadedJob
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 T = TypeVar("T")
@@ -207,6 +210,24 @@ class JobHandle:
             raise shares.job_ended(self.id, note.status)
         shares.scale(self._zk, wanted, CARRY_OUT)
 
+    def diff(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobDiff:
+        """Compare this job with one that is to take its place, and say how each difference can be carried out.
+
+        It reads the coordinator's log, and stops and changes nothing. If this job has ended, it waits until another one can go on
+        from there, as :meth:`Client.submit` does.
+
+        Args:
+            job: what :meth:`Client.submit` takes.
+
+        Raises:
+            SpecUnreadable, JobInvalid: of ``job``.
+            SardonyxError: ``SX-JOB-GONE``: this job was purged, or never taken in. ``SX-JOB-DIFF``: it was refused, and cannot
+                be compared.
+        """
+        from sardonyx.client.job_diff import diff
+
+        return diff(self._client, self, job)
+
     def await_resumable(self, timeout: float | None = CARRY_OUT) -> bool:
         """Wait until the positions of a job that has ended are known, and its topics are deleted. No broker may be away for that.
 
@@ -253,31 +274,10 @@ class JobHandle:
             SardonyxError: ``SX-JOB-ENDED``; ``SX-JOB-GONE``: it was purged, or never taken in.
             Interrupted: ``SX-JOB-KEEP-PENDING``: no coordinator has processed it within that time.
         """
-        asked = math.ceil(seconds(duration))
-        wanted = written(asked) if asked else None
+        from sardonyx.client.link_keep import keep
+
         note = self._sought(self._note())
-        if note is not None and note.status in ENDED:
-            raise SardonyxError(
-                "SX-JOB-ENDED",
-                f"job {self.id} is {note.status}, and its queues are deleted",
-                fix="submit it again with `keep`",
-                where={"job": self.id},
-            )
-        self._zk.request(LinksKept(job=self.id, seconds=asked, by=asker()))
-        waiting.await_node(
-            self._zk,
-            node_paths.job_spec(self.id),
-            lambda data: data is not None and decode_spec(data).keep == wanted,
-            timeout,
-            Interrupted(
-                "SX-JOB-KEEP-PENDING",
-                f"the request for job {self.id} was made, but no coordinator has processed it yet",
-                cause="" if self._client.led() else "no coordinator leads this deployment",
-                fix="start a coordinator (`sardonyx coordinator`) if none leads; it then processes the request",
-                where={"job": self.id},
-            ),
-        )
-        return wanted
+        return keep(self._client, self.id, note, duration, timeout)
 
     def kill(self) -> None:
         """Kill the job. Its peers commit nothing of an open batch; everything that they have committed stays.

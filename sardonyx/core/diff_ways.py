@@ -40,6 +40,7 @@ class Ways:
         self._all_blocked = any(not found.topic for found in self.problems)
         """Whether a problem is not about what differs, so that no difference could be taken."""
         self._graph = graph_of(old, "", "")
+        self.bounded = self._graph.bounded
         self._links: set[str] = set()
         """The links over which a task reads a topic that no task of its name reads in the new job."""
         self._inputs: set[str] = set()

@@ -81,6 +81,10 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The ways in which all differences can be carried out at once."""
     in_place: bool
     """Whether all differences can be carried out in the running job."""
+    running: bool
+    """Whether the old job has not ended, or is taken for running since nothing is known of it."""
+    bounded: bool
+    """Whether the old job ends by itself, so that it cannot be stopped."""
     job: list[Difference]
     """Of the job as a whole."""
     tasks: list[TaskDiff]
@@ -161,6 +165,8 @@ class _Comparison:
             equal=not found,
             ways=[way for way in ways if way != "resume" or not self._ways.problems],
             in_place=self._ways.running and all(IN_PLACE.intersection(each.ways) for each in found),
+            running=self._ways.running,
+            bounded=self._ways.bounded,
             job=job,
             tasks=tasks,
             links=links,

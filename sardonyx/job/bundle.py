@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sardonyx.core.errors import JobInvalid, SardonyxError
+from sardonyx.core.job_diff import CodeChange
 
 MAX_BYTES = 768 * 1024
 """A node in ZooKeeper holds up to 1 MiB, and the request around the zip needs room, too."""
@@ -67,6 +68,25 @@ def build(root: Path) -> Bundle:
 def top_level(root: Path) -> set[str]:
     """The top-level names of the modules and packages in the bundle of ``root``."""
     return {Path(name).parts[0].removesuffix(".py") for name in _modules(root, "", deep=False)}
+
+
+def code_change(old: bytes | None, new: bytes | None) -> CodeChange:
+    """In what the modules of two versions of a job differ. None: a version brings none."""
+    before, after = (_contents(data) if data else {} for data in (old, new))
+    names = before.keys() | after.keys()
+    return CodeChange(
+        own=frozenset(name.partition(".")[0] for name in names),
+        modules=frozenset(name for name in names if before.get(name) != after.get(name)),
+    )
+
+
+def _contents(data: bytes) -> dict[str, bytes]:
+    """The modules in a zip of :func:`build`, by their names in Python."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {
+            name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): archive.read(name)
+            for name in archive.namelist()
+        }
 
 
 def _modules(folder: Path, prefix: str, *, deep: bool = True) -> Iterator[str]:

@@ -27,6 +27,13 @@ def is_secret(key: str) -> bool:
     return _SECRET.search(key) is not None
 
 
+def masked(value: Any) -> Any:
+    """Plain data with the mask in place of each secret in it."""
+    if isinstance(value, dict):
+        return {key: MASK if inner and is_secret(key) else masked(inner) for key, inner in value.items()}
+    return [masked(inner) for inner in value] if isinstance(value, list) else value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
