@@ -10,6 +10,7 @@ from sardonyx.cli import (
     backup_commands,
     clock_commands,
     cluster_commands,
+    diff_commands,
     dlq_commands,
     inspect_commands,
     job_commands,
@@ -30,7 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-job_app = typer.Typer(help="Submit jobs, show them, wait for them, kill and purge them.", no_args_is_help=True)
+job_app = typer.Typer(
+    help="Submit jobs, show and compare them, wait for them, kill and purge them.", no_args_is_help=True
+)
 cluster_app = typer.Typer(help="Show and choose how virtual peers are divided among jobs.", no_args_is_help=True)
 peers_app = typer.Typer(help="Show and evict virtual peers.", no_args_is_help=True)
 dlq_app = typer.Typer(
@@ -70,6 +73,7 @@ clock_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
 purge_commands.register(job_app)
+diff_commands.register(job_app)
 inspect_commands.register(app)
 upgrade_commands.register(app)
 peer_commands.register(peers_app)

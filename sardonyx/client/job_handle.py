@@ -276,8 +276,7 @@ class JobHandle:
         """
         from sardonyx.client.link_keep import keep
 
-        note = self._sought(self._note())
-        return keep(self._client, self.id, note, duration, timeout)
+        return keep(self._client, self.id, self._sought(self._note()), duration, timeout)
 
     def kill(self) -> None:
         """Kill the job. Its peers commit nothing of an open batch; everything that they have committed stays.

@@ -108,6 +108,8 @@ class CodeChange(NamedTuple):
     """Top-level names of the modules and packages of either version."""
     modules: frozenset[str]
     """The modules that were changed, added or removed, such as ``job`` and ``package.module``."""
+    same: frozenset[str] = frozenset()
+    """The functions and classes in changed modules whose own text is the same, as ``module:name``. What they use may differ."""
 
 
 def job_diff(
@@ -219,12 +221,12 @@ class _Comparison:
 
     def _link(self, name: str, old: _Face | None, new: _Face | None) -> Iterator[Difference]:
         moves = self._ways.moved_by_link(name)
+        at = [None if face is None else {"kind": face.kind, "topic": face.topic} for face in (old, new)]
         if old is None or new is None:
-            at = [None if face is None else {"kind": face.kind, "topic": face.topic} for face in (old, new)]
             yield self._difference("added" if old is None else "removed", "", *at, moves=moves)
             return
         if old.kind != new.kind:
-            yield self._difference("link", "kind", old.kind, new.kind, moves=moves)
+            yield self._difference("link", "kind", *at, moves=moves)
         elif old.topic != new.topic:
             kind: DifferenceKind = "output" if new.kind == "output" else "input"
             yield self._difference(kind, "topic", old.topic, new.topic, moves=moves)
@@ -232,28 +234,30 @@ class _Comparison:
             before, after = getattr(old.route, field), getattr(new.route, field)
             if before != after:
                 yield self._difference("route", field, before, after, moves=moves)
-        if old.key != new.key:
+        if old.kind == new.kind and old.key != new.key:
             yield self._difference("key", "group_by", old.key[0], new.key[0], moves=moves)
         yield from self._code_of([new.route.where] if new.route.where else [])
 
     def _code_of(self, references: Iterable[str]) -> Iterator[Difference]:
         """Whether what is named by ``module:name`` may differ since the job's own modules do."""
         code = self._code
-        modules = [name.partition(":")[0] for name in references]
-        own = modules if code is None else [name for name in modules if name.partition(".")[0] in code.own]
-        if not own or not (code is None or code.modules):
-            return
-        note = self._of_modules([] if code is None else own)
-        yield self._difference("function", "code", self._old.code, self._new.code, note=note)
+        own = [name for name in references if code is None or name.partition(".")[0].partition(":")[0] in code.own]
+        if own and (code is None or code.modules):
+            note = self._of_modules(own)
+            yield self._difference("function", "code", self._old.code, self._new.code, note=note)
 
     def _of_modules(self, own: Collection[str] = ()) -> str:
-        """What is known of the modules that differ. ``own``: the modules that a task names."""
+        """What is known of the modules that differ. ``own``: what a task names in the job's own modules; empty: the whole job."""
         if self._code is None:
-            return "the job's own modules differ, if it is in one of them"
+            return f"the job's own modules differ{', if it is in one of them' if own else ''}"
         changed = self._code.modules
-        mine = sorted(changed.intersection(own)) or sorted(changed)
+        named = [name for name in own if name.partition(":")[0] in changed]
+        untouched = bool(named) and self._code.same.issuperset(named)
+        mine = sorted(changed if untouched or not named else {name.partition(":")[0] for name in named})
         text = f"{plural(len(mine), 'module', 'modules')} {listed(mine)} {plural(len(mine), 'differs', 'differ')}"
-        return text if not own or changed.intersection(own) else f"{text}, if it is used there"
+        if own and not named:
+            return f"{text}, if it is used there"
+        return f"{text}, but not the text of {listed(_names(named))}" if untouched else text
 
     # How it can be carried out
 
@@ -266,6 +270,10 @@ class _Comparison:
     def _refusal(self, problem: ResumeProblem) -> Refusal:
         link = self._ways.link_of(problem)
         return Refusal(way="resume", failure=problem.failure(self._job), task=problem.task, link=link)
+
+
+def _names(references: Iterable[str]) -> list[str]:
+    return [name.partition(":")[2] for name in references]
 
 
 def _faces(spec: JobSpec) -> dict[str, _Face]:

@@ -5,6 +5,7 @@ The zip is stored in ZooKeeper under its sha256 and put on the path of the peers
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -22,6 +23,7 @@ MAX_BYTES = 768 * 1024
 _LEFT_OUT = frozenset({"__pycache__", "venv", "env", "site-packages", "dist-packages", "node_modules", "build", "dist"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold. Every file gets it, so that only the contents decide the hash."""
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Bundle(NamedTuple):
@@ -74,10 +76,22 @@ def code_change(old: bytes | None, new: bytes | None) -> CodeChange:
     """In what the modules of two versions of a job differ. None: a version brings none."""
     before, after = (_contents(data) if data else {} for data in (old, new))
     names = before.keys() | after.keys()
-    return CodeChange(
-        own=frozenset(name.partition(".")[0] for name in names),
-        modules=frozenset(name for name in names if before.get(name) != after.get(name)),
-    )
+    changed = [name for name in names if before.get(name) != after.get(name)]
+    same: set[str] = set()
+    for name in changed:
+        one, other = _definitions(before.get(name, b"")), _definitions(after.get(name, b""))
+        same |= {f"{name}:{each}" for each in one.keys() & other.keys() if one[each] == other[each]}
+    own = frozenset(name.partition(".")[0] for name in names)
+    return CodeChange(own=own, modules=frozenset(changed), same=frozenset(same))
+
+
+def _definitions(source: bytes) -> dict[str, str]:
+    """The functions and classes at the top level of a module, each as text without comments and line numbers."""
+    try:
+        found = ast.parse(source).body
+    except (SyntaxError, ValueError):  # a module of the job that nothing imports
+        return {}
+    return {each.name: ast.dump(each) for each in found if isinstance(each, _DEFINITIONS)}
 
 
 def _contents(data: bytes) -> dict[str, bytes]:

@@ -73,3 +73,28 @@ def test_too_large_names_the_largest_files(folder, rng):
         bundle.build(folder)
     assert caught.value.code == "SX-JOB-CODE-TOO-LARGE"
     assert "huge.py" in caught.value.cause
+
+
+def test_two_bundles_are_compared_module_by_module_and_text_by_text(tmp_path):
+    """Which modules differ, and which functions and classes in them have the same text all the same, comments aside."""
+    files = {
+        "old/job.py": "import helpers\ndef price(row): return helpers.rate(row)\ndef tax(row): return row\n",
+        "new/job.py": "RATE = 2\ndef price(row):  # new\n    return helpers.rate(row)\ndef tax(row): return {}\n",
+        "old/helpers.py": "def rate(row): return 1\n",
+        "new/helpers.py": "def rate(row): return 1\n",
+        "old/shop/__init__.py": "",
+        "new/shop/__init__.py": "",
+        "old/shop/gone.py": "def f(row): return row\n",
+        "new/shop/more.py": "this is no module\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    old, new = (bundle.build(tmp_path / version).data for version in ("old", "new"))
+    found = bundle.code_change(old, new)
+    assert found.own == {"job", "helpers", "shop"}
+    assert found.modules == {"job", "shop.gone", "shop.more"}
+    assert found.same == {"job:price"}
+    assert bundle.code_change(old, old).modules == frozenset()
+    assert bundle.code_change(None, new).modules == {"job", "helpers", "shop", "shop.more"}
+    assert bundle.code_change(None, None).own == frozenset()

@@ -27,6 +27,7 @@ COMMANDS = [
     ["coordinator"],
     ["peer"],
     ["job", "submit"],
+    ["job", "diff"],
     ["job", "list"],
     ["job", "show"],
     ["job", "explain"],

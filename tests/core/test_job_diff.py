@@ -151,7 +151,6 @@ KINDS = [
             f"task price key group_by: {START}",
             f"link read.topic added: {START}",
             f"link read.price link kind: {START}",
-            f"link read.price key group_by: {START}",
         ],
     ),
 ]
@@ -381,12 +380,18 @@ def test_with_the_modules_at_hand_only_tasks_that_may_be_changed_are_named() -> 
         return {name: each.note for name, differences in found.items() for each in differences if each.field == "code"}
 
     unknown = "the job's own modules differ, if it is in one of them"
-    assert notes(None) == dict.fromkeys(["job", "read", "price", "tax"], unknown)
+    assert notes(None) == {"job": "the job's own modules differ"} | dict.fromkeys(["read", "price", "tax"], unknown)
     own = frozenset({"shop", "job"})
     assert notes(CodeChange(own, frozenset({"shop.rules"}))) == {
         "job": "module shop.rules differs",
         "read": "module shop.rules differs, if it is used there",
         "price": "module shop.rules differs",
+    }
+    same = frozenset({"shop.rules:price", "job:Close"})
+    assert notes(CodeChange(own, frozenset({"shop.rules", "job"}), same)) == {
+        "job": "modules job and shop.rules differ",
+        "read": "module job differs",
+        "price": "modules job and shop.rules differ, but not the text of price",
     }
     assert notes(CodeChange(own, frozenset())) == {}  # the same modules in another zip
     assert job_diff(old, new, code=CodeChange(own, frozenset())).equal

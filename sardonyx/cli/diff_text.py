@@ -1,0 +1,204 @@
+"""The differences between two versions of a job as text. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sardonyx.cli.graph_text import describe
+from sardonyx.core.diff_ways import Way
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.graph import Graph
+from sardonyx.core.job_diff import Difference, JobDiff, LinkDiff, TaskDiff
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.text import counted, listed, plural, shorten
+
+MOST_REFUSALS = 3
+"""Reasons that are shown; `--json` gives all."""
+LONGEST_VALUE = 60
+"""Characters of a value that are shown."""
+HASH = 8
+"""Characters of a hash that are shown."""
+KIND = 10
+"""Characters that the kind of a difference takes."""
+
+_MARKS = {"changed": "~", "added": "+", "removed": "-"}
+_LINKS = {
+    "internal": "a queue",
+    "splits": "the list of what is still to be read",
+    "parts": "the list of the files written",
+    "dead": "dead letters",
+    "state": "the log of the state",
+    "input": "topic {topic}",
+    "output": "topic {topic}",
+    "fused": "no queue, since the two tasks run fused",
+}
+_NO_GRAPH = Graph(order=[], stages=[], bound={}, bounded=True)
+
+
+def diff_lines(diff: JobDiff, spec: str) -> list[str]:
+    """What differs, part by part, and how it can be carried out.
+
+    Args:
+        diff: the differences. Values of secrets are shown as they are.
+        spec: the new version, as the user named it.
+    """
+    lines = [_headline(diff, spec)]
+    if diff.job:
+        lines += ["job", *(_difference(each, diff, "  ") for each in diff.job)]
+    for title, parts in (("tasks", diff.tasks), ("links", diff.links)):
+        changed = [part for part in parts if part.status != "kept"]
+        lines += [title, *(line for part in changed for line in _part(part, diff))] if changed else []
+    if not diff.equal:
+        lines.append("how to carry it out")
+    return [*lines, *(f"  {line}" for line in _how(diff, spec))]
+
+
+def commands(diff: JobDiff, spec: str) -> dict[Way, list[str]]:
+    """The commands of each way in which all differences, or of ``scale`` and ``keep`` some, can be carried out, in order."""
+    new = shlex.quote(spec)
+    end = [] if not diff.running else [f"sardonyx job {'await' if diff.bounded else 'stop'} {diff.before}"]
+    found: dict[Way, list[str]] = {"scale": _scale(diff), "keep": _keep(diff)}
+    if "resume" in diff.ways:
+        found["resume"] = [*end, f"sardonyx job submit {new} --resume {diff.before}"]
+    found["start"] = [*end, f"sardonyx job show {diff.before}", f"sardonyx job submit {new}"]
+    return {way: lines for way, lines in found.items() if lines}
+
+
+def _headline(diff: JobDiff, spec: str) -> str:
+    if diff.equal:
+        tasks = counted(len(diff.tasks), "task")
+        return f"{diff.before} and {spec} are equal: {tasks}, {counted(len(diff.links), 'link')}"
+    counts = [(status, sum(task.status == status for task in diff.tasks)) for status in ("kept", *_MARKS)]
+    words = listed(f"{number} {status}" for status, number in counts if number)
+    return f"{diff.before} becomes {spec}: of {counted(len(diff.tasks), 'task')} {words}"
+
+
+def _part(part: TaskDiff | LinkDiff, diff: JobDiff) -> Iterator[str]:
+    """One task or link: in one line if it was added or removed, else with a line for each difference."""
+    head = f"  {_MARKS[part.status]} {part.name}"
+    if part.status == "changed":
+        yield head
+        yield from (_difference(each, diff, "      ") for each in part.differences)
+    else:
+        (found,) = part.differences
+        what = _link if isinstance(part, LinkDiff) else _task
+        yield f"{head}  {what(found.after or found.before)}{_remark(found, diff)}"
+
+
+def _task(task: dict[str, Any]) -> str:
+    return describe(msgspec.convert(task, TaskSpec), _NO_GRAPH)
+
+
+def _link(face: dict[str, Any]) -> str:
+    return _LINKS[face["kind"]].format(topic=face["topic"])
+
+
+def _difference(each: Difference, diff: JobDiff, indent: str) -> str:
+    if each.kind == "link":
+        what = f"{'carried by':<{KIND}}  {_link(each.before)} -> {_link(each.after)}"
+    else:
+        what = (
+            f"{each.kind:<{KIND}}  {each.field}: {_value(each.field, each.before)} -> {_value(each.field, each.after)}"
+        )
+    return f"{indent}{what}{_remark(each, diff)}"
+
+
+def _value(field: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if field == "code":
+        return str(value)[:HASH]
+    if isinstance(value, str):
+        return shorten(value, LONGEST_VALUE) or "''"
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return shorten(", ".join(value) or "none", LONGEST_VALUE)
+    return shorten(json.dumps(value), LONGEST_VALUE)
+
+
+def _remark(each: Difference, diff: JobDiff) -> str:
+    """What else there is to say of a difference, in brackets."""
+    words = [each.note] if each.note else []
+    if "scale" in each.ways:
+        words.append("`job scale` changes it in the running job")
+    if "keep" in each.ways:
+        words.append("`link keep` changes it in the running job")
+    if "resume" not in each.ways and _some_refused(diff):
+        words.append("`--resume` does not take it")
+    return f"  ({'; '.join(words)})" if words else ""
+
+
+def _some_refused(diff: JobDiff) -> bool:
+    """Whether a resume is refused only for some of what differs."""
+    return bool(diff.refusals) and all(refusal.link for refusal in diff.refusals)
+
+
+def _how(diff: JobDiff, spec: str) -> Iterator[str]:
+    found = commands(diff, spec)
+    here = [*found.get("scale", []), *found.get("keep", [])]
+    if not diff.equal and all(each.kind == "doc" for each in diff.differences):
+        yield "only descriptions differ: the next version may carry them"
+        return
+    if here:
+        yield f"{'' if diff.in_place else f'{_parts(here)} of it '}in the running job, at once:"
+        yield from _indented(here)
+    if diff.refusals:
+        yield from _refused(diff)
+    if diff.equal:
+        return
+    before = "or " if diff.in_place else ""
+    if "resume" in found:
+        end = "" if not diff.running else "wait for its end and " if diff.bounded else "stop it and "
+        yield f"{before}{end}resume it: no record twice, none left out:"
+        yield from _indented(found["resume"])
+    else:
+        yield f"{before}as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:"
+        yield from _indented(found["start"])
+
+
+def _refused(diff: JobDiff) -> Iterator[str]:
+    yield "`job submit --resume` would refuse it:"
+    for refusal in diff.refusals[:MOST_REFUSALS]:
+        yield from _indented(str(SardonyxError.from_failure(refusal.failure)).splitlines())
+    if len(diff.refusals) > MOST_REFUSALS:
+        yield f"  and {counted(len(diff.refusals) - MOST_REFUSALS, 'more reason')}; --json gives all"
+    taken = sum("resume" in each.ways for each in diff.differences)
+    if taken:
+        yield f"without what it does not take, it would take the {counted(taken, 'other difference')}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _parts(lines: list[str]) -> str:
+    return plural(len(lines), "a part", "parts")
+
+
+_FLAGS = {
+    "priority": "--priority",
+    "weight": "--weight",
+    "percentage": "--percentage",
+    "max_peers": "--max-peers",
+}
+
+
+def _scale(diff: JobDiff) -> list[str]:
+    flags = [
+        f"{_FLAGS[each.field]} {0 if each.after is None else format(each.after, 'g')}"
+        for each in diff.job
+        if "scale" in each.ways
+    ]
+    return [f"sardonyx job scale {diff.before} {' '.join(flags)}"] if flags else []
+
+
+def _keep(diff: JobDiff) -> list[str]:
+    kept = [each.after for each in diff.job if "keep" in each.ways]
+    return [f"sardonyx link keep {diff.before} {shlex.quote(str(kept[0] or 0))}"] if kept else []
+
+
+__all__ = ["commands", "diff_lines"]

@@ -1,0 +1,358 @@
+"""`job diff`: its words, its JSON and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+from test_job_diff import WINDOW, counts, orders
+from typer.testing import CliRunner, Result
+
+from coordinator.core.state import Job
+from sardonyx.cli.app import app
+from sardonyx.cli.call import Call
+from sardonyx.cli.diff_text import diff_lines
+from sardonyx.client.job_diff import compare
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.graph import graph_of
+from sardonyx.core.job_diff import JobDiff, job_diff
+from sardonyx.core.resuming import Predecessor
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.timing import AggregateSpec
+from sardonyx.job.load import LoadedJob
+
+
+def told(old: JobSpec, new: JobSpec, before: Predecessor | None = None) -> str:
+    """What the command says, between two lines of its own so that it can be read here."""
+    return "\n" + "\n".join(diff_lines(job_diff(old, new, before, job="orders-k3x9qa"), "orders.py")) + "\n"
+
+
+def more_tasks() -> JobSpec:
+    """The job with an input and an output more, and without its task ``tax``."""
+    more = [
+        TaskSpec(name="refunds", type="input", connector="kafka", options={"topic": "refunds", "start": "latest"}),
+        TaskSpec(name="log", type="output", connector="files", options={"path": "/out", "format": "json"}),
+    ]
+    old = orders()
+    return replace(
+        old,
+        workflow=[("read", "price"), ("refunds", "price"), ("price", "write"), ("price", "log")],
+        catalog=[*(task for task in old.catalog if task.name != "tax"), *more],
+        routes={"price.log": Route(where="job:large")},
+    )
+
+
+def test_what_differs_and_that_stop_and_resume_takes_it() -> None:
+    """A line for each difference, before and after; then the commands, of which some change the running job."""
+    new = orders(
+        price={"fn": "job:price2", "batch_size": 10_000, "params": {"rates": {"eur": 1.5}}},
+        tax={"on_error": OnError(then="dead_letter")},
+        write={"options": {"topic": "prices-2"}},
+        priority=3,
+        keep="1 h",
+    )
+    assert (
+        told(orders(), new)
+        == """
+orders-k3x9qa becomes orders.py: of 4 tasks 1 kept and 3 changed
+job
+  settings    keep: none -> 1 h  (`link keep` changes it in the running job)
+  share       priority: 0 -> 3  (`job scale` changes it in the running job)
+tasks
+  ~ price
+      function    fn: job:price -> job:price2
+      function    params.rates: none -> {"eur": 1.5}
+      settings    batch_size: 50000 -> 10000
+  ~ tax
+      settings    on_error.then: fail -> dead_letter
+  ~ write
+      output      options.topic: prices -> prices-2  (what it has written stays where it is)
+links
+  ~ tax.write
+      output      topic: prices -> prices-2
+  + tax.dead  dead letters
+how to carry it out
+  parts of it in the running job, at once:
+    sardonyx job scale orders-k3x9qa --priority 3
+    sardonyx link keep orders-k3x9qa '1 h'
+  stop it and resume it: no record twice, none left out:
+    sardonyx job stop orders-k3x9qa
+    sardonyx job submit orders.py --resume orders-k3x9qa
+"""
+    )
+
+
+def test_tasks_that_come_and_go() -> None:
+    """What they are, where a new input begins, and how the links change."""
+    assert (
+        told(orders(), more_tasks())
+        == """
+orders-k3x9qa becomes orders.py: of 6 tasks 3 kept, 2 added and 1 removed
+tasks
+  + refunds  input kafka refunds  (it begins at its start='latest')
+  + log  output files json /out
+  - tax  function job:tax
+links
+  + refunds.price  topic refunds
+  + price.write  topic prices
+  + price.log  a queue
+  + log.parts  the list of the files written
+  - price.tax  a queue
+  - tax.write  topic prices
+how to carry it out
+  stop it and resume it: no record twice, none left out:
+    sardonyx job stop orders-k3x9qa
+    sardonyx job submit orders.py --resume orders-k3x9qa
+"""
+    )
+
+
+def test_that_a_resume_would_be_refused_is_said_before_the_job_is_stopped() -> None:
+    """With the coordinator's reason, and which differences it is about; what is left is a new job."""
+    new = orders(price={"group_by": ["user"], "batch_size": 9})
+    assert (
+        told(orders(), new)
+        == """
+orders-k3x9qa becomes orders.py: of 4 tasks 3 kept and 1 changed
+tasks
+  ~ price
+      settings    batch_size: 50000 -> 9
+      key         group_by: none -> user  (`--resume` does not take it)
+links
+  + read.topic  topic orders  (`--resume` does not take it)
+  ~ read.price
+      carried by  topic orders -> a queue  (`--resume` does not take it)
+how to carry it out
+  `job submit --resume` would refuse it:
+    SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: no task price of the new job reads topic orders
+      cause: positions are handed over by the names of task and topic, and none may be lost
+      fix:   keep these names; or submit the job without `--resume`, with the `start=` that you want
+  without what it does not take, it would take the 1 other difference
+  as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:
+    sardonyx job stop orders-k3x9qa
+    sardonyx job show orders-k3x9qa
+    sardonyx job submit orders.py
+"""
+    )
+
+
+def test_a_job_with_state_that_runs_cannot_be_resumed_but_its_share_can_be_changed() -> None:
+    """The shape of its state is told apart; only what `job scale` takes is possible in the running job."""
+    window = replace(WINDOW, size="5 min", aggregate={**WINDOW.aggregate, "most": AggregateSpec(of="max", column="ms")})
+    assert (
+        told(counts(), counts(window, max_peers=4))
+        == """
+orders-k3x9qa becomes orders.py: of 4 tasks 3 kept and 1 changed
+job
+  share       max_peers: none -> 4  (`job scale` changes it in the running job)
+tasks
+  ~ price
+      state       window.size: 1 min -> 5 min
+      state       window.aggregate.most: none -> {"of": "max", "column": "ms"}
+how to carry it out
+  a part of it in the running job, at once:
+    sardonyx job scale orders-k3x9qa --max-peers 4
+  `job submit --resume` would refuse it:
+    SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: its task price had a state (of open windows, or rows that it had kept) \
+when it was stopped
+      cause: the new job would begin without it: it would give a second result for a window, and miss rows that were kept
+      fix:   submit the job without `--resume`, with the `start=` that you want, before the first row that the state needs
+  as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:
+    sardonyx job stop orders-k3x9qa
+    sardonyx job show orders-k3x9qa
+    sardonyx job submit orders.py
+"""
+    )
+
+
+def test_what_can_be_changed_in_the_running_job_is_said_first() -> None:
+    """0 takes a limit back, as the commands have it; stopping is the other way."""
+    lines = told(orders(max_peers=4, keep="1 h", percentage=5.0), orders(weight=0.5))
+    assert (
+        """
+  in the running job, at once:
+    sardonyx job scale orders-k3x9qa --weight 0.5 --percentage 0 --max-peers 0
+    sardonyx link keep orders-k3x9qa 0
+  or stop it and resume it: no record twice, none left out:
+"""
+        in lines
+    )
+
+
+def test_a_job_that_ends_by_itself_or_has_ended_is_not_stopped() -> None:
+    """A bounded job is awaited. To go on from an ended one takes one command, and nothing can be changed in it."""
+    bounded = {"options": {"topic": "orders", "start": "earliest", "end": "latest"}}
+    assert """
+  wait for its end and resume it: no record twice, none left out:
+    sardonyx job await orders-k3x9qa
+    sardonyx job submit orders.py --resume orders-k3x9qa
+""" in told(counts(read=bounded), counts(read=bounded, partitions=2))
+    ended = told(orders(), orders(priority=2), Predecessor(orders(), "stopped", topics={"price": ["orders"]}))
+    assert ended.endswith(
+        """
+  share       priority: 0 -> 2
+how to carry it out
+  resume it: no record twice, none left out:
+    sardonyx job submit orders.py --resume orders-k3x9qa
+"""
+    )
+
+
+def test_equal_jobs_and_other_descriptions_need_no_command() -> None:
+    """If a resume would be refused all the same, that is said: a user may want to stop the job for another reason."""
+    assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, 3 links\n"
+    assert "would refuse it" in told(counts(), counts())
+    assert told(orders(), orders(doc="Prices.")).endswith("only descriptions differ: the next version may carry them\n")
+
+
+def test_of_many_reasons_the_first_ones_are_shown() -> None:
+    """Those that count most; the others with --json."""
+    files = {f"in{n}": {"type": "input", "connector": "files", "options": {"path": "/in"}} for n in range(5)}
+    catalog = [*(TaskSpec(name=name, **values) for name, values in files.items()), *orders().catalog]
+    old = orders(workflow=[*orders().workflow, *((name, "price") for name in files)])
+    lines = told(replace(old, catalog=catalog), replace(old, catalog=catalog))
+    assert lines.count("SX-JOB-RESUME") == 3
+    assert "and 2 more reasons; --json gives all" in lines
+
+
+# The command
+
+SPEC = """
+from sardonyx import Job, kafka
+import rules
+
+def price(row: dict, token: str) -> dict:
+    return row
+
+job = Job("orders", priority={priority})
+read = job.input("read", kafka("orders", start="earliest"))
+job.output("write", kafka("prices"), after=job.task("price", price, after=read, params={{"token": "{token}"}}))
+"""
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> tuple[str, str]:
+    """Two files with two versions of a job; a module beside them differs, too."""
+    for version, token in (("one", "open sesame"), ("two", "sesame")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "orders.py").write_text(SPEC.format(priority=len(token), token=token))
+        (tmp_path / version / "rules.py").write_text(f"RATE = {len(token)}\n")
+    return str(tmp_path / "one/orders.py"), str(tmp_path / "two/orders.py")
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", "diff", *arguments])
+
+
+def test_two_files_are_compared_without_a_cluster(versions: tuple[str, str]) -> None:
+    """Which modules differ is known then. Secrets are masked, and a difference between two is shown all the same."""
+    old, new = versions
+    result = call(old, new)
+    assert result.exit_code == 0, result.output
+    assert "params.token: ****** -> ******\n" in result.stdout
+    assert "(modules orders and rules differ, but not the text of price)\n" in result.stdout
+    assert f"sardonyx job submit {new} --resume orders\n" in result.stdout
+    assert "sesame" not in call(old, new, "--json").output
+
+
+def test_the_exit_code_says_that_jobs_differ_only_if_it_is_asked_to(versions: tuple[str, str]) -> None:
+    """As git has it: a difference is no failure, and --exit-code is for scripts."""
+    old, new = versions
+    assert [call(old, new).exit_code, call(old, new, "--exit-code").exit_code] == [0, 1]
+    assert [call(old, old).exit_code, call(old, old, "--exit-code").exit_code] == [0, 0]
+    assert "are equal" in call(old, old).stdout
+    assert call("-", "-").exit_code == 2
+
+
+def test_its_json_has_the_differences_the_reasons_and_the_commands(versions: tuple[str, str]) -> None:
+    """The data of `JobDiff`, and for each way that stands the commands to type."""
+    old, new = versions
+    found = json.loads(call(old, new, "--json").stdout)
+    commands = found.pop("commands")
+    assert set(found) == set(JobDiff.__struct_fields__)
+    assert (found["equal"], found["ways"], found["in_place"]) == (False, ["resume", "start"], False)
+    assert [task["status"] for task in found["tasks"]] == ["kept", "changed", "kept"]
+    assert found["tasks"][1]["differences"][0]["before"] == "******"
+    assert commands["scale"] == ["sardonyx job scale orders --priority 6"]
+    assert commands["resume"] == ["sardonyx job stop orders", f"sardonyx job submit {new} --resume orders"]
+
+
+def test_a_job_of_the_deployment_is_the_one_that_would_be_resumed(
+    versions: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may be a job's name is one. What is wrong with the new version is reported before a cluster is looked for."""
+    asked: list[str] = []
+
+    class Handle:
+        def diff(self, loaded: LoadedJob) -> JobDiff:
+            return job_diff(orders(), loaded.spec, job="orders-k3x9qa")
+
+    class Client:
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def job_to_resume(self, job: str) -> Handle:
+            asked.append(job)
+            return Handle()
+
+    monkeypatch.setattr(Call, "client", lambda _: Client())
+    result = call("orders-k3", versions[1])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"orders-k3x9qa becomes {versions[1]}: of 4 tasks")
+    assert call("orders-k3", "nowhere.py").exit_code == 1
+    assert asked == ["orders-k3"]
+
+
+# What a client knows of the old job
+
+
+def job_of(spec: JobSpec, **state: Any) -> Job:
+    stages = graph_of(spec, "d", "orders-1").stages
+    known = {"spec": spec, "status": "running", "links": "made", "resumed_by": "", "refused": False, **state}
+    known["tasks"] = {stage.name: SimpleNamespace(positions={"orders": [7]}) for stage in stages}
+    shares = {"priority": spec.priority, "weight": spec.weight, "percentage": None, "max_peers": None}
+    return cast("Job", SimpleNamespace(**{**shares, **known}))
+
+
+def loaded(spec: JobSpec, code: bytes | None = None) -> LoadedJob:
+    return LoadedJob(spec, code, Path())
+
+
+def test_what_job_scale_has_changed_counts() -> None:
+    """The new version is compared with what the running job is entitled to now, not with what was submitted."""
+    known = job_of(orders(priority=1), priority=5)
+    assert compare("orders-1", orders(priority=1), known, None, loaded(orders(priority=5))).equal
+    (found,) = compare("orders-1", orders(priority=1), known, None, loaded(orders(priority=1))).differences
+    assert (found.before, found.after) == (5, 1)
+
+
+def test_a_job_is_judged_by_what_the_coordinator_knows_of_it() -> None:
+    """One that runs may be stopped and resumed; one that another job has resumed cannot; one that is only submitted runs."""
+    new = loaded(orders(partitions=2))
+    assert compare("orders-1", orders(), job_of(orders()), None, new).ways == ["resume", "start"]
+    resumed = job_of(orders(), status="stopped", links="gone", resumed_by="orders-2")
+    (refusal,) = compare("orders-1", orders(), resumed, None, new).refusals
+    assert refusal.failure.message == "job orders-1 cannot be resumed: orders-2 has resumed it"
+    submitted = compare("orders-1", orders(), None, None, new)
+    assert (submitted.running, submitted.ways) == (True, ["resume", "start"])
+
+
+def test_code_that_is_no_longer_there_is_not_taken_for_none() -> None:
+    """Then only the hashes are known, and every function may have changed."""
+    old, new = orders(code="1" * 64), loaded(orders(code="2" * 64))
+    tasks = compare("orders-1", old, job_of(old), None, new).tasks
+    assert [task.name for task in tasks if task.status == "changed"] == ["price", "tax"]
+
+
+def test_a_job_without_a_graph_cannot_be_compared() -> None:
+    """A coordinator has refused it, since no client of ours would have submitted it."""
+    circle = orders(workflow=[("price", "tax"), ("tax", "price")])
+    with pytest.raises(SardonyxError) as caught:
+        compare("orders-1", circle, job_of(orders(), refused=True), None, loaded(orders()))
+    assert caught.value.code == "SX-JOB-DIFF"
