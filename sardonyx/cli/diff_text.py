@@ -95,7 +95,10 @@ def _task(task: dict[str, Any]) -> str:
 
 
 def _link(face: dict[str, Any]) -> str:
-    return _LINKS[face["kind"]].format(topic=face["topic"])
+    """What carries the rows of a link, and which rows."""
+    which = {"failed": "of failed records", "late": "of late rows"}.get(face["of"], "")
+    where = f"where {face['where']}" if face["where"] else ""
+    return " ".join(filter(None, [_LINKS[face["kind"]].format(topic=face["topic"]), which, where]))
 
 
 def _difference(each: Difference, diff: JobDiff, indent: str) -> str:

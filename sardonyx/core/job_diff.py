@@ -147,6 +147,10 @@ class _Face(NamedTuple):
     route: Route
     key: tuple[object, bool]
 
+    def shown(self) -> dict[str, str | None]:
+        """As the value of a difference."""
+        return {"kind": self.kind, "topic": self.topic, "of": self.route.of, "where": self.route.where}
+
 
 class _Comparison:
     """Compares two versions of a job."""
@@ -221,7 +225,7 @@ class _Comparison:
 
     def _link(self, name: str, old: _Face | None, new: _Face | None) -> Iterator[Difference]:
         moves = self._ways.moved_by_link(name)
-        at = [None if face is None else {"kind": face.kind, "topic": face.topic} for face in (old, new)]
+        at = [None if face is None else face.shown() for face in (old, new)]
         if old is None or new is None:
             yield self._difference("added" if old is None else "removed", "", *at, moves=moves)
             return

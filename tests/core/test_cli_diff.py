@@ -99,7 +99,7 @@ tasks
 links
   + refunds.price  topic refunds
   + price.write  topic prices
-  + price.log  a queue
+  + price.log  a queue where job:large
   + log.parts  the list of the files written
   - price.tax  a queue
   - tax.write  topic prices
