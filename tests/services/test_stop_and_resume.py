@@ -53,6 +53,13 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     house.fill(topic, *numbers(3_000))
     first = house.submit(tmp_path / "first", text(topic))
     until(lambda: len(house.records(f"{topic}-out")) > 100, what="the first results", timeout=60)
+    next_one = written(tmp_path / "next", text(topic, version=2, start="latest"))
+    compared = house.call("job", "diff", "deployed", next_one, "--exit-code")
+    assert compared.exit_code == 1, compared.output
+    assert f"sardonyx job submit {next_one} --resume {first.id}\n" in compared.stdout
+    assert "(module job differs)" in compared.stdout
+    assert "(module job differs, but not the text of same)" in compared.stdout
+    assert house.call("job", "diff", first.id, str(tmp_path / "first/job.py"), "--exit-code").exit_code == 0
     stopped = house.call("job", "stop", "deployed", "--timeout", "60 s")
     assert (stopped.exit_code, first.status().status) == (0, "stopped"), stopped.output
     assert f"job {first.id} is stopped" in stopped.stdout
@@ -82,6 +89,7 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     again = house.call("job", "submit", second, "--resume", first.id)
     assert again.exit_code == 1
     assert f"{resumed.id} has resumed it" in again.stderr
+    assert f"{resumed.id} has resumed it" in house.call("job", "diff", first.id, second).stdout
     assert f"resumed by {resumed.id}" in house.call("job", "show", first.id).stdout
 
 
@@ -103,9 +111,12 @@ def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_pat
     running = house.submit(tmp_path / "running", text(topic))
     until(lambda: running.status(live=False).status == "running", what="the job to run")
     assert "it is running" in refusal(running, other)
+    (foreseen,) = running.diff(other).refusals
+    assert "no task marks of the new job reads topic" in foreseen.failure.message
     house.clear()
     running.await_resumable(60)
     assert "it was killed" in refusal(running, other)
+    assert running.diff(other).refusals[0].failure.message == refusal(running, other)
 
     day = house.submit(tmp_path / "day", text(topic, end="latest"))
     with pytest.raises(SardonyxError, match="SX-JOB-BOUNDED"):
