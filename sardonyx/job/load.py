@@ -212,10 +212,12 @@ def _forget_namesakes(root: Path) -> None:
     own = bundle.top_level(root)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] not in own or file is None or name == "__main__":
+        top = name.partition(".")[0]
+        if top not in own or file is None or name == "__main__":
             continue
-        elsewhere = not Path(file).is_relative_to(root)
-        if elsewhere and not _in_site_packages(Path(file)) and name.partition(".")[0] not in _TAKEN:
+        # Not all that is below the root is this job's: another job may be in a folder of it.
+        mine = Path(file) == root / f"{top}.py" or Path(file).is_relative_to(root / top)
+        if not mine and not _in_site_packages(Path(file)) and top not in _TAKEN:
             del sys.modules[name]
 
 

@@ -218,6 +218,19 @@ def test_two_jobs_with_helpers_of_one_name(folder, tmp_path_factory):
     load(str(folder / "flights_job.py"))
 
 
+def test_two_jobs_of_which_one_is_in_a_folder_of_the_other(tmp_path):
+    """A module that the job in the inner folder has imported is not taken for the one beside the outer job, and the reverse."""
+    spec = "name = 'copy'\nfrom sardonyx import Job, blackhole, generator\nimport namesake\njob = Job(name)\n"
+    spec += "job.output('b', blackhole(), after=job.input('a', generator(namesake.ROWS)))\n"
+    for folder, rows in ((tmp_path, 1), (tmp_path / "inner", 2)):
+        folder.mkdir(exist_ok=True)
+        (folder / "copy_job.py").write_text(spec)
+        (folder / "namesake.py").write_text(f"ROWS = {rows}\n")
+    for _ in range(2):
+        for path, rows in (("inner/copy_job.py", 2), ("copy_job.py", 1)):
+            assert load(str(tmp_path / path)).spec.task("a").options["count"] == rows
+
+
 def test_a_job_without_code_of_its_own(folder):
     """Functions from installed packages, or none at all, bring no zip."""
     (folder / "copy.yaml").write_text(
