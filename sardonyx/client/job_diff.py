@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from coordinator.core.admission import predecessor
 from coordinator.core.state import Job
+from sardonyx.client.ids import job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
@@ -32,6 +33,8 @@ def diff(client: Client, handle: JobHandle, job: builder.Job | LoadedJob | str |
     loaded = client.loaded(job)
     handle.await_resumable()
     known = reader.present(client.zk).jobs.get(handle.id)
+    if known is None and client.is_gone(handle.id):
+        raise job_gone(handle.id)
     spec = handle.spec() if known is None else known.spec
     code = None if spec.code is None else client.zk.read(node_paths.code(spec.code))
     return compare(handle.id, spec, known, code, loaded)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
 from test_job_diff import WINDOW, counts, orders
 from typer.testing import CliRunner, Result
 
+import coordinator.history
 from coordinator.core.state import Job
 from sardonyx.cli.app import app
 from sardonyx.cli.call import Call
 from sardonyx.cli.diff_text import diff_lines
-from sardonyx.client.job_diff import compare
+from sardonyx.client.job_diff import compare, diff
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.job_diff import JobDiff, job_diff
@@ -24,6 +25,10 @@ from sardonyx.core.resuming import Predecessor
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.timing import AggregateSpec
 from sardonyx.job.load import LoadedJob
+
+if TYPE_CHECKING:
+    from sardonyx.client.client import Client
+    from sardonyx.client.job_handle import JobHandle
 
 
 def told(old: JobSpec, new: JobSpec, before: Predecessor | None = None) -> str:
@@ -341,6 +346,19 @@ def test_a_job_is_judged_by_what_the_coordinator_knows_of_it() -> None:
     assert refusal.failure.message == "job orders-1 cannot be resumed: orders-2 has resumed it"
     submitted = compare("orders-1", orders(), None, None, new)
     assert (submitted.running, submitted.ways) == (True, ["resume", "start"])
+
+
+def test_a_job_that_was_purged_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handle still holds the spec, but what it has read is no longer known."""
+    reader = SimpleNamespace(present=lambda _zk: SimpleNamespace(jobs={}))  # the real one imports kazoo
+    monkeypatch.setattr(coordinator.history, "reader", reader, raising=False)
+    client = SimpleNamespace(zk=None, loaded=lambda job: job, is_gone=lambda job: job == "orders-1")
+    handle = SimpleNamespace(id="orders-1", spec=orders, await_resumable=lambda: False)
+    with pytest.raises(SardonyxError) as caught:
+        diff(cast("Client", client), cast("JobHandle", handle), loaded(orders()))
+    assert caught.value.code == "SX-JOB-GONE"
+    handle.id = "orders-2"  # a job that no coordinator has processed yet
+    assert diff(cast("Client", client), cast("JobHandle", handle), loaded(orders())).equal
 
 
 def test_code_that_is_no_longer_there_is_not_taken_for_none() -> None:
