@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sardonyx.core.graph import graph_of
 from sardonyx.core.resuming import Predecessor, ResumeProblem, resume_problems
-from sardonyx.core.spec import JobSpec, OnError, TaskSpec, stateful
+from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, stateful
 from sardonyx.core.spec_fields import DifferenceKind
 from sardonyx.core.units import seconds
 
@@ -52,9 +52,11 @@ class Ways:
                     self._links.add(link.name)
                     self._inputs.add(link.source)
                     self._readers.add(link.target)
-        edges = (*old.workflow, *new.workflow)
-        self._after = {target for source, target in edges if source in self._inputs}
+        edges = [(spec, *edge) for spec in (old, new) for edge in spec.workflow if edge[0] in self._inputs]
+        self._after = {target for _, _, target in edges}
         """The tasks that one of these inputs leads to, in either version."""
+        self._routed = {target for spec, source, target in edges if spec.route(source, target) != Route()}
+        """Those of them to which not all rows go: such an input looks at its rows."""
 
     def link_of(self, problem: ResumeProblem) -> str:
         """The link whose difference a problem is about; empty if it is not about what differs."""
@@ -99,14 +101,19 @@ class Ways:
         if task.name not in self._inputs | self._after | self._readers:
             return False
         if old is None or new is None:
-            return task.name in self._inputs | self._readers or _by_key(task)
-        if field.startswith("on_error."):
-            return (old.on_error == OnError()) != (new.on_error == OnError())
+            return task.name in self._inputs | self._readers | self._routed or _by_key(task)
         if field in ("group_by", "window", "keyed", "relation"):
-            return _by_key(old) != _by_key(new)
-        if field in ("fn", "lifecycle"):
-            return (getattr(old, field) is None) != (getattr(new, field) is None)
-        return field in ("type", "connector", "options.topic")
+            return task.name in self._after and _by_key(old) != _by_key(new)
+        return field == "type" or (task.name in self._inputs and _moved_by_input(field, old, new))
+
+
+def _moved_by_input(field: str, old: TaskSpec, new: TaskSpec) -> bool:
+    """Whether an input reads something else, or itself what it has left to the tasks after it, or the reverse."""
+    if field.startswith("on_error."):
+        return (old.on_error == OnError()) != (new.on_error == OnError())
+    if field in ("fn", "lifecycle"):
+        return (getattr(old, field) is None) != (getattr(new, field) is None)
+    return field in ("connector", "options.topic")
 
 
 def _by_key(task: TaskSpec) -> bool:

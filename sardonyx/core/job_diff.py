@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
-from sardonyx.core.resuming import Predecessor, ResumeProblem
+from sardonyx.core.resuming import Predecessor, ResumeProblem, topics_read
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
 from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
 from sardonyx.core.text import listed, plural
@@ -91,6 +91,8 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Every task of either version: those of the new one in topological order, then those that are removed."""
     links: list[LinkDiff]
     """Every link of either version: those of the new one in the order of its tasks, then those that are removed."""
+    begins_empty: list[str]
+    """Tasks of both versions whose state the new job begins without if it resumes the old one; none if it cannot."""
     refusals: list[Refusal]
     """Why some ways cannot be taken. Of each way the first one is what its command would say."""
 
@@ -151,6 +153,11 @@ class _Face(NamedTuple):
         """As the value of a difference."""
         return {"kind": self.kind, "topic": self.topic, "of": self.route.of, "where": self.route.where}
 
+    def shown_key(self) -> object:
+        """By what its rows are grouped, as the value of a difference: no columns if all rows have one key."""
+        group_by, by_key = self.key
+        return group_by or ([] if by_key else None)
+
 
 class _Comparison:
     """Compares two versions of a job."""
@@ -159,12 +166,15 @@ class _Comparison:
         self._old, self._new, self._job = old, new, job
         self._code = code if old.code != new.code else CodeChange(frozenset(), frozenset())
         self._ways = Ways(old, new, before, job)
+        self._reads = [link for link in graph_of(new, "", "").links if link.kind == "input"]
+        self._was_read = topics_read(graph_of(old, "", ""))
 
     def result(self) -> JobDiff:
         job, tasks, links = list(self._job_level()), list(self._tasks()), list(self._links())
         parts: list[TaskDiff | LinkDiff] = [*tasks, *links]
         found = [*job, *(each for part in parts for each in part.differences)]
         ways: list[Way] = [way for way in WAYS if all(way in each.ways for each in found)]
+        had_state = {task.name for task in self._old.catalog if stateful(task)}
         return JobDiff(
             before=self._job,
             after=self._new.name,
@@ -176,6 +186,11 @@ class _Comparison:
             job=job,
             tasks=tasks,
             links=links,
+            begins_empty=[
+                task.name
+                for task in self._new.catalog
+                if stateful(task) and task.name in had_state and not self._ways.problems
+            ],
             refusals=[self._refusal(problem) for problem in self._ways.problems],
         )
 
@@ -193,7 +208,7 @@ class _Comparison:
         gone = [before[name] for name in order_of(self._old) if name not in after]
         for name in order_of(self._new):
             if name not in before:
-                note = _of_new(after[name], gone)
+                note = self._of_new(after[name], gone)
                 yield self._whole(TaskDiff(name=name, status="added"), None, after[name], note)
             else:
                 found = [*self._task(before[name], after[name])]
@@ -211,7 +226,7 @@ class _Comparison:
         for field, before, after in task_changes(old, new):
             moves = self._ways.moved_by_task(field, old, new)
             found = self._difference(kind_of_field(field, new), field, before, after, moves=moves)
-            yield replace(found, note=_note(field, old, new, found))
+            yield replace(found, note=self._note(field, old, new, found))
         yield from self._code_of(references_of(new))
 
     def _links(self) -> Iterator[LinkDiff]:
@@ -227,7 +242,8 @@ class _Comparison:
         moves = self._ways.moved_by_link(name)
         at = [None if face is None else face.shown() for face in (old, new)]
         if old is None or new is None:
-            yield self._difference("added" if old is None else "removed", "", *at, moves=moves)
+            note = "" if new is None or moves else self._of_new_link(name)
+            yield self._difference("added" if old is None else "removed", "", *at, note=note, moves=moves)
             return
         if old.kind != new.kind:
             yield self._difference("link", "kind", *at, moves=moves)
@@ -239,7 +255,7 @@ class _Comparison:
             if before != after:
                 yield self._difference("route", field, before, after, moves=moves)
         if old.kind == new.kind and old.key != new.key:
-            yield self._difference("key", "group_by", old.key[0], new.key[0], moves=moves)
+            yield self._difference("key", "group_by", old.shown_key(), new.shown_key(), moves=moves)
         yield from self._code_of([new.route.where] if new.route.where else [])
 
     def _code_of(self, references: Iterable[str]) -> Iterator[Difference]:
@@ -262,6 +278,60 @@ class _Comparison:
         if own and not named:
             return f"{text}, if it is used there"
         return f"{text}, but not the text of {listed(_names(named))}" if untouched else text
+
+    # What else a user should know
+
+    def _of_new(self, task: TaskSpec, gone: Iterable[TaskSpec]) -> str:
+        """Of a task that was added."""
+        twin = next((other.name for other in gone if replace(other, name=task.name) == task), "")
+        notes = [f"like {twin}, which is removed"] if twin else []
+        if task.type == "input":
+            notes.append(self._where_read(task) if task.connector == "kafka" else "it reads all that it finds")
+        elif twin:
+            notes.append("a task is known by its name, so this is another task")
+        elif stateful(task):
+            notes.append("its state begins empty")
+        return "; ".join(notes)
+
+    def _of_new_link(self, name: str) -> str:
+        """Of a link that was added: a task that did not read the topic before has no position there."""
+        for link in self._reads:
+            task = self._new.task(link.source)
+            known = any(task.name == each.name for each in self._old.catalog)
+            if link.name == name and known and not self._reads_on(link) and not self._ways.problems:
+                return f"{link.target} begins there at start={task.options.get('start')!r}"
+        return ""
+
+    def _note(self, field: str, old: TaskSpec, new: TaskSpec, found: Difference) -> str:
+        """Of a field that differs."""
+        resumed = "resume" in found.ways
+        if field == "options.start" and resumed and old.connector == new.connector == "kafka":
+            return self._where_read(new)
+        if found.kind == "state" and resumed and stateful(new):
+            return "its state begins empty"
+        places = ("connector", "options.topic", "options.path", "options.url", "options.table")
+        if found.kind == "output" and field in places:
+            return "what it has written stays where it is"
+        return ""
+
+    def _where_read(self, task: TaskSpec) -> str:
+        """From where the topic of a Kafka input is read. The positions are the tasks' after it if it has no work of its own."""
+        start = f"start={task.options.get('start')!r}"
+        links = [link for link in self._reads if link.source == task.name]
+        on = [link.target for link in links if self._reads_on(link)]
+        begin = [link.target for link in links if not self._reads_on(link)]
+        if not on or self._ways.problems:
+            return f"it begins at its {start}"
+        if not begin:
+            return "with `--resume` it is read on from where the old job ended, whatever `start=` says"
+        read, begins = plural(len(on), "reads", "read"), plural(len(begin), "begins", "begin")
+        return (
+            f"with `--resume` {listed(on)} {read} on from where the old job ended; {listed(begin)} {begins} at {start}"
+        )
+
+    def _reads_on(self, link: Link) -> bool:
+        """Whether the old job has positions for an input link of the new one."""
+        return link.topic in self._was_read.get(link.target, ())
 
     # How it can be carried out
 
@@ -293,37 +363,8 @@ def _face(spec: JobSpec, link: Link) -> _Face:
     return _Face(link.kind, None if link.owned else link.topic, route, (link.group_by, link.by_key))
 
 
-def _of_new(task: TaskSpec, gone: Iterable[TaskSpec]) -> str:
-    """What a user should know of a task that was added."""
-    for other in gone:
-        if replace(other, name=task.name) == task:
-            return f"like {other.name}, which is removed; what runs is known by its name, so it is another task"
-    if task.type == "input":
-        start = task.options.get("start")
-        return f"it begins at its start={start!r}" if task.connector == "kafka" else "it reads all that it finds"
-    return "its state begins empty" if stateful(task) else ""
-
-
 def _of_removed(task: TaskSpec) -> str:
     return "what it has written stays" if task.type == "output" else ""
-
-
-def _note(field: str, old: TaskSpec, new: TaskSpec, found: Difference) -> str:
-    """What a user should know of a field that differs."""
-    resumed = "resume" in found.ways
-    if field == "options.start" and resumed and old.connector == new.connector == "kafka":
-        return "with `--resume` it reads on from its positions, whatever `start=` says"
-    if found.kind == "state" and resumed and stateful(new):
-        return "its state begins empty"
-    if found.kind == "output" and field in (
-        "connector",
-        "options.topic",
-        "options.path",
-        "options.url",
-        "options.table",
-    ):
-        return "what it has written stays where it is"
-    return ""
 
 
 __all__ = [

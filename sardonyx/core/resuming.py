@@ -39,7 +39,7 @@ class Predecessor(NamedTuple):
         if self.ended:
             return self
         graph = graph_of(self.spec, "", "")
-        return Predecessor(self.spec, "completed" if graph.bounded else "stopped", topics=_topics(graph))
+        return Predecessor(self.spec, "completed" if graph.bounded else "stopped", topics=topics_read(graph))
 
 
 class ResumeProblem(NamedTuple):
@@ -137,8 +137,8 @@ def _of_specs(before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
             f"leave {name} out of the new job, or give it another name if it is to be read again; or {_WITHOUT}",
             task=name,
         )
-    reads = _topics(graph_of(spec, "", ""))  # the deployment and the id only name topics of our own
-    for task, topics in _topics(graph_of(before.spec, "", "")).items():
+    reads = topics_read(graph_of(spec, "", ""))  # the deployment and the id only name topics of our own
+    for task, topics in topics_read(graph_of(before.spec, "", "")).items():
         for topic in sorted(topics):
             if topic not in before.topics.get(task, ()):
                 yield ResumeProblem(
@@ -162,7 +162,7 @@ def _read_whole(spec: JobSpec) -> set[str]:
     return {task.name for task in spec.catalog if task.type == "input" and task.connector != "kafka"}
 
 
-def _topics(graph: Graph) -> dict[str, frozenset[str]]:
+def topics_read(graph: Graph) -> dict[str, frozenset[str]]:
     """The user's topics that each task reads."""
     found = {
         stage.name: frozenset(link.topic for link in stage.ingress if link.kind == "input") for stage in graph.stages

@@ -96,13 +96,15 @@ def change_job(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
 
 def add_task(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
     """One more output, after some task that is not one; or one more input."""
-    if rng.random() < 0.3:
+    targets = [each.name for each in spec.catalog if each.type != "input"]
+    sources = [each.name for each in spec.catalog if each.type != "output"]
+    if targets and (rng.random() < 0.3 or not sources):
         task = TaskSpec(name="more", type="input", connector="kafka", options={"topic": "more", "start": "earliest"})
-        edge = ("more", rng.choice([each.name for each in spec.catalog if each.type != "input"] or ["t0"]))
+        edge = ("more", rng.choice(targets))
         catalog = [task, *spec.catalog]
     else:
         task = TaskSpec(name="more", type="output", connector="blackhole", group_by=rng.choice([None, ["a"]]))
-        edge = (rng.choice([each.name for each in spec.catalog if each.type != "output"]), "more")
+        edge = (rng.choice(sources), "more")
         catalog = [*spec.catalog, task]
     return replace(spec, catalog=catalog, workflow=[*spec.workflow, edge]), "task more "
 

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from job_changes import enriched, fields_of, other_value, random_change
+from job_changes import fields_of, other_value
 from msgspec.structs import replace
 
-from coordinator.core.admission import predecessor, resume_refusal
-from coordinator.core.state import Job
-from sardonyx.core.graph import graph_of
 from sardonyx.core.job_diff import CodeChange, Difference, JobDiff, job_diff
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
@@ -24,9 +17,6 @@ from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.spec_fields import JOB_FIELDS, TASK_FIELDS, DifferenceKind, kind_of_field
 from sardonyx.core.stores import SqlStore
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
-from tests.random_jobs import random_spec
-
-NUMBERS = st.integers(0, 2**64 - 1)
 
 
 def orders(**values: Any) -> JobSpec:
@@ -145,9 +135,10 @@ KINDS = [
         ],
     ),
     (
-        orders(price={"group_by": ["user"], "batch_size": 9}),
+        orders(price={"group_by": ["user"], "batch_size": 9, "on_error": OnError(retries=2)}),
         [
             f"task price settings batch_size: {RESUME}",
+            f"task price settings on_error.retries: {RESUME}",
             f"task price key group_by: {START}",
             f"link read.topic added: {START}",
             f"link read.price link kind: {START}",
@@ -203,6 +194,49 @@ def test_a_task_under_another_name_is_another_task_and_is_pointed_out() -> None:
     added = next(each for each in job_diff(old, new).tasks if each.name == "vat")
     assert added.status == "added"
     assert added.differences[0].note.startswith("like tax, which is removed")
+
+
+def notes(old: JobSpec, new: JobSpec, before: Predecessor | None = None) -> dict[str, str]:
+    """What a diff says besides, by task or link, and by field."""
+    diff = job_diff(old, new, before)
+    parts = [*diff.tasks, *diff.links]
+    return {f"{part.name} {each.field}".strip(): each.note for part in parts for each in part.differences if each.note}
+
+
+def with_tasks(old: JobSpec, workflow: list[tuple[str, str]], *tasks: TaskSpec) -> JobSpec:
+    """The job with these tasks besides, or in place of those of their names, and without tasks that have no edge."""
+    catalog = {task.name: task for task in [*old.catalog, *tasks]}
+    used = {name for edge in workflow for name in edge}
+    return replace(old, workflow=workflow, catalog=[task for name, task in catalog.items() if name in used])
+
+
+def test_it_says_where_a_topic_is_read_from() -> None:
+    """Not the name of an input without a function counts, but that of the task that reads its topic: it has the positions."""
+    old, latest = orders(), {"topic": "orders", "start": "latest"}
+    rest, ended = old.workflow[1:], "with `--resume` it is read on from where the old job ended, whatever `start=` says"
+    source = replace(old.task("read"), name="source")
+    renamed = [("source", "price"), *rest]
+    assert notes(old, with_tasks(old, renamed, source)) == {"source": f"like read, which is removed; {ended}"}
+    assert notes(old, with_tasks(old, renamed, replace(source, options=latest))) == {"source": ended}
+    killed = Predecessor(old, "killed", topics={"price": {"orders"}})  # what stood between its tasks is lost
+    assert notes(old, with_tasks(old, renamed, replace(source, options=latest)), killed) == {
+        "source": "it begins at its start='latest'"
+    }
+    assert notes(old, orders(read={"options": latest})) == {"read options.start": ended}
+
+    audit = TaskSpec(name="audit", type="output", connector="blackhole")
+    wider = [("read", "price"), ("read", "audit"), *rest]
+    assert notes(old, with_tasks(old, wider, audit)) == {"read.audit": "audit begins there at start='earliest'"}
+    assert notes(old, with_tasks(old, wider, audit, replace(old.task("read"), options=latest))) == {
+        "read options.start": "with `--resume` price reads on from where the old job ended; audit begins at start='latest'",
+        "read.audit": "audit begins there at start='latest'",
+    }
+
+
+def test_rows_of_one_key_are_told_from_rows_without_a_key() -> None:
+    """A window without ``group_by`` takes all rows under one key, so the queue before it has another order."""
+    link = next(each for each in job_diff(orders(), orders(tax={"window": WINDOW})).links if each.name == "price.tax")
+    assert [(each.field, each.before, each.after) for each in link.differences] == [("group_by", None, [])]
 
 
 def test_the_order_of_tasks_and_how_a_duration_is_written_do_not_count() -> None:
@@ -346,6 +380,10 @@ def test_a_bounded_job_completes_and_its_windows_close_so_it_can_be_resumed() ->
     assert diff.ways == ["resume", "start"]
     size = next(each for each in diff.differences if each.field == "window.size")
     assert size.note == "its state begins empty"
+    assert diff.begins_empty == ["price"]
+    assert job_diff(old, replace(old, partitions=2)).begins_empty == ["price"]
+    assert job_diff(old, orders(read=bounded)).begins_empty == []  # it has none
+    assert job_diff(counts(), counts()).begins_empty == []  # it is not resumed
 
 
 def test_an_ended_job_is_judged_as_it_ended_and_nothing_is_changed_in_it() -> None:
@@ -395,108 +433,3 @@ def test_with_the_modules_at_hand_only_tasks_that_may_be_changed_are_named() -> 
     }
     assert notes(CodeChange(own, frozenset())) == {}  # the same modules in another zip
     assert job_diff(old, new, code=CodeChange(own, frozenset())).equal
-
-
-# Properties
-
-
-@given(NUMBERS)
-def test_a_job_does_not_differ_from_itself(number: int) -> None:
-    """Also if it went through ZooKeeper in between."""
-    rng = random.Random(number)
-    spec = enriched(rng, random_spec(rng, "j", endless=0.7))
-    again = msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec)
-    diff = job_diff(spec, again)
-    assert diff.equal
-    assert shown(diff) == []
-    assert {each.status for each in [*diff.tasks, *diff.links]} <= {"kept"}
-
-
-@settings(max_examples=600)
-@given(NUMBERS)
-def test_every_change_of_a_job_is_found(number: int) -> None:
-    """At the task, the link or the field that was changed, and taken back it is found as well."""
-    rng = random.Random(number)
-    spec = enriched(rng, random_spec(rng, "j", endless=0.7))
-    changed, where = random_change(rng, spec)
-    for one, other in ((spec, changed), (changed, spec)):
-        diff = job_diff(one, other)
-        assert not diff.equal
-        assert any(found_at(where, each) for each in shown(diff)), f"{where}: {shown(diff)}"
-
-
-def found_at(where: str, shown: str) -> bool:
-    """Whether a line of :func:`shown` is about the place of a change. Of a struct that came or went, the whole is shown."""
-    part, name, field = where.split(" ", 2) if not where.startswith("job") else ("job", "", where.split(" ")[1])
-    words = shown.removesuffix(":").split(" ")
-    begins = ["job"] if part == "job" else [part, name]
-    at = words[len(begins) + 1].rstrip(":") if len(words) > len(begins) + 1 else ""
-    return words[: len(begins)] == begins and (not field or at.startswith(field) or field.startswith(f"{at}."))
-
-
-def job_of(rng: random.Random, spec: JobSpec) -> Job:
-    """A job that has ended somehow, with what is known of its positions: mostly as its user wanted, with all of them."""
-    wanted = "completed" if graph_of(spec, "d", "j-1").bounded else "stopped"
-    tasks = {}
-    for stage in graph_of(spec, "d", "j-1").stages:
-        topics = [link.topic for link in stage.ingress if link.kind == "input" and rng.random() > 0.03]
-        tasks[stage.name] = SimpleNamespace(positions={topic: [7] for topic in topics})
-    state = {
-        "spec": spec,
-        "tasks": tasks,
-        "status": wanted if rng.random() < 0.8 else rng.choice(["completed", "stopped", "failed", "killed"]),
-        "links": "gone" if rng.random() < 0.95 else "made",
-        "resumed_by": "j-9" if rng.random() < 0.05 else "",
-        "refused": rng.random() < 0.02,
-    }
-    return cast("Job", SimpleNamespace(**state))
-
-
-@settings(max_examples=600)
-@given(NUMBERS)
-def test_the_diff_says_that_a_job_can_be_resumed_exactly_if_the_coordinator_takes_it(number: int) -> None:
-    """With the coordinator's own reason if not; and a way carries out all differences exactly if each of them has it."""
-    rng = random.Random(number)
-    old = enriched(rng, random_spec(rng, "j", endless=0.7))
-    new = old
-    for _ in range(rng.randint(0, 3)):
-        new, _ = random_change(rng, new)
-    job = job_of(rng, old)
-    refused = resume_refusal("j-2", new, "j-1", job)
-    diff = job_diff(old, new, predecessor(job), job="j-1")
-    assert ("resume" in diff.ways) == (refused is None)
-    assert ("resume" in diff.ways) == (not diff.refusals)
-    if refused is not None:
-        first = diff.refusals[0].failure
-        assert (first.code, first.message, first.cause, first.fix) == (
-            refused.code,
-            refused.message,
-            refused.cause,
-            refused.fix,
-        )
-    assert ("resume" in diff.ways) == (not diff.refusals and all("resume" in each.ways for each in diff.differences))
-    assert diff.equal or ("resume" in diff.ways) == all("resume" in each.ways for each in diff.differences)
-    links = {each.name for each in diff.links if each.differences}
-    assert {each.link for each in diff.refusals} - {""} <= links
-
-
-@settings(max_examples=300)
-@given(NUMBERS)
-def test_what_is_said_of_a_running_job_holds_once_it_has_ended_as_its_user_wants(number: int) -> None:
-    """Nobody stops a job in vain: the coordinator then decides as the diff has said."""
-    rng = random.Random(number)
-    old = enriched(rng, random_spec(rng, "j", endless=0.9))
-    new, _ = random_change(rng, old)
-    before = job_diff(old, new, Predecessor(old, "running", links_gone=False), job="j-1")
-    bounded = graph_of(old, "d", "j-1").bounded
-    stages = graph_of(old, "d", "j-1").stages
-    positions = {
-        stage.name: SimpleNamespace(positions={link.topic: [7] for link in stage.ingress if link.kind == "input"})
-        for stage in stages
-    }
-    status = "completed" if bounded else "stopped"
-    job = SimpleNamespace(spec=old, tasks=positions, status=status, links="gone", resumed_by="", refused=False)
-    refused = resume_refusal("j-2", new, "j-1", cast("Job", job))
-    assert ("resume" in before.ways) == (refused is None)
-    if refused is not None:
-        assert before.refusals[0].failure.message == refused.message
