@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ MOST_REFUSALS = 3
 """Reasons that are shown; `--json` gives all."""
 LONGEST_VALUE = 60
 """Characters of a value that are shown."""
+BEFORE_DIFFERENCE = 20
+"""Of two long values, characters that are shown before the first one that differs."""
 HASH = 8
 """Characters of a hash that are shown."""
 KIND = 10
@@ -105,9 +108,8 @@ def _difference(each: Difference, diff: JobDiff, indent: str) -> str:
     if each.kind == "link":
         what = f"{'carried by':<{KIND}}  {_link(each.before)} -> {_link(each.after)}"
     else:
-        what = (
-            f"{each.kind:<{KIND}}  {each.field}: {_value(each.field, each.before)} -> {_value(each.field, each.after)}"
-        )
+        before, after = _apart(_value(each.field, each.before), _value(each.field, each.after))
+        what = f"{each.kind:<{KIND}}  {each.field}: {before} -> {after}"
     return f"{indent}{what}{_remark(each, diff)}"
 
 
@@ -117,10 +119,20 @@ def _value(field: str, value: Any) -> str:
     if field == "code":
         return str(value)[:HASH]
     if isinstance(value, str):
-        return shorten(value, LONGEST_VALUE) or "''"
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return shorten(", ".join(value) or "none", LONGEST_VALUE)
-    return shorten(json.dumps(value), LONGEST_VALUE)
+        return value if value and value.isprintable() else repr(value)
+    if field == "group_by" and not value:
+        return "one key for all rows"
+    if isinstance(value, list) and all(isinstance(each, str) and each.isprintable() for each in value):
+        return ", ".join(value) or "none"
+    return json.dumps(value)
+
+
+def _apart(before: str, after: str) -> tuple[str, str]:
+    """Two values, shortened so that one can still see where they differ."""
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))))
+    lead = same - BEFORE_DIFFERENCE if same > LONGEST_VALUE - BEFORE_DIFFERENCE else 0
+    one, other = (shorten(f"...{value[lead:]}" if lead else value, LONGEST_VALUE) for value in (before, after))
+    return one, other
 
 
 def _remark(each: Difference, diff: JobDiff) -> str:
@@ -156,7 +168,8 @@ def _how(diff: JobDiff, spec: str) -> Iterator[str]:
     before = "or " if diff.in_place else ""
     if "resume" in found:
         end = "" if not diff.running else "wait for its end and " if diff.bounded else "stop it and "
-        yield f"{before}{end}resume it: no record twice, none left out:"
+        empty = f"; {_states(diff.begins_empty)} empty" if diff.begins_empty else ""
+        yield f"{before}{end}resume it: no record twice, none left out{empty}:"
         yield from _indented(found["resume"])
     else:
         yield f"{before}as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:"
@@ -171,7 +184,11 @@ def _refused(diff: JobDiff) -> Iterator[str]:
         yield f"  and {counted(len(diff.refusals) - MOST_REFUSALS, 'more reason')}; --json gives all"
     taken = sum("resume" in each.ways for each in diff.differences)
     if taken:
-        yield f"without what it does not take, it would take the {counted(taken, 'other difference')}"
+        yield f"without the differences marked above it would take {plural(taken, 'the other one', f'the other {taken}')}"
+
+
+def _states(tasks: list[str]) -> str:
+    return f"{plural(len(tasks), 'the state', 'the states')} of {listed(tasks)} {plural(len(tasks), 'begins', 'begin')}"
 
 
 def _indented(lines: list[str]) -> list[str]:
@@ -192,9 +209,7 @@ _FLAGS = {
 
 def _scale(diff: JobDiff) -> list[str]:
     flags = [
-        f"{_FLAGS[each.field]} {0 if each.after is None else format(each.after, 'g')}"
-        for each in diff.job
-        if "scale" in each.ways
+        f"{_FLAGS[each.field]} {0 if each.after is None else each.after}" for each in diff.job if "scale" in each.ways
     ]
     return [f"sardonyx job scale {diff.before} {' '.join(flags)}"] if flags else []
 

@@ -136,7 +136,7 @@ how to carry it out
     SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: no task price of the new job reads topic orders
       cause: positions are handed over by the names of task and topic, and none may be lost
       fix:   keep these names; or submit the job without `--resume`, with the `start=` that you want
-  without what it does not take, it would take the 1 other difference
+  without the differences marked above it would take the other one
   as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:
     sardonyx job stop orders-k3x9qa
     sardonyx job show orders-k3x9qa
@@ -176,11 +176,11 @@ when it was stopped
 
 def test_what_can_be_changed_in_the_running_job_is_said_first() -> None:
     """0 takes a limit back, as the commands have it; stopping is the other way."""
-    lines = told(orders(max_peers=4, keep="1 h", percentage=5.0), orders(weight=0.5))
+    lines = told(orders(max_peers=4, keep="1 h", percentage=5.0), orders(weight=1.2345678))
     assert (
         """
   in the running job, at once:
-    sardonyx job scale orders-k3x9qa --weight 0.5 --percentage 0 --max-peers 0
+    sardonyx job scale orders-k3x9qa --weight 1.2345678 --percentage 0 --max-peers 0
     sardonyx link keep orders-k3x9qa 0
   or stop it and resume it: no record twice, none left out:
 """
@@ -192,7 +192,7 @@ def test_a_job_that_ends_by_itself_or_has_ended_is_not_stopped() -> None:
     """A bounded job is awaited. To go on from an ended one takes one command, and nothing can be changed in it."""
     bounded = {"options": {"topic": "orders", "start": "earliest", "end": "latest"}}
     assert """
-  wait for its end and resume it: no record twice, none left out:
+  wait for its end and resume it: no record twice, none left out; the state of price begins empty:
     sardonyx job await orders-k3x9qa
     sardonyx job submit orders.py --resume orders-k3x9qa
 """ in told(counts(read=bounded), counts(read=bounded, partitions=2))
@@ -212,6 +212,19 @@ def test_equal_jobs_and_other_descriptions_need_no_command() -> None:
     assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, 3 links\n"
     assert "would refuse it" in told(counts(), counts())
     assert told(orders(), orders(doc="Prices.")).endswith("only descriptions differ: the next version may carry them\n")
+
+
+def test_long_values_are_shown_where_they_differ_and_none_breaks_a_line() -> None:
+    """A schema of twenty columns, of which the last one has another type; a description of several lines."""
+    columns = ", ".join(f"column_{n:02} long" for n in range(20))
+    options = [{"topic": "orders", "start": "earliest", "schema": f"{columns}, at {kind}"} for kind in ("date", "long")]
+    one, other = (orders(read={"options": each}, doc=f"Prices,\nby {each['schema'][-4:]}") for each in options)
+    lines = told(one, other)
+    assert "options.schema: ... column_19 long, at date -> ... column_19 long, at long\n" in lines
+    assert "doc: 'Prices,\\nby date' -> 'Prices,\\nby long'\n" in lines
+    assert max(map(len, lines.splitlines())) < 130
+    keyed = told(orders(), orders(tax={"window": WINDOW}))
+    assert "      key         group_by: none -> one key for all rows\n" in keyed
 
 
 def test_of_many_reasons_the_first_ones_are_shown() -> None:
