@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 
 import pytest
 from history_maker import History
@@ -20,6 +19,8 @@ from sardonyx.core.events import decode_event, encode_event
 
 HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "2000"))
 BATCHES = 4
+MOST_TO_REACH = 1_000
+"""Histories until everything has occurred: of 60 seeds the median needs 24, the worst 91. No seconds: a machine may be busy."""
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -55,14 +56,13 @@ def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.Mon
 def test_histories_reach_everything(seed: int) -> None:
     """The random histories are worth something: all states, all ends of jobs, and peers called back occur in them."""
     states, ends = set(), set()
-    until = time.monotonic() + 60
-    number = 0
-    while (len(states) < 7 or len(ends) < 4) and time.monotonic() < until:
+    for number in range(MOST_TO_REACH):
+        if len(states) == 7 and len(ends) == 4:
+            break
         history = History(random.Random(f"{seed}/reach/{number}"))
         for _ in range(60):
             history.unkind(1)
             states |= {peer.state for peer in history.world.state.peers.values()}
             ends |= {job.status for job in history.world.state.jobs.values() if job.ended}
-        number += 1
     assert states == {"idle", "acking", "active", "waiting", "sealing", "revoked", "dead"}
     assert ends == {"completed", "stopped", "killed", "failed"}
