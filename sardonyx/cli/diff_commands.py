@@ -39,7 +39,7 @@ def diff(
         bool, typer.Option("--exit-code", help="Exit with 1 if the two differ, and with 0 if they are equal.")
     ] = False,
 ) -> int:
-    """Show in what a new version of a job differs, and how that can be carried out. It stops and changes nothing.
+    """Show in what a new version of a job differs, and how that can be carried out. It changes nothing.
 
     It says whether `job submit --resume` would take the new version once the job is stopped, and why not if not.
     """

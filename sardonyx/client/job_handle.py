@@ -213,7 +213,7 @@ class JobHandle:
     def diff(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobDiff:
         """Compare this job with one that is to take its place, and say how each difference can be carried out.
 
-        It reads the coordinator's log, and stops and changes nothing. If this job has ended, it waits until another one can go on
+        It reads the coordinator's log, and changes nothing. If this job has ended, it waits until another one can go on
         from there, as :meth:`Client.submit` does.
 
         Args:

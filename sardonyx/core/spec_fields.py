@@ -181,8 +181,9 @@ def _length(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     before, every, length = value.rpartition("every ")
+    positive = length.removeprefix("-")  # the bounds of a join may begin with a minus
     try:
-        return [before, every, seconds(length)]
+        return [before, every, positive != length, seconds(positive)]
     except ValueError:
         return value
 

@@ -14,7 +14,7 @@ from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.resuming import Predecessor
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
-from sardonyx.core.spec_fields import JOB_FIELDS, TASK_FIELDS, DifferenceKind, kind_of_field
+from sardonyx.core.spec_fields import JOB_FIELDS, TASK_FIELDS, DifferenceKind, kind_of_field, same
 from sardonyx.core.stores import SqlStore
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 
@@ -249,6 +249,8 @@ def test_the_order_of_tasks_and_how_a_duration_is_written_do_not_count() -> None
     assert not job_diff(counts(replace(WINDOW, size=60)), old).equal  # rows, not seconds
     emits = [counts(replace(WINDOW, emit=emit)) for emit in ("every 10 s", "every 10000 ms", "every 11 s", "count 10")]
     assert [job_diff(emits[0], new).equal for new in emits] == [True, True, False, False]
+    within = [["-1 min", "60 s"], ["-60 s", "1 min"], ["1 min", "1 min"]]
+    assert [same("relation.within", within[0], each) for each in within] == [True, True, False]
     assert not job_diff(orders(tax={"params": {"rate": 1}}), orders(tax={"params": {"rate": 1.0}})).equal
 
 
