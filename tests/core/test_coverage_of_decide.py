@@ -24,6 +24,7 @@ from scenario_runner import World
 from coordinator.core import admission, changeset, decide, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
+from sardonyx.core import resuming
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
@@ -44,7 +45,7 @@ from sardonyx.core.graph import graph_of
 from tests.compat.make import SPEC
 from tests.core import test_resume_windows
 
-MODULES = [decide, changeset, scheduling, timers, admission]
+MODULES = [decide, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"
@@ -58,6 +59,10 @@ SETTLED = {
     "if not under or not (lacking or any(_exceeds(wanted[name], spare) for name, spare in over.items())):",
     "any(_exceeds(wanted[name], spare) for name, spare in over.items())",
     "except InputError as error:",  # nothing else is raised there
+    # For a job that has not ended, or is not submitted yet: only clients ask. test_job_diff.py, test_job_diff_random.py
+    "if self.ended:",
+    '"completed" if graph.bounded else "stopped"',
+    '{"job": job, "resumes": resumes} if job else {"resumes": resumes}',
 }
 """Conditions that come out in one way only."""
 
