@@ -64,6 +64,8 @@ def fields_of(cls: type) -> dict[str, inspect.Type]:
 def change_field(rng: random.Random, struct: Any, field: str) -> tuple[Any, str]:
     """The struct with another value in a field, or in a field of that; and the dotted name of what was changed."""
     now = getattr(struct, field)
+    if field == "tags":  # their order does not count
+        return replace(struct, tags=[*now, rng.choice(WORDS)]), field
     if isinstance(now, msgspec.Struct) and rng.random() < 0.7:
         inner, name = change_field(rng, now, rng.choice(now.__struct_fields__))
         return replace(struct, **{field: inner}), f"{field}.{name}"
@@ -119,10 +121,18 @@ def remove_task(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
 
 
 def change_edge(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
-    """One edge less, or one between two tasks that had none. No cycle: the catalog is in topological order."""
-    names = [task.name for task in spec.catalog]
-    source, target = sorted(rng.sample(range(len(names)), 2))
-    edge = (names[source], names[target])
+    """One edge less, or one between two tasks that had none. No cycle: the catalog is in topological order. Nothing leads into an
+    input: a job in which something does is not valid.
+    """
+    pairs = [
+        (one.name, other.name)
+        for at, one in enumerate(spec.catalog)
+        for other in spec.catalog[at + 1 :]
+        if other.type != "input"
+    ]
+    if not pairs:
+        return change_job(rng, spec)
+    edge = rng.choice(pairs)
     workflow = [each for each in spec.workflow if each != edge]
     if len(workflow) == len(spec.workflow):
         workflow.append(edge)
