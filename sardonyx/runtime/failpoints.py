@@ -55,7 +55,9 @@ class Failpoints:
         taken = armed.with_name(f"{armed.name}.{os.getpid()}")
         mine = armed.with_name(f".{taken.name}.{threading.get_ident()}")
         try:
-            armed.rename(mine)  # before it is read: another file may stand there by the time a process that slept wakes up
+            armed.rename(
+                mine
+            )  # before it is read: another file may stand there by the time a process that slept wakes up
         except FileNotFoundError:
             return
         action = mine.read_text("utf-8")
