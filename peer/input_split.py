@@ -11,8 +11,8 @@ import structlog
 from peer.batch_result import BatchDropped
 from peer.sinks import sentinel_message
 from peer.task_session import TaskSession
+from queues.confirmed_end import read_all
 from queues.messages import DUE_HEADER, ROWS_HEADER, Outgoing
-from queues.topic_log import read_all
 from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition, Position

@@ -205,7 +205,7 @@ def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -
 def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
     if parts is None:
         return list
-    return lambda: confirmed_end.read_confirmed(settings, parts.topic)
+    return lambda: confirmed_end.read_all(settings, parts.topic)
 
 
 def _must(zk: ZooKeeperSession, path: str) -> bytes:

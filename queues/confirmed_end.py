@@ -44,12 +44,15 @@ def confirmed_end(settings: Settings, topic: str) -> int:
     raise kafka_unreachable(settings, began, f"no broker has taken a record for topic {topic}: {cause}")
 
 
-def read_confirmed(settings: Settings, topic: str) -> list[bytes]:
-    """Every committed message that a topic's first partition still holds, in order. None that was committed before is missed.
+def read_all(settings: Settings, topic: str) -> list[bytes]:
+    """Return every committed message that a topic's first partition still holds, in order.
+
+    It misses none that was committed before the call, also after a transaction that hangs: it waits until that is decided.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
     """
+    # Up to an end after open transactions: a read_committed consumer's own end stops at the first of them.
     messages = topic_log.read_messages(settings, topic, OFFSET_BEGINNING, confirmed_end(settings, topic))
     return [message.value() for message in messages]
 
@@ -61,7 +64,7 @@ def _is_replicated(settings: Settings, topic: str) -> bool:
         known = admin_client(settings).list_topics(timeout=CALL).topics
     except KafkaException as error:
         raise kafka_unreachable(settings, began, str(error)) from error
-    return topic not in known or len(known[topic].partitions[0].replicas) > 1
+    return topic in known and len(known[topic].partitions[0].replicas) > 1
 
 
 def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[int | None, str]:
@@ -98,4 +101,4 @@ def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[i
     return (found, cause) if isinstance(found, int) else (None, str(found or cause or "no answer"))
 
 
-__all__ = ["confirmed_end", "read_confirmed"]
+__all__ = ["confirmed_end", "read_all"]

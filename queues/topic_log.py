@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
     IsolationLevel,
@@ -73,19 +72,6 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
         return offsets_of(admin_client(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
         raise failed(settings, began, "tell where topics end", error.args[0]) from error
-
-
-def read_all(settings: Settings, topic: str) -> list[bytes]:
-    """Return every committed message that a topic's first partition still holds, in order.
-
-    It reads up to the end at the time of the call, open transactions included. It waits until those commit or abort,
-    so that it cannot miss a committed message after a transaction that hangs.
-
-    Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
-    """
-    # Use the end after open transactions: a read_committed consumer's own watermark stops at the first of them.
-    return [message.value() for message in read_messages(settings, topic, OFFSET_BEGINNING, ends(settings, topic)[1])]
 
 
 def read_messages(settings: Settings, topic: str, start: int, end: int, partition: int = 0) -> Iterator[Any]:

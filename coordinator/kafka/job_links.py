@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from queues.admin import create_links, delete_links, last_commits, topics
-from queues.confirmed_end import read_confirmed
+from queues.confirmed_end import read_all
 from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.transaction import TransactionalWriter
@@ -103,7 +103,7 @@ class KafkaLinks:
         # A call that was interrupted, or that of another leader, may have deleted the topic.
         if not (output.unsettled or isinstance(output, RollingFiles)) or topic not in topics(self._settings):
             return
-        listed = read_confirmed(self._settings, topic)
+        listed = read_all(self._settings, topic)
         if output.unsettled:
             output.settle(listed)
         elif isinstance(output, RollingFiles) and (count := output.out_of_sight(listed)):

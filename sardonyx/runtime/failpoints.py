@@ -55,9 +55,8 @@ class Failpoints:
         taken = armed.with_name(f"{armed.name}.{os.getpid()}")
         mine = armed.with_name(f".{taken.name}.{threading.get_ident()}")
         try:
-            armed.rename(
-                mine
-            )  # before it is read: another file may stand there by the time a process that slept wakes up
+            # Before it is read: a process may sleep here, and another file may stand there when it wakes up.
+            armed.rename(mine)
         except FileNotFoundError:
             return
         action = mine.read_text("utf-8")

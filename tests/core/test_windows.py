@@ -25,6 +25,8 @@ SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
 HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
 """Logs for each kind of window. ``make simulated`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
+SHARES = 5
+"""Tests over which the logs of a kind are spread: several processes run them."""
 GROUPS = 16
 """Groups of keys in a log. What a key gives depends on its own rows and on the clocks, so the rows of each group are a history of
 their own; the groups of a log share its window, its clocks and how it is cut."""
@@ -278,8 +280,8 @@ def compare(found, wanted):
         assert same(one, other), (one, other)
 
 
-def examined(kind, count=HISTORIES, rows=False):
-    for number in range(count):
+def examined(kind, numbers, rows=False):
+    for number in numbers:
         seed = f"{SEED}-{kind}-{number}"
         history = History(seed, kind, rows)
         try:
@@ -298,16 +300,17 @@ def examined(kind, count=HISTORIES, rows=False):
 # --- Tests ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cut_of_a_log_gives_what_the_twin_gives(kind):
+def test_every_cut_of_a_log_gives_what_the_twin_gives(kind, share):
     """Results and late rows depend on the log alone: batches, crashes, limits and combining change nothing."""
-    examined(kind)
+    examined(kind, range(share, HISTORIES, SHARES))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_with_a_function_gives_all_its_rows(kind):
     """Without aggregates the rows of the windows that close come out, whole windows at a time."""
-    examined(kind, HISTORIES // 4 + 1, rows=True)
+    examined(kind, range(HISTORIES // 4 + 1), rows=True)
 
 
 def judge_by_the_batch(monkeypatch):
@@ -361,4 +364,4 @@ def test_a_planted_defect_is_found(monkeypatch, kind, defect):
     """With a defect in the windows, the histories fail: they reach what they are meant to show."""
     defect(monkeypatch)
     with pytest.raises(AssertionError):
-        examined(kind, 400)
+        examined(kind, range(400))

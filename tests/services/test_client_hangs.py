@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from queues import topic_log
+from queues import confirmed_end
 from queues.lost import ReaderLost
 from queues.messages import Outgoing
 from queues.reader import Reader
@@ -86,7 +86,7 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     write(successor, b"<second>", 2)
     proxy.accept_again()
     until(lambda: "positions" not in [thread.name for thread in threading.enumerate()], what="the call to come back")
-    assert topic_log.read_all(past, TOPIC) == [b"<first>", b"<second>"]
+    assert confirmed_end.read_all(past, TOPIC) == [b"<first>", b"<second>"]
     (position,) = member.committed([TopicPartition(TOPIC, 0)], 30)
     assert position.offset == 2
     writer.close()
@@ -104,7 +104,7 @@ def test_a_record_of_an_aborted_transaction_takes_no_place_of_a_later_one(
     proxy.accept_again()
     writer = TransactionalWriter(through, "slot-of-drops")
     writer.open()
-    before = topic_log.read_all(past, TOPIC)
+    before = confirmed_end.read_all(past, TOPIC)
     known = proxy.lost
 
     def drop() -> object:
@@ -122,7 +122,7 @@ def test_a_record_of_an_aborted_transaction_takes_no_place_of_a_later_one(
     with pytest.raises(RuntimeError, match="the batch is dropped"):
         writer.write([Outgoing(TOPIC, b"<dropped>", 0)], {Partition(TOPIC, 0): Position(7)}, drop)
     writer.write([Outgoing(TOPIC, b"<kept>", 0)], {Partition(TOPIC, 0): Position(8)}, member.consumer_group_metadata)
-    assert topic_log.read_all(past, TOPIC) == [*before, b"<kept>"]
+    assert confirmed_end.read_all(past, TOPIC) == [*before, b"<kept>"]
     writer.close()
 
 

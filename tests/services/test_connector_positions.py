@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from peer.positioned_sink import PositionedSink
-from queues import admin, topic_log
+from queues import admin, confirmed_end
 from queues.batch import Batch
 from queues.messages import Outgoing
 from queues.reader import Reader
@@ -79,7 +79,7 @@ class Way:
 
     def said(self, topic: str) -> list[bytes]:
         """What is committed in a topic's first partition."""
-        return topic_log.read_all(self.settings, topic)
+        return confirmed_end.read_all(self.settings, topic)
 
 
 class Peer:

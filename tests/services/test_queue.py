@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
-from queues import admin, topic_log
+from queues import admin, confirmed_end
 from queues.lost import ReaderLost
 from queues.messages import Outgoing
 from queues.trim import trim_links
@@ -33,7 +33,7 @@ def test_every_record_once_and_counted(task: Task):
     assert sorted(map(int, values)) == list(range(100))
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
     assert admin.counts(task.settings, task.graph, JOB)["b"] == Counts(100, 100)
-    assert topic_log.read_all(task.settings, task.stage.egress[0].topic) == values
+    assert confirmed_end.read_all(task.settings, task.stage.egress[0].topic) == values
 
 
 def test_a_row_that_comes_alone_waits_for_no_other(task: Task):
@@ -185,7 +185,7 @@ def test_reading_all_waits_for_what_hangs(task: Task):
     task.feed(1)
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, next_batch(reader), [Outgoing(out, b"committed", 0)])
-    assert topic_log.read_all(task.settings, out) == [b"committed"]
+    assert confirmed_end.read_all(task.settings, out) == [b"committed"]
 
 
 def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make_task: Callable[..., Task]):
@@ -243,7 +243,7 @@ def test_a_partition_whose_leader_does_not_know_it_yet_is_asked_again(
         return dict.fromkeys(given[0], refused)
 
     monkeypatch.setattr(AdminClient, "list_offsets", refuse_twice)
-    assert topic_log.read_all(task.settings, task.topic) == []
+    assert confirmed_end.read_all(task.settings, task.topic) == []
     assert len(asked) > 2
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from queues import topic_log, topics
-from queues.confirmed_end import confirmed_end, read_confirmed
+from queues.confirmed_end import confirmed_end, read_all
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings
 from tests.services.test_embedded import settings_for
@@ -37,7 +37,7 @@ def test_what_a_replaced_leader_does_not_know_is_not_missed(tmp_path: Path) -> N
         settings = settings_for(services)
         topics.create(settings, TOPIC, 1)
         write(settings, b"before")
-        assert read_confirmed(settings, TOPIC) == [b"before"]
+        assert read_all(settings, TOPIC) == [b"before"]
         until(lambda: topic_log.ends(settings, TOPIC)[0] >= 3, what="a record, and the end of an aborted one")
         admin = AdminClient(settings.kafka.client())
 
@@ -55,5 +55,5 @@ def test_what_a_replaced_leader_does_not_know_is_not_missed(tmp_path: Path) -> N
             os.kill(pid, signal.SIGCONT)
         waiting += [pool.submit(confirmed_end, settings, TOPIC) for _ in range(4)]
         assert min(each.result() for each in waiting) >= 4
-        assert read_confirmed(settings, TOPIC) == [b"before", b"meanwhile"]
+        assert read_all(settings, TOPIC) == [b"before", b"meanwhile"]
         until(lambda: topic_log.ends(settings, TOPIC)[1] >= 4, what="the end that the new leader tells")

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from queues import topic_log
+from queues import confirmed_end
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
 from queues.transaction_errors import ProducerLost, TransactionAborted
@@ -33,7 +33,7 @@ def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
         commit(zombie, reader, batch, [Outgoing(out, b"zombie", 0)])
     reader.rewind()
     commit(rival, reader, next_batch(reader), [Outgoing(out, b"rival", 0)])
-    assert topic_log.read_all(task.settings, out) == [b"rival"]
+    assert confirmed_end.read_all(task.settings, out) == [b"rival"]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one message", "many records"])
@@ -85,7 +85,7 @@ def test_a_member_of_an_older_generation_cannot_commit(task: Task):
     out = task.stage.egress[0].topic
     with pytest.raises(TransactionAborted, match="ILLEGAL_GENERATION"):
         writer.write([Outgoing(out, b"stale", 0)], counted(batch), lambda: stale)
-    assert topic_log.read_all(task.settings, out) == []
+    assert confirmed_end.read_all(task.settings, out) == []
 
 
 def test_what_failed_is_given_back(task: Task) -> None:
@@ -128,9 +128,9 @@ def test_a_record_that_kafka_refuses_is_a_clear_error_and_nothing_is_written(tas
     with pytest.raises(OutputError) as caught:
         commit(writer, reader, batch, [Outgoing(out, b"small", 0), Outgoing(out, b"x" * 2_000_000, 0)])
     assert caught.value.code == "SX-RECORD-TOO-LARGE"
-    assert topic_log.read_all(task.settings, out) == []
+    assert confirmed_end.read_all(task.settings, out) == []
     commit(writer, reader, batch, [Outgoing(out, b"small", 0)])
-    assert topic_log.read_all(task.settings, out) == [b"small"]
+    assert confirmed_end.read_all(task.settings, out) == [b"small"]
 
 
 def test_without_positions_there_is_no_transaction(task: Task):
@@ -164,7 +164,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
         second.write(heard_of_in_between(), counted(batch), reader.group_metadata)
     assert in_between.value.code == "SX-RECORD-TOO-LARGE"
     commit(task.writer(0), reader, batch, [Records(topic, [(None, b"small"), (b"key", None)])])
-    assert topic_log.read_all(task.settings, topic) == [b"small", None]
+    assert confirmed_end.read_all(task.settings, topic) == [b"small", None]
 
 
 def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
@@ -180,4 +180,4 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
         commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
     assert not refused.value.passing
     assert refused.value.error.code() == KafkaError.INVALID_RECORD
-    assert topic_log.read_all(task.settings, topic) == []
+    assert confirmed_end.read_all(task.settings, topic) == []

@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.history import reader
-from queues import topic_log
+from queues import confirmed_end, topic_log
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.events import RULES
@@ -192,4 +192,4 @@ def fill(settings: Settings, topic: str, records: int) -> None:
 
 def values(settings: Settings, topic: str) -> list[int]:
     """What a reader of committed records sees."""
-    return [json.loads(value)["n"] for value in topic_log.read_all(settings, topic)]
+    return [json.loads(value)["n"] for value in confirmed_end.read_all(settings, topic)]
