@@ -86,14 +86,15 @@ def test_an_unbounded_job_under_kills_writes_few_files(
             cluster.peers(4)  # they take over
         sent = ROWS
 
-        def all_faults_occurred() -> bool:
+        def occurred(faults: int) -> bool:
             nonlocal sent
-            if len(found(folder)) == sent and len(faulty.happened) < len(script):
+            if len(found(folder)) == sent and len(faulty.happened) < faults:
                 cluster.fill(topic, ({"n": n} for n in range(sent, sent + 500)))
                 sent += 500
-            return len(faulty.happened) == len(script)
+            return len(faulty.happened) >= faults
 
-        until(all_faults_occurred, what="all faults", timeout=180)
+        for faults in range(1, len(script) + 1):
+            until(lambda faults=faults: occurred(faults), what=f"fault {faults} of {len(script)}", timeout=90)
         cluster.fill(topic, ({"n": n} for n in range(sent, sent + 500)))
         sent += 500
         until(lambda: len(found(folder)) >= sent, what="all rows", timeout=120)
