@@ -18,6 +18,7 @@ from sardonyx.core.chains import Heard
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.fronts import Front, Held
 from sardonyx.core.graph import Graph, Stage
 
 
@@ -43,6 +44,8 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     heard: dict[str, int] | None = None
     partial: bool = False
     told: tuple[int, ...] | None = None
+    front: Front | None = None
+    held: tuple[int, Front] | None = None
     format: int = 1
 
 
@@ -64,7 +67,8 @@ class Position(NamedTuple):
     clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`). ``heard``: on an
     internal link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this
     partition wrote to each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not
-    counted.
+    counted. ``front``, ``held``: if the job keeps its lineage, what was stated last on an internal link, and what the shard of a
+    task with state still holds; both None if the text would be too long, and then nothing is known.
     """
 
     offset: int
@@ -75,9 +79,12 @@ class Position(NamedTuple):
     state: tuple[int, int, int] | None = None
     heard: Heard | None = None
     told: tuple[int, ...] | None = None
+    front: Front | None = None
+    held: Held | None = None
 
     def metadata(self) -> str:
-        """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, and 30 for each chain.
+        """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, 30 for each chain, and
+        up to 20 for each source partition of a job that keeps its lineage.
 
         Raises:
             InternalError: ``SX-POSITION-LARGE``: it is longer than a broker takes for sure.
@@ -85,13 +92,21 @@ class Position(NamedTuple):
         counts, heard = self.counts, self.heard
         rows = (counts.rows_in, counts.rows_out, counts.skipped, counts.dead, counts.late)
         chains, partial = (None, False) if heard is None else (dict(heard.chains), heard.partial)
-        newer = self.clock != SourceClock() or any(each is not None for each in (self.state, chains, self.told))
+        newer = self.clock != SourceClock() or any(
+            each is not None for each in (self.state, chains, self.told, self.front)
+        )
         version = POSITION_FORMAT if newer else 1
-        held = _Metadata(*rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, version)
-        text = msgspec.json.encode(held)
-        if len(text) > LONGEST:
-            raise _too_large(len(text))
-        return text.decode()
+        text = _Metadata(
+            *rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, format=version
+        )
+        if self.front is not None:
+            whole = msgspec.json.encode(msgspec.structs.replace(text, front=self.front, held=self.held))
+            if len(whole) <= LONGEST:
+                return whole.decode()
+        found = msgspec.json.encode(text)  # of a front that is left out nothing is known, and so nothing wrong
+        if len(found) > LONGEST:
+            raise _too_large(len(found))
+        return found.decode()
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
@@ -109,7 +124,8 @@ class Position(NamedTuple):
         counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
         clock = SourceClock(held.seen, held.clock, held.idle)
         heard = None if held.heard is None else Heard(held.heard, held.partial)
-        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told)
+        kept = None if held.held is None else Held(*held.held)
+        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told, held.front, kept)
 
 
 def _unreadable(version: int) -> SetupError:

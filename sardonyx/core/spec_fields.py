@@ -43,6 +43,7 @@ JOB_FIELDS: Mapping[str, DifferenceKind] = {
     "percentage": "share",
     "max_peers": "share",
     "tags": "settings",
+    "lineage": "settings",
     "doc": "doc",
 }
 """Of a job: all but its tasks, its edges with their routes, and the hash of its code."""

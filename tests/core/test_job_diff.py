@@ -111,6 +111,7 @@ KINDS = [
     (orders(keep="1 h"), [f"job settings keep: {KEEP}"]),
     (orders(keep="100 ms"), [f"job settings keep: {RESUME}"]),  # `link keep` would round it up to a second
     (orders(partitions=4), [f"job settings partitions: {RESUME}"]),
+    (orders(lineage=True), [f"job settings lineage: {RESUME}"]),
     (orders(name="orders-2", doc="new"), [f"job settings name: {RESUME}", f"job doc doc: {RESUME}"]),
     (
         orders(code="abc"),

@@ -1,0 +1,259 @@
+"""How far each partition of a job's sources has passed a place in the job. Pure.
+
+A *front* says for each source partition of a job an offset: at the place where it stands, every row below this offset has passed,
+or ended before. A peer states fronts in the links of its task as it states clocks (:mod:`sardonyx.core.clocks`), and for the same
+reason they hold for all peers: a front is the least over all that the task reads, of what is committed for others and of what
+this peer holds. Rows that a task drops move it, because a statement follows them. What a shard still has in open windows holds it
+back. A front never falls, and no crash sets it back, because it is committed with the positions.
+
+What a job makes of its fronts is in :mod:`sardonyx.core.progress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from sardonyx.core.clocks import END
+from sardonyx.core.reach import Reach
+
+if TYPE_CHECKING:
+    from sardonyx.core.graph import Graph, Link, Stage
+    from sardonyx.core.positions import Partition, Position
+
+Front = tuple[tuple[int, ...] | None, ...]
+"""By number of the source (:class:`Sources`): an offset for each of its partitions; of those that are missing, nothing is known:
+0. None: no row of this source still comes."""
+
+UNKNOWN: Front = ()
+
+MOST_HELD = 64
+"""Stretches of rows that a shard tells apart. With more, neighbours become one."""
+
+
+def least(fronts: Iterable[Front], count: int) -> Front:
+    """What holds where all of these do, for ``count`` sources. None for a source that each of them is done with."""
+    found: list[tuple[int, ...] | None] = [None] * count
+    for front in fronts:
+        for number in range(count):
+            other = front[number] if number < len(front) else ()
+            found[number] = _lesser(found[number], other)
+    return tuple(found)
+
+
+def greatest(one: Front, other: Front) -> Front:
+    """What is known if both are true of the same place."""
+    return tuple(_greater(mine, its) for mine, its in zip_longest(one, other, fillvalue=()))
+
+
+def _lesser(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return tuple(map(min, one, other))  # as long as the shorter one: of the rest nothing is known
+
+
+def _greater(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if one is None or other is None:
+        return None
+    return tuple(max(mine, its) for mine, its in zip_longest(one, other, fillvalue=0))
+
+
+def offset_of(front: Front, source: int, number: int) -> int:
+    """The offset of one source partition; ``END`` if no row of the source still comes."""
+    offsets = front[source] if source < len(front) else ()
+    if offsets is None:
+        return END
+    return offsets[number] if number < len(offsets) else 0
+
+
+class Held(NamedTuple):
+    """A stretch of rows that a shard still holds, or a part of them.
+
+    ``until``: the clock at which all of them are out; ``END``: at the end of the input, or when the shard is empty. ``front``:
+    all of them were made from this offset on, of each source partition.
+    """
+
+    until: int
+    front: Front
+
+
+class HeldRows(NamedTuple):
+    """What a shard holds, by stretches in the order in which they came. The position keeps it as one stretch (:attr:`merged`), so
+    a peer that takes over begins with that.
+    """
+
+    stretches: tuple[Held, ...] = ()
+
+    @classmethod
+    def committed(cls, position: Position | None) -> HeldRows:
+        """As the committed position of a shard says. If its text had no room for it, the shard may hold anything."""
+        if position is None:
+            return cls()
+        held = Held(END, UNKNOWN) if position.front is None else position.held
+        return cls() if held is None else cls((held,))
+
+    @property
+    def merged(self) -> Held | None:
+        """All stretches as one. None: the shard holds nothing."""
+        if not self.stretches:
+            return None
+        count = max(len(held.front) for held in self.stretches)
+        return Held(max(held.until for held in self.stretches), least((held.front for held in self.stretches), count))
+
+    def after(self, came: Held | None, closed: int, *, empty: bool = False) -> HeldRows:
+        """What is held after a batch.
+
+        Args:
+            came: the rows of the batch; None: it had none that are held.
+            closed: the clock up to which all is out.
+            empty: the shard has no entry any more.
+        """
+        if empty:
+            return HeldRows()
+        both = self.stretches if came is None else (*self.stretches, came)
+        found: list[Held] = []
+        for held in both:
+            if held.until <= closed:
+                continue
+            if found and found[-1].front == held.front:
+                found[-1] = Held(max(found[-1].until, held.until), held.front)
+            else:
+                found.append(held)
+        while len(found) > MOST_HELD:
+            pairs = [HeldRows(tuple(found[at : at + 2])).merged for at in range(0, len(found), 2)]
+            found = [pair for pair in pairs if pair is not None]
+        return HeldRows(tuple(found))
+
+
+class Sources:
+    """The sources of a job by number, and which of them reach which task.
+
+    A source is a topic of the user's that tasks read, or the list of an input's splits. Inputs of the same topic are one.
+
+    Args:
+        graph: of the job. The numbers follow from it, so they are the same in all processes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.names: list[str] = []
+        """Their topics, by number."""
+        stages = [stage.name for stage in graph.stages]
+        links = [(link.source, stage.name) for stage in graph.stages for link in inner(stage)]
+        self.reach: Reach[str] = Reach(stages, links)
+        """Which tasks reach which others."""
+        self.readers: list[list[str]] = []
+        """By number, the tasks that read it."""
+        self.own: dict[str, list[int]] = {name: [] for name in stages}
+        """By task, those that it reads itself."""
+        for stage in graph.stages:
+            for link in stage.ingress:
+                if link.kind != "internal":
+                    self._add(link.topic, stage.name)
+        self._of_task = {
+            name: frozenset(number for before in self.reach.before(name) for number in self.own[before])
+            for name in stages
+        }
+        self._of_topic = {link.topic: self._of_task[link.source] for stage in graph.stages for link in inner(stage)}
+
+    def _add(self, topic: str, reader: str) -> None:
+        if topic not in self.names:
+            self.names.append(topic)
+            self.readers.append([])
+        number = self.names.index(topic)
+        if number not in self.own[reader]:
+            self.own[reader].append(number)
+            self.readers[number].append(reader)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of_task(self, task: str) -> frozenset[int]:
+        """The sources whose rows come to a task."""
+        return self._of_task[task]
+
+    def over(self, topic: str) -> frozenset[int]:
+        """The sources whose rows come over an internal link."""
+        return self._of_topic[topic]
+
+    def in_partition(self, topic: str, position: Position | None) -> Front:
+        """The front of one partition of an internal link: of what its reader has read, and does not hold."""
+        stated: Front = UNKNOWN
+        held: Held | None = None
+        if (
+            position is not None and position.front is not None
+        ):  # a text without room for it says nothing, also of an end
+            stated = (None,) * len(self) if position.drained is not None else position.front
+            held = position.held
+        over = self.over(topic)
+        passed = tuple(
+            (stated[number] if number < len(stated) else ()) if number in over else None for number in range(len(self))
+        )
+        return passed if held is None else least((passed, held.front), len(self))
+
+
+def inner(stage: Stage) -> list[Link]:
+    """The internal links that a task reads."""
+    return [link for link in stage.ingress if link.kind == "internal"]
+
+
+class Fronts:
+    """What one peer states in the links of its task. A takeover begins with a new one: what was stated before stays true.
+
+    Args:
+        sources: of the job.
+        stage: the task.
+        partitions: all partitions that the task reads.
+    """
+
+    def __init__(self, sources: Sources, stage: Stage, partitions: Iterable[Partition]) -> None:
+        self._sources = sources
+        self._inner = {link.topic for link in inner(stage)}
+        self._offsets: dict[Partition, int] = {}
+        """Of the sources' partitions."""
+        self._fronts: dict[Partition, Front] = {}
+        """Of the inner partitions."""
+        for partition in partitions:
+            if partition.topic in self._inner:
+                self._fronts[partition] = sources.in_partition(partition.topic, None)
+            else:
+                self._offsets[partition] = 0
+        self.last: Front = UNKNOWN
+        """What was stated last."""
+
+    def heard(self, committed: Mapping[Partition, Position | None]) -> None:
+        """What is committed for these partitions. An answer that was overtaken by a newer one does no harm."""
+        for partition, position in committed.items():
+            if partition.topic in self._inner:
+                before = self._fronts.get(partition, UNKNOWN)
+                self._fronts[partition] = greatest(before, self._sources.in_partition(partition.topic, position))
+            elif position is not None:
+                self._offsets[partition] = max(self._offsets.get(partition, 0), position.offset)
+
+    def front(self, own: Mapping[Partition, Position | None]) -> Front:
+        """What to state after the rows of a batch, given the positions of the partitions that this peer holds.
+
+        Those that the batch moves count as they are after it: they are committed in the same transaction as the statement.
+        """
+        fronts, offsets = dict(self._fronts), dict(self._offsets)
+        for partition, position in own.items():
+            if partition.topic in self._inner:
+                fronts[partition] = self._sources.in_partition(partition.topic, position)
+            elif position is not None:
+                offsets[partition] = position.offset
+        count = len(self._sources)
+        return greatest(self.last, least([*fronts.values(), self._read(offsets)], count))
+
+    def _read(self, offsets: Mapping[Partition, int]) -> Front:
+        """What the task has read of its own sources. A partition that nobody here knows ends what is known of its source."""
+        topics = {partition.topic for partition in offsets}
+        found: list[tuple[int, ...] | None] = []
+        for name in self._sources.names:
+            known = {partition.number: offset for partition, offset in offsets.items() if partition.topic == name}
+            whole = next((number for number in range(len(known)) if number not in known), len(known))
+            found.append(tuple(known[number] for number in range(whole)) if name in topics else None)
+        return tuple(found)
+
+    def stated(self, front: Front) -> None:
+        """The transaction with this statement is committed. Of one that is not, nothing was promised."""
+        self.last = greatest(self.last, front)
