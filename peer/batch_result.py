@@ -105,6 +105,7 @@ def _positions_of_shards(
         positions[shard.partition] = position._replace(
             state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
             drained=position.drained if shard.done else None,
+            held=shard.held,
         )
     if not planned.shards:
         return None

@@ -61,6 +61,9 @@ class KeyedOperator:
     def schemas(self) -> Mapping[str, pa.Schema]:
         return {self._STORE: keyed_schema(self._signature.declared)}
 
+    def until(self, asked: Asked) -> int | None:  # noqa: ARG002
+        return None
+
     def wake(self, stores: Stores) -> int | None:
         shard = self._shards.get(stores)
         return None if shard is None else shard.next_wall()

@@ -21,8 +21,10 @@ from sardonyx.core.graph import Stage
 from sardonyx.core.stores import kind_of
 from sardonyx.state.base import Store
 from sardonyx.state.columns import SLICE
+from sardonyx.state.groups import numpy, one
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.planned import INSTANT, Piece
+from sardonyx.state.release import window_release
 from sardonyx.state.times import Times
 from sardonyx.state.windows import WindowShard, entry_schema
 
@@ -153,6 +155,13 @@ class Operator(Protocol):
         """
         ...
 
+    def until(self, asked: Asked) -> int | None:
+        """The clock at which all that the rows of a batch go into is out; None: they are worked at once.
+
+        ``END``: at the end of the input, or when the shard is empty.
+        """
+        ...
+
     def wake(self, stores: Stores) -> int | None:
         """The time of the machine's clock, in microseconds, at which a shard is due again without rows; None: at none.
 
@@ -188,6 +197,14 @@ class WindowOperator:
 
     def plan(self, asked: Sequence[Asked]) -> Sequence[Answer]:
         return [self._plan(each) for each in asked]
+
+    def until(self, asked: Asked) -> int | None:
+        times = [
+            numpy(one(rows[SLICE])) if SLICE in rows.column_names else self._times(rows)
+            for rows in (read.piece.rows for read in asked.reads)
+            if rows.num_rows
+        ]
+        return None if not times else window_release(self._window, times, asked.clock)
 
     def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
         return None

@@ -26,6 +26,7 @@ from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
+from sardonyx.core.fronts import Sources
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position
@@ -99,6 +100,7 @@ def assemble(
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
+    sources = Sources(graph) if graph.lineage else None
     return PreparedTask(
         settings=settings,
         peer=peer,
@@ -111,7 +113,8 @@ def assemble(
         source=_source(spark, stage, code) if splits else None,
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
-        timed=graph.timed,
+        timed=graph.timed or graph.lineage,
+        sources=sources,
         shards=shards_of(
             stage,
             graph,
@@ -121,6 +124,7 @@ def assemble(
             runtime,
             database,
             load,
+            sources,
         ),
         keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
         keyed=keyed,

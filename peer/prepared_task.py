@@ -24,6 +24,7 @@ from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_spl
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
+from sardonyx.core.fronts import Sources
 from sardonyx.core.graph import Stage
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition
@@ -86,7 +87,9 @@ class PreparedTask:
     hooks: Hooks | None = None
     """The hooks of the task's lifecycle, if it has one."""
     timed: bool = False
-    """Whether the job has clocks."""
+    """Whether statements go through its links: the job has clocks, or keeps its lineage."""
+    sources: Sources | None = None
+    """If the job keeps its lineage: its sources."""
     shards: Shards | None = None
     """The state of the task, if it has any."""
     keyed: KeyedFunctions | None = None

@@ -23,6 +23,7 @@ from sardonyx.state.joins import JoinShard
 from sardonyx.state.latest import LatestShard
 from sardonyx.state.lookups import LookupShard
 from sardonyx.state.planned import INSTANT, Planned
+from sardonyx.state.release import relation_release
 from sardonyx.state.repeats import DistinctShard
 from sardonyx.state.row_pack import SCHEMA
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece
@@ -74,6 +75,12 @@ class RelationOperator:
 
     def schemas(self) -> Mapping[str, pa.Schema]:
         return {self._STORE: SCHEMA}
+
+    def until(self, asked: Asked) -> int | None:
+        times = [
+            self._times(self._sides[read.link])(read.piece.rows) for read in asked.reads if read.piece.rows.num_rows
+        ]
+        return None if not times else relation_release(self._relation, times, asked.clock)
 
     def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
         return None

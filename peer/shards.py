@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +30,7 @@ from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.fronts import Held, HeldRows, Sources, least
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition
 from sardonyx.core.stores import is_own
@@ -60,6 +61,8 @@ class _Shard:
     """When it is due by the machine's clock."""
     incarnation: int | None = None
     """Of its first partition, when it was last compared with the position."""
+    held: HeldRows = field(default_factory=HeldRows)
+    """If the job keeps its lineage: what it holds after its last commit."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class ShardCommit(NamedTuple):
     """The clock by which everything that is due is done, and its results are out."""
     done: bool
     """Whether this is the clock of the batch."""
+    held: Held | None = None
+    """If the job keeps its lineage: what the shard still holds after it."""
 
 
 class Planned(NamedTuple):
@@ -141,6 +146,7 @@ class Shards:
         now: the machine's clock, in microseconds since 1970.
         keeper: where the truth about its state is; None: in the log.
         load: finds a store of the user's own.
+        sources: of the job, if it keeps its lineage.
     """
 
     def __init__(
@@ -152,6 +158,7 @@ class Shards:
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
         keeper: StateKeeper | None = None,
         load: Callable[[str], Any] = import_function,
+        sources: Sources | None = None,
     ) -> None:
         self._operator = operator
         self._links = stage.ingress
@@ -160,7 +167,8 @@ class Shards:
         self._now = now
         self._load = load
         self._shards: dict[int, _Shard] = {}
-        self._planned: dict[int, tuple[_Shard, Answer]] = {}
+        self._sources = sources
+        self._planned: dict[int, tuple[_Shard, Answer, HeldRows]] = {}
         self.restoring = 0.0
         """Seconds that the last plan took to make shards again from their log."""
 
@@ -192,18 +200,19 @@ class Shards:
 
     def committed(self) -> None:
         """The transaction with what was planned has committed."""
-        for shard, answer in self._planned.values():
+        for shard, answer, held in self._planned.values():
             # Stores first: a shard whose store has failed must not pass for one that has this commit.
             for name, changes in answer.changes.items():
                 if changes.num_rows:
                     shard.stores.all[name].apply(changes)
             shard.log.committed()
+            shard.held = held
             shard.more, shard.wake = answer.more, self._operator.wake(shard.stores)
         self._planned.clear()
 
     def dropped(self) -> None:
         """What was planned is not committed, or it is not known. What was is read from the positions."""
-        for shard, _ in self._planned.values():
+        for shard, _, _ in self._planned.values():
             shard.log.dropped()
             shard.incarnation = None
         self._planned.clear()
@@ -259,8 +268,9 @@ class Shards:
                 found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
             closed = before if answer.more else each.clock
-            found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more))
-            self._planned[each.number] = shard, answer
+            held = self._held(shard, each, answer, batch, closed)
+            found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more, held.merged))
+            self._planned[each.number] = shard, answer, held
         table = block.concat(results) if results else pa.table({})
         late = block.concat(lates) if lates else None
         return found._replace(results=table, late=late, late_rows=late_rows, failed=failed)
@@ -270,6 +280,22 @@ class Shards:
         for shard in self._shards.values():
             _discard(shard.stores, shard.folder)
         self._shards.clear()
+
+    def _held(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch, closed: int) -> HeldRows:
+        """What a shard holds after a batch, if the job keeps its lineage. Its rows are not older than what was stated before."""
+        sources = self._sources
+        if sources is None:
+            return shard.held
+        came: Held | None = None
+        until = self._operator.until(asked) if asked.reads else None
+        if until is not None:
+            places = {Partition(self._links[read.link].topic, asked.number) for read in asked.reads}
+            fronts = [sources.stated_in(place.topic, batch.before[place]) for place in places]
+            came = Held(until, least(fronts, len(sources)))
+        held = shard.held.after(came, closed)
+        if held.stretches and _empties(shard.stores, answer.changes):
+            return HeldRows()
+        return held
 
     def _before_end(self, number: int, batch: Batch) -> int:
         return min(batch.stated.get(p, batch.positions[p].clock.value) for p in self._partitions(number))
@@ -314,6 +340,8 @@ class Shards:
                 _discard(shard.stores, shard.folder)
             shard = self._restored(number, mark if batch.started[first] is not None else None)
             self._shards[number] = shard
+        if self._sources is not None:
+            shard.held = HeldRows.committed(batch.before[first])
         shard.incarnation = incarnation
         shard.more = True  # a former holder may have left something to do
         return shard
@@ -378,6 +406,22 @@ def _growth(store: Store, changes: pa.Table) -> int:
     puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
     new = len(puts) - len(store.read(puts.combine_chunks())[0])
     return new - len(store.read(removed.combine_chunks())[0])
+
+
+def _empties(stores: Stores, changes: Mapping[str, pa.Table]) -> bool:
+    """Whether no store has an entry after changes."""
+    for name, store in stores.all.items():
+        table = changes.get(name)
+        if table is None or not table.num_rows:
+            if len(store):
+                return False
+            continue
+        gone = table[GONE].combine_chunks()
+        if pc.sum(gone).as_py() != table.num_rows or len(store) > table.num_rows:
+            return False
+        if len(store.read(table[KEY].combine_chunks())[0]) != len(store):
+            return False
+    return True
 
 
 def _in_topic(stage: Stage, topic: StateTopic | None) -> TopicKeeper:

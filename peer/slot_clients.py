@@ -46,7 +46,15 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
     links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
     recover = None if store is None else store.recover
     reader = Reader(
-        work.settings, work.group, work.member, links, elect, work.stage.task.batch_size, recover, timed=work.timed
+        work.settings,
+        work.group,
+        work.member,
+        links,
+        elect,
+        work.stage.task.batch_size,
+        recover,
+        timed=work.timed,
+        lineage=work.sources is not None,
     )
     try:
         clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None

@@ -13,6 +13,7 @@ from peer.keyed_operator import KeyedOperator
 from peer.operators import Operator, WindowOperator
 from peer.relation_operator import RelationOperator, declared_columns
 from peer.shards import Shards, StateTopic
+from sardonyx.core.fronts import Sources
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.functions import import_function
@@ -30,6 +31,7 @@ def shards_of(
     runtime: Runtime,
     keeper: DatabaseKeeper | None = None,
     load: Callable[[str], Any] = import_function,
+    sources: Sources | None = None,
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
@@ -42,6 +44,7 @@ def shards_of(
         runtime: time.
         keeper: of its state, if a database keeps it.
         load: finds a store of the user's own.
+        sources: of the job, if it keeps its lineage.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
     if state is None and keeper is None:
@@ -56,4 +59,4 @@ def shards_of(
     else:
         operator = WindowOperator(stage, most)
     topic = None if state is None else state_topic(state)
-    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper, load)
+    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper, load, sources)

@@ -56,7 +56,7 @@ class TaskSession:
         self._open_slot = open_slot
         self.clients: SlotClients | None = None
         self.times: Timekeeper | None = None
-        """In a job with clocks: what this peer states."""
+        """In a job with clocks, or one that keeps its lineage: what this peer states."""
         self._links = {link.topic for link in work.stage.counted}
         self._lives = 0
         self._chains: WriterChains
@@ -82,7 +82,8 @@ class TaskSession:
         self._chains = self._new_chains()
         self.clients = self._open_slot(self.work, self._votes.leader, self.store)
         if self.work.timed:
-            self.times = Timekeeper(self.work.stage, self.work.facts, self.clients, self.work.peer)
+            work = self.work
+            self.times = Timekeeper(work.stage, work.facts, self.clients, work.peer, sources=work.sources)
 
     def _new_chains(self) -> WriterChains:
         """The numbers of what the next producer writes. What its predecessor wrote last may be committed or not."""

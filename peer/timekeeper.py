@@ -1,4 +1,7 @@
-"""The clocks of one assignment: what is stated in the links of a task, when, and when a quiet partition holds no other back."""
+"""The clocks of one assignment: what is stated in the links of a task, when, and when a quiet partition holds no other back.
+
+Of a job that keeps its lineage, statements also say how far the sources have passed (:mod:`sardonyx.core.fronts`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from peer.row_times import microseconds
 from queues.messages import Outgoing, statement
 from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
+from sardonyx.core.fronts import Front, Fronts, Sources, front_text
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.clock import REAL, Runtime
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 EVERY = 0.2
 """Seconds from one statement of a clock that goes on to the next."""
+FRONT_EVERY = 1.0
+"""The same of a front. People look at it, and no window waits for it."""
 
 
 class Timekeeper:
@@ -32,6 +38,8 @@ class Timekeeper:
         peer: its name, for the messages.
         runtime: time.
         every: seconds from one statement of a clock that goes on to the next.
+        front_every: the same of a front.
+        sources: of the job, if it keeps its lineage.
     """
 
     def __init__(
@@ -43,6 +51,8 @@ class Timekeeper:
         *,
         runtime: Runtime = REAL,
         every: float = EVERY,
+        front_every: float = FRONT_EVERY,
+        sources: Sources | None = None,
     ) -> None:
         self._clients = clients
         self._peer = peer
@@ -59,6 +69,11 @@ class Timekeeper:
         self._stating = Stating[Partition](clients.reader.everything)
         self._stated_at = 0.0
         self._open: int | None = None
+        self._fronts = None if sources is None else Fronts(sources, stage, clients.reader.everything)
+        self._front_every = front_every
+        self._front_at = 0.0
+        self._front: Front | None = None
+        """What the open transaction states."""
 
     def after_batch(self, positions: Mapping[Partition, Position]) -> list[Outgoing]:
         """The statements for the transaction that commits these positions."""
@@ -67,7 +82,7 @@ class Timekeeper:
             return []  # the clocks of these partitions go before their results
         self._hear()
         own = self._clients.reader.clocks | {partition: position.clock for partition, position in positions.items()}
-        return self._statements(self._stating.clock(self._reached(own)))
+        return self._statements(self._stating.clock(self._reached(own)), positions)
 
     def between_batches(self) -> tuple[list[Outgoing], dict[Partition, Position]] | None:
         """What to commit while there is nothing to read: statements, and the positions of partitions that have become idle.
@@ -86,7 +101,7 @@ class Timekeeper:
             if partition in quiet and not position.clock.idle
         }
         own = reader.clocks | {partition: position.clock for partition, position in idle.items()}
-        messages = self._statements(max(self._stating.clock(self._reached(own)), self._wall(own)))
+        messages = self._statements(max(self._stating.clock(self._reached(own)), self._wall(own)), idle)
         positions = idle or {partition: position for partition, position in reader.held.items() if position is not None}
         return (messages, positions) if idle or (messages and positions) else None
 
@@ -96,17 +111,25 @@ class Timekeeper:
             self._stating.stated(self._open)
             self._stated_at = self._runtime.now()
             self._open = None
+        if self._front is not None and self._fronts is not None:
+            self._fronts.stated(self._front)
+            self._front_at = self._runtime.now()
+            self._front = None
 
     def _hear(self) -> None:
         """Ask what is committed for the partitions of others, if there are any. What this peer holds may be another's soon."""
         clients = self._clients
         self._stating.heard(self._reached(clients.reader.clocks))
+        if self._fronts is not None:
+            self._fronts.heard(clients.reader.held)
         if clients.clocks is None or len(clients.reader.held) == len(clients.reader.everything):
             return
         answer = clients.clocks.answer()
         if answer is not None:
             known = {p: position.clock for p, position in answer.items() if position is not None}
             self._stating.heard(self._reached(known))
+            if self._fronts is not None:
+                self._fronts.heard(answer)
 
     def _reached(self, clocks: Mapping[Partition, SourceClock]) -> Mapping[Partition, SourceClock]:
         """Up to where the results of this task are out. Windows give theirs ``grace`` after their end, and correct them within
@@ -118,13 +141,30 @@ class Timekeeper:
             return clocks
         return {p: SourceClock(value=less(clock.seen, behind)) for p, clock in clocks.items()}
 
-    def _statements(self, clock: int) -> list[Outgoing]:
-        """Sentinels say by themselves that nothing comes any more."""
-        self._open = None
-        if not self._stating.last < clock < END or self._runtime.now() - self._stated_at < self._every:
+    def _statements(self, clock: int, moved: Mapping[Partition, Position]) -> list[Outgoing]:
+        """Sentinels say by themselves that nothing comes any more.
+
+        Args:
+            clock: to state.
+            moved: the positions that the transaction commits, where they are not those that are committed already.
+        """
+        self._open = self._front = None
+        if clock >= END or not self._places:
+            return []
+        self._front = self._new_front(moved)
+        due = self._stating.last < clock and self._runtime.now() - self._stated_at >= self._every
+        if not due and self._front is None:
             return []
         self._open = clock
-        return [statement(topic, number, clock, self._peer) for topic, number in self._places]
+        front = None if self._front is None else front_text(self._front)
+        return [statement(topic, number, clock, self._peer, front) for topic, number in self._places]
+
+    def _new_front(self, moved: Mapping[Partition, Position]) -> Front | None:
+        """What is to be stated of the sources; None: nothing yet, or nothing new."""
+        if self._fronts is None or self._runtime.now() - self._front_at < self._front_every:
+            return None
+        front = self._fronts.front(self._clients.reader.held | dict(moved))
+        return None if front == self._fronts.last else front
 
     def _quiet(self) -> Collection[Partition]:
         """The partitions of inputs that have had no row for as long as their input says."""

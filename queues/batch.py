@@ -11,6 +11,7 @@ from queues.messages import Outgoing
 from sardonyx.core.chains import ChainCheck
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.events import LinkFacts
+from sardonyx.core.fronts import UNKNOWN, Front
 from sardonyx.core.positions import Partition, Position
 from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
 
@@ -45,6 +46,8 @@ class Batch:
     is the clock right before its end."""
     in_force: dict[str, list[int]] = field(default_factory=dict)
     """In a job with clocks, of each of ``messages`` of an internal link: the clock that was stated before it."""
+    before: dict[Partition, Position | None] = field(default_factory=dict)
+    """If the job keeps its lineage: the committed one of each of ``positions`` before this batch."""
     outbox: list[Outgoing] = field(default_factory=list)
     """Messages that an earlier batch still had to write: only the output's own transaction of it was committed."""
 
@@ -85,6 +88,8 @@ class Chunk:
     """The sentinel says that the job was stopped."""
     stated: tuple[int, int] | None = None
     """The offset of a statement, and the clock that it states."""
+    front: bytes | None = None
+    """Of a statement: what its header says about the sources."""
     end: int | None = None
     """The offset after everything, or an offset at or after a bound end."""
     due: float = 0.0
@@ -104,7 +109,9 @@ class HeldPartition:
     end: int | None
     """The bound end of the input, if it has one."""
     timed: bool = False
-    """Whether the job has clocks."""
+    """Whether the job has clocks, or keeps its lineage."""
+    lineage: bool = False
+    """Whether it keeps its lineage."""
     stops: bool = False
     """The input ends here because the job is being stopped."""
     view: PartitionView = field(init=False)
@@ -118,6 +125,8 @@ class HeldPartition:
     """The broker had no further record when it was asked last."""
     clock: SourceClock = field(init=False)
     """The committed clock, or what was stated since."""
+    front: Front | None = field(init=False)
+    """The same of the sources; None: the job does not keep its lineage."""
     quiet_since: float | None = field(init=False, default=None)
     """Since when nothing was at hand. None: something was, or nobody has looked since."""
     leader_stops: bool = field(init=False, default=False)
@@ -138,12 +147,17 @@ class HeldPartition:
             bound = self.committed.drained
             end = position if end is None else end  # an end marker was read, and what comes after it is not ours
         self.view = PartitionView(position, end, bound)
-        self.clock = self.committed.clock if self.committed else SourceClock()
+        self.reset_statements()
         self.chains = (
             ChainCheck(self.committed.heard, self.committed.counts.rows_in) if self.committed else ChainCheck()
         )
         self.later.clear()
         self.at_end = False
+
+    def reset_statements(self) -> None:
+        """Forget what was stated since the last commit."""
+        self.clock = self.committed.clock if self.committed else SourceClock()
+        self.front = ((self.committed and self.committed.front) or UNKNOWN) if self.lineage else None
 
     @property
     def standing(self) -> Position:
@@ -158,6 +172,7 @@ class HeldPartition:
             self.start.behind
             or (drained is not None and (self.committed is None or self.committed.drained != drained))
             or self.clock.value > (self.committed.clock.value if self.committed else NEVER)
+            or (self.lineage and self.front != ((self.committed and self.committed.front) or UNKNOWN))
         )
 
     def quiet_for(self, now: float, *, buffered: bool) -> float:
@@ -187,6 +202,8 @@ class HeldPartition:
             state=before.state,
             heard=self.chains.heard(),
             told=before.told,
+            front=self.front,
+            held=before.held,
         )
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written
@@ -194,7 +211,13 @@ class HeldPartition:
 
 
 def assigned(
-    partition: Partition, start: StartingPoint, facts: LinkFacts, incarnation: int, *, timed: bool
+    partition: Partition,
+    start: StartingPoint,
+    facts: LinkFacts,
+    incarnation: int,
+    *,
+    timed: bool,
+    lineage: bool = False,
 ) -> HeldPartition:
     """Build the state of a newly assigned partition.
 
@@ -210,7 +233,7 @@ def assigned(
         end: int | None = facts.end[partition.number]
     else:
         end = reached if ended or facts.stops or facts.end is not None else None
-    return HeldPartition(start, incarnation, first, end, timed, facts.stops)
+    return HeldPartition(start, incarnation, first, end, timed, lineage, facts.stops)
 
 
 def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:

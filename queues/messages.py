@@ -26,6 +26,10 @@ CLOCK_HEADER = "sx-clock"
 """On a statement of the clock, a message of an internal link without rows: no row after it in its partition is older than this,
 in microseconds since 1970, late ones apart. Proof and idea: :mod:`sardonyx.core.clocks`."""
 
+FRONT_HEADER = "sx-front"
+"""On a statement, if the job keeps its lineage: below this offset of each source partition nothing comes after it in its
+partition. See :mod:`sardonyx.core.fronts`."""
+
 STOP_HEADER = "sx-stop"
 """On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
 
@@ -79,9 +83,10 @@ def rows_counted(headers: Mapping[str, bytes], unknown: int = 1) -> int:
     return unknown if found is None else int(found)
 
 
-def statement(topic: str, partition: int, clock: int, writer: str) -> Outgoing:
-    """A message that states the clock in one partition of a link."""
+def statement(topic: str, partition: int, clock: int, writer: str, front: bytes | None = None) -> Outgoing:
+    """A message that states the clock in one partition of a link, and a front if there is one to state."""
     headers = [(CLOCK_HEADER, str(clock).encode()), (WRITER_HEADER, writer.encode())]
+    headers += [] if front is None else [(FRONT_HEADER, front)]
     return Outgoing(topic, None, partition, headers=headers)
 
 

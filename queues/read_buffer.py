@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from queues.batch import Chunk, split
-from queues.messages import CHAIN_HEADER, CLOCK_HEADER, DUE_HEADER, ROWS_HEADER, SENTINEL_HEADER, STOP_HEADER
+from queues.messages import (
+    CHAIN_HEADER,
+    CLOCK_HEADER,
+    DUE_HEADER,
+    FRONT_HEADER,
+    ROWS_HEADER,
+    SENTINEL_HEADER,
+    STOP_HEADER,
+)
 from sardonyx.core.positions import Partition
 
 if TYPE_CHECKING:
@@ -101,7 +109,7 @@ def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
         return Chunk(partition, sentinel=(message.offset(), uuid.decode()), stopped=STOP_HEADER in headers)
     clock = headers.get(CLOCK_HEADER)
     if clock is not None:
-        return Chunk(partition, stated=(message.offset(), int(clock)))
+        return Chunk(partition, stated=(message.offset(), int(clock)), front=headers.get(FRONT_HEADER))
     rows = headers.get(ROWS_HEADER)
     due = float(headers.get(DUE_HEADER, 0))
     return Chunk(

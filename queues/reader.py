@@ -62,7 +62,8 @@ class Reader(Reading):
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
         batch_rows: number of rows to assume for a message of unknown size.
-        timed: the job has clocks.
+        timed: the job has clocks, or keeps its lineage.
+        lineage: it keeps its lineage.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
         runtime: time.
@@ -79,9 +80,10 @@ class Reader(Reading):
         recover: Recover | None = None,
         *,
         timed: bool = False,
+        lineage: bool = False,
         runtime: Runtime = REAL,
     ) -> None:
-        super().__init__(links, elect, batch_rows, timed=timed, runtime=runtime)
+        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
         self._recover = recover
         self._paused = False
         self._polled_at = runtime.now()

@@ -17,6 +17,7 @@ from queues.messages import without_markers
 from queues.read_buffer import ReadBuffer, chunk_of
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
+from sardonyx.core.fronts import greatest, read_front
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.clock import REAL, Runtime
@@ -38,7 +39,8 @@ class Reading:
         links: the ingress links with their facts.
         elect: ``elect(link, uuid) -> leader``: the vote on a link's sentinels.
         batch_rows: number of rows to assume for a message of unknown size.
-        timed: the job has clocks.
+        timed: the job has clocks, or keeps its lineage.
+        lineage: it keeps its lineage.
         runtime: time.
     """
 
@@ -49,6 +51,7 @@ class Reading:
         batch_rows: int,
         *,
         timed: bool = False,
+        lineage: bool = False,
         runtime: Runtime = REAL,
     ) -> None:
         self._links = {link.topic: (link, facts) for link, facts in links.values()}
@@ -58,6 +61,7 @@ class Reading:
         self._elect = elect
         self._batch_rows = batch_rows
         self._timed = timed
+        self._lineage = lineage
         self._runtime = runtime
         self._held: dict[Partition, HeldPartition] = {}
         self._buffer = ReadBuffer()
@@ -146,7 +150,7 @@ class Reading:
         for partition, position in positions.items():
             if partition in self._held:
                 self._held[partition].start = StartingPoint(position)
-                self._held[partition].clock = position.clock
+                self._held[partition].reset_statements()
 
     @property
     def held(self) -> dict[Partition, Position | None]:
@@ -204,13 +208,15 @@ class Reading:
         if self._timed:
             batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
             batch.stated[partition] = held.clock.value
+        if self._lineage:
+            batch.before[partition] = held.committed
         batch.started[partition] = held.committed.offset if held.committed else None
         batch.outbox += held.start.outbox
 
     def _begin(self, partition: Partition, start: StartingPoint) -> int:
         """The peer gets a partition. Returns the offset to read from."""
         _, facts = self._links[partition.topic]
-        held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed)
+        held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed, lineage=self._lineage)
         self._held[partition] = held
         return held.view.position
 
@@ -276,6 +282,8 @@ class Reading:
             offset, clock = chunk.stated
             view.record(offset)
             held.clock = held.clock.stated(clock)
+            if held.front is not None and chunk.front is not None:
+                held.front = greatest(held.front, read_front(chunk.front))
         elif view.record(chunk.messages[-1].offset()):
             batch.messages.setdefault(link.name, []).extend(chunk.messages)
             batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows

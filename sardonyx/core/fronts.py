@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from sardonyx.core.clocks import END
 from sardonyx.core.reach import Reach
 
@@ -57,6 +59,20 @@ def _greater(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tupl
     if one is None or other is None:
         return None
     return tuple(max(mine, its) for mine, its in zip_longest(one, other, fillvalue=0))
+
+
+def front_text(front: Front) -> bytes:
+    """A front as the header of a statement has it."""
+    return msgspec.json.encode(front)
+
+
+def read_front(text: bytes) -> Front:
+    """The reverse of :func:`front_text`."""
+    found: Front = _FRONT.decode(text)
+    return found
+
+
+_FRONT = msgspec.json.Decoder(tuple[tuple[int, ...] | None, ...])
 
 
 def offset_of(front: Front, source: int, number: int) -> int:
@@ -176,20 +192,25 @@ class Sources:
         """The sources whose rows come over an internal link."""
         return self._of_topic[topic]
 
-    def in_partition(self, topic: str, position: Position | None) -> Front:
-        """The front of one partition of an internal link: of what its reader has read, and does not hold."""
+    def stated_in(self, topic: str, position: Position | None) -> Front:
+        """What was stated in a partition of an internal link up to a position: of what its reader has read.
+
+        A text that had no room for a front says nothing, also of an end.
+        """
         stated: Front = UNKNOWN
-        held: Held | None = None
-        if (
-            position is not None and position.front is not None
-        ):  # a text without room for it says nothing, also of an end
+        if position is not None and position.front is not None:
             stated = (None,) * len(self) if position.drained is not None else position.front
-            held = position.held
         over = self.over(topic)
-        passed = tuple(
+        return tuple(
             (stated[number] if number < len(stated) else ()) if number in over else None for number in range(len(self))
         )
-        return passed if held is None else least((passed, held.front), len(self))
+
+    def in_partition(self, topic: str, position: Position | None) -> Front:
+        """The same, of what its reader has read, and does not hold."""
+        stated = self.stated_in(topic, position)
+        if position is None or position.front is None or position.held is None:
+            return stated
+        return least((stated, position.held.front), len(self))
 
 
 def inner(stage: Stage) -> list[Link]:

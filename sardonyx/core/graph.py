@@ -140,6 +140,8 @@ class Graph(msgspec.Struct, frozen=True):
     """Whether the job's own inputs say where it ends. One that waits for end markers may run as long as any that never ends."""
     timed: bool = False
     """Whether the job has clocks: an input has times, or a task has state."""
+    lineage: bool = False
+    """Whether its tasks state how far the partitions of its sources have passed them."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -224,6 +226,7 @@ class _Layout:
             stages=[self._stage(name) for name in self._order if name not in elsewhere],
             bound={name: self._beside(name) for name in self._order if name in elsewhere},
             timed=any(task.time is not None or stateful(task) for task in self._spec.catalog),
+            lineage=self._spec.lineage,
             bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
         )
 

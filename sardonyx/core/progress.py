@@ -149,8 +149,7 @@ class _OnePartition:
             if position is not None and position.held is not None:
                 found.append(Bound(self._in(position.held.front), stage.name, "it holds rows, as open windows do"))
             if not self._clean[link.name]:
-                bare = None if position is None else position._replace(held=None)
-                reached = self._in(self._sources.in_partition(partition.topic, bare))
+                reached = self._in(self._sources.stated_in(partition.topic, position))
                 found.append(Bound(reached, stage.name, f"rows that {link.source} wrote to it may be unread"))
         return found
 

@@ -149,6 +149,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The most peers that it gets, over all its tasks."""
     tags: list[str] = []
     """Tags of all its tasks: only virtual peers that have them work for the job."""
+    lineage: bool = False
+    """Whether its tasks state how far the partitions of its sources have passed them: see :mod:`sardonyx.core.fronts`."""
     code: str | None = None
     """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
     doc: str = ""

@@ -112,6 +112,7 @@ class Job(Relations):
         weight: its share of the peers, relative to other jobs of its priority.
         percentage: its share of all peers, where the cluster's scheduler is ``percentage``.
         max_peers: at most this many peers, over all its tasks.
+        lineage: whether `sardonyx job progress` can tell at any time how far each source partition is through the whole job.
         tags: only virtual peers that have all these tags work for the job, such as ``["pool-a"]``.
         doc: what it is for, in a sentence.
     """
@@ -128,6 +129,7 @@ class Job(Relations):
         weight: float = 1.0,
         percentage: float | None = None,
         max_peers: int | None = None,
+        lineage: bool = False,
         tags: Sequence[str] = (),
         doc: str = "",
     ) -> None:
@@ -143,6 +145,7 @@ class Job(Relations):
             "weight": weight,
             "percentage": percentage,
             "max_peers": max_peers,
+            "lineage": lineage,
             "tags": listed_tags(tags),
             "doc": doc,
         }

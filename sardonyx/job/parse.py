@@ -73,6 +73,7 @@ _WANTED = {
     "retries": "a number of times",
     "partitions": "a number",
     "failure_limit": "a number of failures",
+    "lineage": "true or false",
     "keep": 'a duration, such as "1 h"',
     "params": "a mapping from the function's parameters to values",
     "options": "a mapping from the connector's options to values",

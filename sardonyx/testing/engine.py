@@ -136,6 +136,7 @@ class TaskRun:
             engine.elect,
             self.stage.task.batch_size,
             timed=work.timed,
+            lineage=work.sources is not None,
             runtime=engine.time,
         )
         for link in self.stage.ingress:
@@ -145,7 +146,16 @@ class TaskRun:
         self._chains = WriterChains(work.assignment.id, 0, self._lives, work.peer)
         clients = cast("SlotClients", _Clients(self.reader))
         self.times = (
-            Timekeeper(self.stage, engine.facts, clients, work.peer, runtime=engine.time, every=0.0)
+            Timekeeper(
+                self.stage,
+                engine.facts,
+                clients,
+                work.peer,
+                runtime=engine.time,
+                every=0.0,
+                front_every=0.0,
+                sources=work.sources,
+            )
             if work.timed
             else None
         )

@@ -151,7 +151,8 @@ class MemoryReader(Reading):
         links: the ingress links with their facts.
         elect: the vote on a link's sentinels.
         batch_rows: number of rows to assume for a message of unknown size.
-        timed: the job has clocks.
+        timed: the job has clocks, or keeps its lineage.
+        lineage: it keeps its lineage.
         runtime: time.
     """
 
@@ -164,9 +165,10 @@ class MemoryReader(Reading):
         batch_rows: int,
         *,
         timed: bool,
+        lineage: bool = False,
         runtime: Runtime,
     ) -> None:
-        super().__init__(links, elect, batch_rows, timed=timed, runtime=runtime)
+        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
         self._topics = topics
         self._next = {place: self._begin(place, StartingPoint(committed.get(place))) for place in self.everything}
 

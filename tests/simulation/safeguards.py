@@ -7,6 +7,7 @@ would show nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +16,9 @@ import queues.reader
 from peer.shards import Shards
 from queues.batch import HeldPartition
 from queues.messages import CLOCK_HEADER, Outgoing
+from sardonyx.core import progress
 from sardonyx.core.clocks import SourceClock, Stating, task_clock
+from sardonyx.core.fronts import Fronts, HeldRows
 from sardonyx.core.positions import Partition
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import About
@@ -23,7 +26,7 @@ from sardonyx.state.restore import Restore
 from tests.simulation.broker import Entry, Group
 from tests.simulation.broker_clients import SimStateTopic, SimWriter
 from tests.simulation.plan import Plan
-from tests.simulation.timed_plans import damaged_plan, timed_plan
+from tests.simulation.timed_plans import damaged_plan, lineage_plan, timed_plan
 
 Patch = pytest.MonkeyPatch
 
@@ -224,6 +227,46 @@ def _lost_positions(patch: Patch) -> None:
     patch.setattr(Restore, "_take", taken)
 
 
+# --- Lineage ----------------------------------------------------------------------------------------------------------
+
+
+def _unread_links_forgotten(patch: Patch) -> None:
+    """Progress counts what a task has read although something is unread after it."""
+    patch.setattr(progress, "_is_read", lambda *_: True)
+
+
+def _held_rows_forgotten(patch: Patch) -> None:
+    """What is in open windows is not committed with the position of their shard."""
+    patch.setattr(HeldRows, "merged", property(lambda _: None))
+
+
+def _held_rows_lost_with_their_peer(patch: Patch) -> None:
+    """A peer that takes a shard over believes that it holds nothing."""
+    patch.setattr(HeldRows, "committed", classmethod(lambda cls, _: cls()))
+
+
+def _rows_as_new_as_their_batch(patch: Patch) -> None:
+    """Rows that a shard holds are put down with what was stated up to the end of their batch."""
+    held = Shards._held
+
+    def newer(shards: Shards, shard: Any, asked: Any, answer: Any, batch: Any, closed: int) -> HeldRows:
+        return held(shards, shard, asked, answer, replace(batch, before=batch.positions), closed)
+
+    patch.setattr(Shards, "_held", newer)
+
+
+def _own_front_alone(patch: Patch) -> None:
+    """A peer states how far the partitions are that it holds, and does not ask for those of others."""
+    front = Fronts.front
+
+    def alone(fronts: Fronts, own: Any) -> Any:
+        fronts._offsets.clear()
+        fronts._fronts.clear()
+        return front(fronts, own)
+
+    patch.setattr(Fronts, "front", alone)
+
+
 # --- Kafka's ----------------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +296,11 @@ SAFEGUARDS = [
     Safeguard(_log_forgotten_too_soon, 11),
     Safeguard(_torn_logs, 0, damaged_plan),
     Safeguard(_lost_positions, 25, damaged_plan),
+    Safeguard(_unread_links_forgotten, 0, lineage_plan),
+    Safeguard(_held_rows_forgotten, 0, lineage_plan),
+    Safeguard(_held_rows_lost_with_their_peer, 4, lineage_plan),
+    Safeguard(_rows_as_new_as_their_batch, 2, lineage_plan),
+    Safeguard(_own_front_alone, 2, lineage_plan),
     Safeguard(_unfenced_members, 53),
     Safeguard(_unfenced_producers, 4),
 ]

@@ -32,10 +32,11 @@ SHOWN = 5
 
 
 def drawn(kind: str, seed: str) -> Plan:
-    """A random history. ``kind``: ``cluster``, ``clocks``, ``damage`` (see :mod:`tests.simulation.timed_plans`)."""
-    from tests.simulation.timed_plans import damaged_plan, timed_plan
+    """A random history. ``kind``: ``cluster``, ``clocks``, ``damage``, ``lineage`` (see :mod:`tests.simulation.timed_plans`)."""
+    from tests.simulation.timed_plans import damaged_plan, lineage_plan, timed_plan
 
-    return {"cluster": random_plan, "clocks": timed_plan, "damage": damaged_plan}[kind](seed)
+    plans = {"cluster": random_plan, "clocks": timed_plan, "damage": damaged_plan, "lineage": lineage_plan}
+    return plans[kind](seed)
 
 
 def world_of(plan: Plan) -> world.World:
@@ -146,7 +147,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first one's seed")
-    parser.add_argument("--kind", choices=["cluster", "clocks", "damage"], default="cluster", help="what it is about")
+    parser.add_argument(
+        "--kind", choices=["cluster", "clocks", "damage", "lineage"], default="cluster", help="what it is about"
+    )
     parser.add_argument(
         "--without", help="take this safeguard out (tests/simulation/safeguards.py), and find what fails"
     )

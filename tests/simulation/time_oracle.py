@@ -100,7 +100,7 @@ class TimeOracle(Oracle):
         log = self.kafka.broker.logs[place]
         if place.topic == "rows":
             return offset < log.end
-        return any(table is not None for _, table in _blocks(log, offset))
+        return any(table is not None for _, table in blocks(log, offset))
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -159,6 +159,8 @@ class TimeOracle(Oracle):
             if stage.task.window is not None and not self._world.damaged:
                 self._restores(stage, job)
         self._windows(graph, counts, len(rows))
+        if self._world.progress is not None:
+            self._world.progress.at_the_end(job, graph)
 
     def _logs(self, topic: str) -> Iterator[Log]:
         for place, log in self.kafka.broker.logs.items():
@@ -170,7 +172,7 @@ class TimeOracle(Oracle):
         seen: Counter[int] = Counter()
         for log in self._logs(link.topic):
             clock = NEVER
-            for said, table in _blocks(log):
+            for said, table in blocks(log):
                 clock = max(clock, said)
                 if table is None or "n" not in table.column_names:
                     continue
@@ -207,7 +209,7 @@ class TimeOracle(Oracle):
         allowed = round(seconds(str(window.allowed_lateness or "0 s")) * SECOND)
         for log in self._logs(stage.ingress[0].topic):
             clock = NEVER
-            for said, table in _blocks(log):
+            for said, table in blocks(log):
                 clock = max(clock, said)
                 for row in table.to_pylist() if table is not None else ():
                     start = row[SLICE] if SLICE in row else row["at"] // size * size
@@ -226,7 +228,7 @@ class TimeOracle(Oracle):
         for log in self._logs("out"):
             for entry in log.history():
                 row = msgspec.json.decode(entry.value or b"")
-                window = row["k"], _micros(row["window_start"])
+                window = row["k"], micros(row["window_start"])
                 of = panes.setdefault(window, {})
                 assert row["pane"] not in of, f"pane {row['pane']} of {window} comes twice"
                 of[row["pane"]] = row
@@ -262,7 +264,7 @@ class TimeOracle(Oracle):
         )
 
 
-def _blocks(log: Log, offset: int = 0) -> Iterator[tuple[int, Any]]:
+def blocks(log: Log, offset: int = 0) -> Iterator[tuple[int, Any]]:
     """What stands on a link from an offset on, in order: clocks that are stated, and blocks of rows."""
     for entry in log.history(offset):
         said = dict(entry.headers)
@@ -282,6 +284,6 @@ def _late_at_source(rows: list[Row]) -> set[int]:
     return found
 
 
-def _micros(text: str) -> int:
+def micros(text: str) -> int:
     at = datetime.fromisoformat(text)
     return round((at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * SECOND)

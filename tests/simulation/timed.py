@@ -51,6 +51,7 @@ from tests.simulation.broker_clients import SimClocks, SimConsumer, SimStateTopi
 from tests.simulation.engine import SimRuntime, Simulation, Waiter, current
 from tests.simulation.kafka import SimKafka, SimRunner, Topic
 from tests.simulation.plan import Fault, Plan
+from tests.simulation.progress_oracle import ProgressOracle
 from tests.simulation.time_oracle import TimeOracle
 from tests.simulation.timed_plans import KEPT, Row, rows_of
 from tests.simulation.world import World
@@ -59,6 +60,8 @@ TICK = 0.4
 """Seconds between looks of a peer that has nothing to do: each is computed, so there are fewer than in the product."""
 EVERY = 1.0
 """Seconds between two statements of a clock."""
+FRONT_EVERY = 0.3
+"""The same of a front: a history has few rows."""
 
 
 class TimedKafka(SimKafka):
@@ -221,6 +224,7 @@ class TimedRunner(SimRunner):
                 elect,
                 work.stage.task.batch_size,
                 timed=work.timed,
+                lineage=work.sources is not None,
                 runtime=self.runtime,  # type: ignore[arg-type]
             )
         clients = SlotClients(reader, writer, SimClocks(broker, group))  # type: ignore[arg-type]
@@ -311,6 +315,7 @@ class TimedWorld(World):
         self.kafka.kept = plan.trim_every == KEPT
         self.damaged = False
         """Kafka has lost something of a task's state or positions."""
+        self.progress = ProgressOracle(self) if any(job.spec.lineage for job in plan.jobs) else None
         counts = [0] * (1 + max(row.partition for row in self.rows))
         for row in self.rows:
             counts[row.partition] += 1
@@ -391,7 +396,11 @@ class TimedWorld(World):
             for module in (peer.task_loop, peer.batch_commit, peer.sealing):
                 stack.enter_context(patch.object(module, "failpoint", self.pass_failpoint))
             for target, name, value in (
-                (peer.task_session, "Timekeeper", partial(Timekeeper, every=EVERY, runtime=SimRuntime(self.user))),
+                (
+                    peer.task_session,
+                    "Timekeeper",
+                    partial(Timekeeper, every=EVERY, front_every=FRONT_EVERY, runtime=SimRuntime(self.user)),
+                ),
                 (peer.task_loop, "reach_kafka", lambda *_, **__: None),
                 (peer.task_session, "BackgroundThread", SimBackground),
                 (peer.sealing, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=self.sim.rng.getrandbits(128)))),

@@ -74,6 +74,12 @@ def timed_plan(seed: str) -> Plan:
     )
 
 
+def lineage_plan(seed: str) -> Plan:
+    """The same with a job that keeps its lineage."""
+    plan = timed_plan(seed)
+    return replace(plan, jobs=[replace(job, spec=replace(job.spec, lineage=True)) for job in plan.jobs])
+
+
 def damaged_plan(seed: str) -> Plan:
     """The same with a Kafka that loses state or positions, and with all peers gone right after it."""
     plan, rng = timed_plan(seed), random.Random(f"damaged/{seed}")
