@@ -17,6 +17,7 @@ from sardonyx.cli import (
     link_commands,
     log_commands,
     peer_commands,
+    progress_commands,
     purge_commands,
     share_commands,
     topic_commands,
@@ -72,6 +73,7 @@ cluster_commands.register(app)
 clock_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
+progress_commands.register(job_app)
 purge_commands.register(job_app)
 diff_commands.register(job_app)
 inspect_commands.register(app)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
     from sardonyx.client.clocks import JobClock
+    from sardonyx.client.progress import JobProgress
     from sardonyx.core.job_diff import JobDiff
     from sardonyx.job.builder import Job
     from sardonyx.job.load import LoadedJob
@@ -113,6 +114,20 @@ class JobHandle:
         from sardonyx.client.clocks import job_clock
 
         return job_clock(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
+
+    def progress(self) -> JobProgress:
+        """Ask Kafka how far each source partition is through all tasks of the job, and which task the rest waits for.
+
+        A row below ``everywhere`` is in results, or was dropped, or is a dead letter. It is always known of a job with
+        ``lineage=True``, and of another one while nothing is under way.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-PROGRESS-GONE``: the job does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.progress import job_progress
+
+        return job_progress(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
 
     def positions(self) -> dict[str, dict[str, list[int]]]:
         """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.

@@ -50,7 +50,8 @@ class Look(NamedTuple):
     """What the groups of a job's tasks have committed.
 
     ``first``: the positions by task, in whatever order they were asked for. ``again``: the same, asked when all of ``first`` were
-    there. ``ended``: tasks that are complete. ``starts``: by topic, where the job began to read each partition.
+    there. ``ended``: tasks that were complete before any was asked. ``starts``: by topic, where the job began to read each
+    partition.
     """
 
     first: Mapping[str, Mapping[Partition, Position | None]]

@@ -1,0 +1,142 @@
+"""How far each source partition of a job is through all its tasks. Asked from the consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sardonyx.client.views import laid_out, task_notes
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import ENDED, LinkFacts
+from sardonyx.core.fronts import Sources
+from sardonyx.core.graph import Graph
+from sardonyx.core.notes import JobNote, LinksNote, TaskNote
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.progress import Look, source_progress
+from sardonyx.core.spec import JobSpec
+from sardonyx.state.release import holds_rows
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.settings import Settings
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+Held = Mapping[str, Mapping[Partition, Position | None]]
+
+
+class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one source partition is."""
+
+    source: str
+    """The topic; of an input that is read in splits, the link with their list."""
+    partition: int
+    unit: Literal["records", "splits"]
+    """What its offsets count."""
+    read: int | None
+    """Up to this offset the job has read it; None: nothing yet."""
+    everywhere: int | None
+    """All below this offset has been through all tasks: it is in results, or was dropped, or is a dead letter. None: it is not
+    known."""
+    pending: int | None
+    """How many offsets lie between the two."""
+    held_by: list[str] = []
+    """The tasks that the first pending row waits for; if ``everywhere`` is not known, those that make it so."""
+    why: str = ""
+
+
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the source partitions of a job are. It is never further than is true, also while peers die and others go on."""
+
+    job: str
+    lineage: bool
+    """Whether the job was submitted with ``lineage=True``. If not, ``everywhere`` is known only while nothing is under way."""
+    sources: list[PartitionProgress]
+
+
+def job_progress(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None
+) -> JobProgress:
+    """How far a job that runs is.
+
+    Raises:
+        SardonyxError: ``SX-PROGRESS-GONE``: its links do not exist yet, or no more.
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, settings.deployment, job)
+    data = zk.read(node_paths.job_links(job))
+    if note is None or note.status in ENDED or note.links != "made" or data is None:
+        raise SardonyxError(
+            "SX-PROGRESS-GONE",
+            f"the progress of job {job} cannot be asked for",
+            cause=f"it is {note.status if note is not None else 'not taken in yet'}: its links do not exist",
+            fix="ask while the job runs; `sardonyx job show` says what became of it",
+        )
+    settings.require("kafka")
+    from queues import admin
+
+    facts = msgspec.json.decode(data, type=LinksNote).links
+    # Before the groups are asked: what a task has read and written that was complete then is all that it ever did.
+    notes = task_notes(zk.read_many, graph, job)
+    first = admin.held_positions(settings, graph.stages, job, stable=False)
+    again = admin.held_positions(settings, graph.stages, job, stable=False)
+    return progress_of(job, graph, facts, first, again, notes)
+
+
+def progress_of(
+    job: str,
+    graph: Graph,
+    facts: Mapping[str, LinkFacts],
+    first: Held,
+    again: Held,
+    notes: Mapping[str, TaskNote],
+) -> JobProgress:
+    """Put the progress of a job together. Pure.
+
+    Args:
+        job: its id.
+        graph: of the job.
+        facts: of its links, by name.
+        first: by task, what its group has committed.
+        again: the same, asked when all of ``first`` was there.
+        notes: of the tasks, from before ``first``.
+    """
+    sources = Sources(graph)
+    ended = {name for name, each in notes.items() if each.counts is not None}
+    outer = {link.topic: link for stage in graph.stages for link in stage.ingress if link.kind != "internal"}
+    starts = {topic: facts[link.name].start or [0] * facts[link.name].partitions for topic, link in outer.items()}
+    known = {name: _with_kept(held, notes.get(name)) if name in ended else held for name, held in first.items()}
+    holding = {stage.name for stage in graph.stages if holds_rows(stage.task)}
+    found = source_progress(graph, sources, Look(known, again, ended, starts), holding=holding, stated=graph.lineage)
+    return JobProgress(
+        job=job,
+        lineage=graph.lineage,
+        sources=[
+            PartitionProgress(
+                source=outer[each.source].name if outer[each.source].kind == "splits" else each.source,
+                partition=each.partition,
+                unit="splits" if outer[each.source].kind == "splits" else "records",
+                read=each.read,
+                everywhere=each.everywhere,
+                pending=each.pending,
+                held_by=list(each.held_by),
+                why=each.why,
+            )
+            for each in found
+        ],
+    )
+
+
+def _with_kept(held: Mapping[Partition, Position | None], note: TaskNote | None) -> dict[Partition, Position | None]:
+    """The positions of a task that is complete: the brokers forget them one day, and its note keeps the offsets."""
+    kept = {} if note is None else note.positions
+    found = dict(held)
+    for topic, offsets in kept.items():
+        for number, offset in enumerate(offsets):
+            if found.get(Partition(topic, number)) is None:
+                found[Partition(topic, number)] = Position(offset)
+    return found
+
+
+__all__ = ["JobProgress", "PartitionProgress", "job_progress", "progress_of"]
