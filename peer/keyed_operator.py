@@ -64,6 +64,9 @@ class KeyedOperator:
     def until(self, asked: Asked) -> int | None:  # noqa: ARG002
         return None
 
+    def is_open(self, stores: Stores) -> bool:
+        return len(stores) > 0
+
     def wake(self, stores: Stores) -> int | None:
         shard = self._shards.get(stores)
         return None if shard is None else shard.next_wall()

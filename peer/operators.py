@@ -21,6 +21,7 @@ from sardonyx.core.graph import Stage
 from sardonyx.core.stores import kind_of
 from sardonyx.state.base import Store
 from sardonyx.state.columns import SLICE
+from sardonyx.state.entry_keys import OPEN_END
 from sardonyx.state.groups import numpy, one
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.planned import INSTANT, Piece
@@ -158,8 +159,12 @@ class Operator(Protocol):
     def until(self, asked: Asked) -> int | None:
         """The clock at which all that the rows of a batch go into is out; None: they are worked at once.
 
-        ``END``: at the end of the input, or when the shard is empty.
+        ``END``: at the end of the input, or when the shard is not open any more (:meth:`is_open`).
         """
+        ...
+
+    def is_open(self, stores: Stores) -> bool:
+        """Whether a shard may hold rows that no clock lets out but that of the end."""
         ...
 
     def wake(self, stores: Stores) -> int | None:
@@ -205,6 +210,10 @@ class WindowOperator:
             if rows.num_rows
         ]
         return None if not times else window_release(self._window, times, asked.clock)
+
+    def is_open(self, stores: Stores) -> bool:
+        store = stores.get(self._STORE)
+        return store is not None and store.scan(b"", OPEN_END, 1).num_rows > 0
 
     def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
         return None

@@ -82,6 +82,9 @@ class RelationOperator:
         ]
         return None if not times else relation_release(self._relation, times, asked.clock)
 
+    def is_open(self, stores: Stores) -> bool:
+        return len(stores) > 0
+
     def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
         return None
 

@@ -208,6 +208,8 @@ class Shards:
             shard.log.committed()
             shard.held = held
             shard.more, shard.wake = answer.more, self._operator.wake(shard.stores)
+            if held.without_end and not self._operator.is_open(shard.stores):
+                shard.held, shard.more = HeldRows(), True  # a further batch says so in the position
         self._planned.clear()
 
     def dropped(self) -> None:
@@ -268,7 +270,7 @@ class Shards:
                 found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
             closed = before if answer.more else each.clock
-            held = self._held(shard, each, answer, batch, closed)
+            held = self._held(shard, each, batch, closed)
             found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more, held.merged))
             self._planned[each.number] = shard, answer, held
         table = block.concat(results) if results else pa.table({})
@@ -281,7 +283,7 @@ class Shards:
             _discard(shard.stores, shard.folder)
         self._shards.clear()
 
-    def _held(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch, closed: int) -> HeldRows:
+    def _held(self, shard: _Shard, asked: Asked, batch: Batch, closed: int) -> HeldRows:
         """What a shard holds after a batch, if the job keeps its lineage. Its rows are not older than what was stated before."""
         sources = self._sources
         if sources is None:
@@ -292,10 +294,7 @@ class Shards:
             places = {Partition(self._links[read.link].topic, asked.number) for read in asked.reads}
             fronts = [sources.stated_in(place.topic, batch.before[place]) for place in places]
             came = Held(until, least(fronts, len(sources)))
-        held = shard.held.after(came, closed)
-        if held.stretches and _empties(shard.stores, answer.changes):
-            return HeldRows()
-        return held
+        return shard.held.after(came, closed)
 
     def _before_end(self, number: int, batch: Batch) -> int:
         return min(batch.stated.get(p, batch.positions[p].clock.value) for p in self._partitions(number))
@@ -406,22 +405,6 @@ def _growth(store: Store, changes: pa.Table) -> int:
     puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
     new = len(puts) - len(store.read(puts.combine_chunks())[0])
     return new - len(store.read(removed.combine_chunks())[0])
-
-
-def _empties(stores: Stores, changes: Mapping[str, pa.Table]) -> bool:
-    """Whether no store has an entry after changes."""
-    for name, store in stores.all.items():
-        table = changes.get(name)
-        if table is None or not table.num_rows:
-            if len(store):
-                return False
-            continue
-        gone = table[GONE].combine_chunks()
-        if pc.sum(gone).as_py() != table.num_rows or len(store) > table.num_rows:
-            return False
-        if len(store.read(table[KEY].combine_chunks())[0]) != len(store):
-            return False
-    return True
 
 
 def _in_topic(stage: Stage, topic: StateTopic | None) -> TopicKeeper:

@@ -86,8 +86,8 @@ def offset_of(front: Front, source: int, number: int) -> int:
 class Held(NamedTuple):
     """A stretch of rows that a shard still holds, or a part of them.
 
-    ``until``: the clock at which all of them are out; ``END``: at the end of the input, or when the shard is empty. ``front``:
-    all of them were made from this offset on, of each source partition.
+    ``until``: the clock at which all of them are out; ``END``: at the end of the input, or when the shard holds nothing.
+    ``front``: all of them were made from this offset on, of each source partition.
     """
 
     until: int
@@ -117,16 +117,18 @@ class HeldRows(NamedTuple):
         count = max(len(held.front) for held in self.stretches)
         return Held(max(held.until for held in self.stretches), least((held.front for held in self.stretches), count))
 
-    def after(self, came: Held | None, closed: int, *, empty: bool = False) -> HeldRows:
+    @property
+    def without_end(self) -> bool:
+        """Whether no clock but that of the end lets some of it out."""
+        return any(held.until >= END for held in self.stretches)
+
+    def after(self, came: Held | None, closed: int) -> HeldRows:
         """What is held after a batch.
 
         Args:
             came: the rows of the batch; None: it had none that are held.
             closed: the clock up to which all is out.
-            empty: the shard has no entry any more.
         """
-        if empty:
-            return HeldRows()
         both = self.stretches if came is None else (*self.stretches, came)
         found: list[Held] = []
         for held in both:

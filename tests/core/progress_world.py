@@ -258,7 +258,7 @@ class World:
         stretch = None
         if came:
             stretch = Held(max(row.until for row in came), least(fronts, len(self.sources)))
-        batch.held[number] = holds.after(stretch, shard.closed, empty=not shard.rows)
+        batch.held[number] = holds.after(stretch, shard.closed) if shard.rows else HeldRows()
         first = Partition(stage.ingress[0].topic, number)
         drained = batch.positions[first].drained if not shard.more else None
         batch.positions[first] = batch.positions[first]._replace(held=batch.held[number].merged, drained=drained)

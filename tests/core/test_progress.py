@@ -79,7 +79,8 @@ def test_progress_moves_while_rows_are_under_way(seed: int) -> None:
         for said, true in looked(world, 0):
             if said.pending:
                 said_rows, true_rows = said_rows + (said.everywhere or 0), true_rows + true
-    assert said_rows > true_rows / 10 > 100, (said_rows, true_rows)
+    assert true_rows > 100
+    assert said_rows > true_rows / 5, (said_rows, true_rows)
 
 
 # --- Mass's rule, by walking all paths --------------------------------------------------------------------------------
@@ -332,7 +333,8 @@ def test_stretches_are_joined_and_never_say_more(seed: int) -> None:
         assert (merged.front[0] or ())[0] <= min(row[0] for row in rows)
         assert merged.until >= max(row[1] for row in rows)
     assert held.after(None, 10**9) == HeldRows()
-    assert held.after(None, 0, empty=True) == HeldRows()
+    assert not held.without_end
+    assert held.after(Held(END, UNKNOWN), 0).without_end
 
 
 def test_fronts_are_put_together_by_offset() -> None:

@@ -249,8 +249,8 @@ def _rows_as_new_as_their_batch(patch: Patch) -> None:
     """Rows that a shard holds are put down with what was stated up to the end of their batch."""
     held = Shards._held
 
-    def newer(shards: Shards, shard: Any, asked: Any, answer: Any, batch: Any, closed: int) -> HeldRows:
-        return held(shards, shard, asked, answer, replace(batch, before=batch.positions), closed)
+    def newer(shards: Shards, shard: Any, asked: Any, batch: Any, closed: int) -> HeldRows:
+        return held(shards, shard, asked, replace(batch, before=batch.positions), closed)
 
     patch.setattr(Shards, "_held", newer)
 

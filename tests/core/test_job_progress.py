@@ -1,0 +1,221 @@
+"""The progress of jobs, step by step: read, everywhere, pending, and which task holds what; and as commands show it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sardonyx import Count, Job, counted, event_time, everything, generator, kafka, tumbling
+from sardonyx.cli.progress_commands import table_of
+from sardonyx.client.progress import JobProgress, progress_of
+from sardonyx.core.events import Counts
+from sardonyx.core.fronts import Held
+from sardonyx.core.graph import graph_of
+from sardonyx.core.link_counts import with_told
+from sardonyx.core.notes import TaskNote
+from sardonyx.core.positions import Partition, Position
+from sardonyx.testing import ClockedRun
+
+Begin = Callable[..., ClockedRun]
+DAY = "2026-11-23T"
+
+
+def traffic(window: Any = None, lineage: bool = True, **options: Any) -> Job:
+    """Hits in windows, and the results in longer windows."""
+    job = Job("traffic", partitions=2, lineage=lineage)
+    hits = job.input("hits", kafka("hits", schema="user string, at timestamp", start="earliest"), time=event_time("at"))
+    chosen = tumbling("1 min") if window is None else window
+    found = job.window("per-user", chosen, after=hits, group_by="user", aggregate={"hits": Count()}, **options)
+    job.output("out", kafka("out"), after=found)
+    return job
+
+
+def hit(at: str, user: str = "a") -> dict[str, Any]:
+    return {"user": user, "at": DAY + at}
+
+
+def progress(run: ClockedRun, notes: dict[str, TaskNote] | None = None) -> JobProgress:
+    """As a client has it from the groups."""
+    engine = run._engine
+    held = {
+        name: {
+            place: task.positions.get(place)
+            for link in task.stage.ingress
+            for place in (Partition(link.topic, number) for number in range(engine.facts[link.name].partitions))
+        }
+        for name, task in engine.tasks.items()
+    }
+    ended = {name: TaskNote("complete", 1, counts=Counts()) for name, task in engine.tasks.items() if task.ended}
+    return progress_of("j-1", engine.graph, engine.facts, held, held, ended if notes is None else notes)
+
+
+def said(run: ClockedRun) -> list[tuple[int | None, int | None, int | None, list[str]]]:
+    """Of each source partition: read, everywhere, pending, held by."""
+    return [(each.read, each.everywhere, each.pending, each.held_by) for each in progress(run).sources]
+
+
+def test_rows_are_pending_as_long_as_their_window_is_open(sardonyx_clocked: Begin) -> None:
+    """What is in an open window is held by its task, across a crash; what is in none, or late, is everywhere."""
+    run = sardonyx_clocked(traffic())
+    run.give("hits", [hit("10:00:10"), hit("10:00:50")])
+    assert said(run) == [(2, 0, 2, ["per-user"])]
+    run.crash("per-user")
+    run.give("hits", [hit("10:01:10", "b")])
+    assert said(run) == [(3, 2, 1, ["per-user"])]
+    run.crash("per-user")
+    run.give("hits", [hit("10:01:20")])
+    run.give("hits", [hit("10:02:00")])
+    assert said(run) == [(5, 4, 1, ["per-user"])]
+    run.give("hits", [hit("10:00:30")])
+    assert said(run) == [(6, 4, 2, ["per-user"])], "the late row is through, the one before it is not"
+    run.clock("hits", f"{DAY}10:03:00")
+    assert said(run) == [(6, 6, 0, [])]
+
+
+def test_each_source_partition_has_its_own_progress(sardonyx_clocked: Begin) -> None:
+    """Rows of one partition wait for the clock of another one; the offsets of each are told. A row that is held lets no
+    partition go beyond where it stood when the row came.
+    """
+    run = sardonyx_clocked(traffic(), topics={"hits": 2})
+    run.give("hits", [hit("10:00:10", "b")], partition=1)
+    run.give("hits", [hit("10:05:00"), hit("10:05:01")], partition=0)
+    assert said(run) == [(2, 0, 2, ["per-user"]), (1, 0, 1, ["per-user"])]
+    run.give("hits", [hit("10:01:10", "b")], partition=1)
+    run.give("hits", [hit("10:02:10", "b")], partition=1)
+    assert said(run) == [(2, 0, 2, ["per-user"]), (3, 1, 2, ["per-user"])]
+
+
+def test_windows_after_windows_and_joins_hold_rows(sardonyx_clocked: Begin) -> None:
+    """A row that has left one window is in the next one; a row of a join waits until nothing can pair with it."""
+    job = traffic()
+    longer = job.window("per-hour", tumbling("1 h"), after="per-user", group_by="user", aggregate={"n": Count()})
+    job.output("hours", kafka("hours"), after=longer)
+    run = sardonyx_clocked(job)
+    run.give("hits", [hit("10:00:10")])
+    run.give("hits", [hit("10:02:00")])
+    assert said(run) == [(2, 0, 2, ["per-hour"])]
+    run.give("hits", [hit("11:00:00")])
+    run.clock("hits", f"{DAY}11:00:30")
+    assert said(run) == [(3, 2, 1, ["per-user"])]
+
+    shop = Job("shop", partitions=1, lineage=True)
+    views, orders = (
+        shop.input(name, kafka(name, schema="user string, at timestamp", start="earliest"), time=event_time("at"))
+        for name in ("views", "orders")
+    )
+    shop.output("out", kafka("out"), after=shop.join("bought", views, orders, on="user", within="1 min"))
+    run = sardonyx_clocked(shop)
+    run.give("views", [hit("10:00:00")])
+    run.give("orders", [hit("10:00:30")])
+    assert [(each.source, each.everywhere, each.held_by) for each in progress(run).sources] == [
+        ("views", 0, ["bought"]),
+        ("orders", 0, ["bought"]),
+    ]
+    run.clock("views", f"{DAY}10:01:10")
+    run.clock("orders", f"{DAY}10:01:10")
+    assert [each.everywhere for each in progress(run).sources] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("window", "options", "everywhere"),
+    [
+        (counted(3), {}, 0),
+        (everything(), {"emit": "changes"}, 2),
+    ],
+)
+def test_windows_without_bounds(sardonyx_clocked: Begin, window: Any, options: dict[str, Any], everywhere: int) -> None:
+    """A row is through with the result that counts it: when the window is full, or with each batch, or so often."""
+    run = sardonyx_clocked(traffic(window, **options))
+    run.give("hits", [hit("10:00:10"), hit("10:00:50")])
+    assert said(run)[0][:2] == (2, everywhere)
+    run.give("hits", [hit("11:00:50")])
+    assert said(run)[0][:2] == (3, 3)
+
+
+def test_progress_never_falls_and_reaches_the_end(sardonyx_clocked: Begin, seed: int) -> None:
+    """Whatever comes in whatever order, and wherever tasks crash."""
+    rng = random.Random(seed)
+    for _ in range(8):
+        run = sardonyx_clocked(traffic(), topics={"hits": 2}, batch_size=rng.choice([1, 3, 100]))
+        before = [0, 0]
+        given = [0, 0]
+        for minute in range(12):
+            number = rng.randrange(2)
+            rows = [hit(f"10:{minute:02}:{rng.randrange(60):02}", rng.choice("abc")) for _ in range(rng.randint(0, 4))]
+            run.give("hits", rows, number)
+            given[number] += len(rows)
+            if rng.random() < 0.3:
+                run.crash(rng.choice(["hits", "per-user"]), rng.choice(["settled", "applied", "committed"]))
+            now = [each.everywhere or 0 for each in progress(run).sources]
+            assert all(old <= new for old, new in zip(before, now, strict=True)), (seed, before, now)
+            before = now
+        run.end()
+        assert [each.read or 0 for each in progress(run).sources] == given
+        assert not any(each.pending for each in progress(run).sources)
+
+
+def test_an_input_that_is_split_counts_its_splits(sardonyx_clocked: Begin) -> None:
+    """A source without a topic is the list of its splits."""
+    job = Job("gen", partitions=1, lineage=True)
+    rows = job.input("rows", generator(10))
+    job.output("out", kafka("out"), after=rows)
+    graph = graph_of(job.spec(), "d", "gen-1")
+    link = graph.stage("rows").ingress[0]
+    held = {"rows": {Partition(link.topic, 0): Position(3)}}
+    facts = {each.name: _facts(1) for each in graph.links}
+    (found,) = progress_of("gen-1", graph, facts, held, held, {}).sources
+    assert (found.source, found.unit, found.read, found.everywhere) == ("rows.splits", "splits", 3, 3)
+
+
+def _facts(partitions: int) -> Any:
+    from sardonyx.core.events import LinkFacts
+
+    return LinkFacts(partitions)
+
+
+def test_a_job_that_does_not_ask_writes_nothing_more(sardonyx_clocked: Begin) -> None:
+    """Its positions and statements are what they are without lineage; what can be told without it is told."""
+    run = sardonyx_clocked(traffic(lineage=False))
+    run.give("hits", [hit("10:00:10")])
+    held = [position for task in run._engine.tasks.values() for position in task.positions.values()]
+    assert held
+    assert all((position.front, position.held) == (None, None) for position in held)
+    assert not any("front" in position.metadata() for position in held)
+    found = progress(run)
+    assert not found.lineage
+    assert [(each.read, each.everywhere, each.held_by) for each in found.sources] == [(1, None, ["per-user"])]
+
+
+def test_the_offsets_of_a_task_that_ended_come_from_its_note() -> None:
+    """The brokers forget positions one day; then the note of the task has them."""
+    graph = graph_of(traffic().spec(), "d", "traffic-1")
+    facts = {link.name: _facts(1 if link.kind != "internal" else 2) for link in graph.links}
+    between = graph.stage("per-user").ingress[0].topic
+    held = {
+        "hits": {Partition("hits", 0): None},
+        "per-user": {
+            Partition(between, 0): Position(9, Counts(7), front=((5,),), held=Held(60, ((4,),))),
+            Partition(between, 1): Position(3, Counts(1), front=((6,),)),
+        },
+    }
+    notes = {"hits": TaskNote("complete", 5, counts=Counts(8, 8), positions={"hits": [8]})}
+    (found,) = progress_of("traffic-1", graph, facts, held, held, notes).sources
+    assert (found.read, found.everywhere, found.pending, found.held_by) == (8, 4, 4, ["per-user"])
+    assert with_told(Position(0), [1]).told == (1,)
+
+
+def test_the_table_names_what_is_held() -> None:
+    """A line for each source partition: what is not known is said so, and splits are called splits."""
+    graph = graph_of(traffic(lineage=False).spec(), "d", "traffic-1")
+    facts = {link.name: _facts(1 if link.kind != "internal" else 2) for link in graph.links}
+    held: dict[str, dict[Partition, Position | None]] = {
+        "hits": {Partition("hits", 0): Position(1_200, Counts(8, 8), told=(8,)), Partition("hits", 1): None},
+        "per-user": {Partition(graph.stage("per-user").ingress[0].topic, 0): None},
+    }
+    table = table_of(progress_of("traffic-1", graph, facts, held, held, {}))
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[0] == ["hits[0]", "hits[1]"]
+    assert cells[1:5] == [["1,200", "-"], ["not known", "-"], ["-", "-"], ["per-user", "-"]]
