@@ -30,6 +30,7 @@ from machine import machine
 from performance_alone import cost, link, session
 from performance_join import join
 from performance_keyed import keyed
+from performance_lineage import lineage
 from performance_memory import backpressure, memory
 from performance_restore import restore
 from performance_scaling import scaling
@@ -352,6 +353,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "restore": restore,
     "clock": clock,
     "cost-of-time": cost_of_time,
+    "lineage": lineage,
 }
 LONG = {"backpressure"}
 """Parts that run only when they are named."""

@@ -99,9 +99,17 @@ def pass_job(source: str, target: str) -> Job:
     return job
 
 
-def chain_job(source: str, target: str, end: str | None = "latest", *, fuse: bool = False, **options: Any) -> Job:
+def chain_job(
+    source: str,
+    target: str,
+    end: str | None = "latest",
+    *,
+    fuse: bool = False,
+    lineage: bool = False,
+    **options: Any,
+) -> Job:
     """Functions one behind the other, a queue between each two unless they are fused."""
-    job = Job("bench-chain", partitions=PARTITIONS)
+    job = Job("bench-chain", partitions=PARTITIONS, lineage=lineage)
     last = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end=end))
     for number in range(STEPS):
         joined = fuse and number > 0

@@ -83,9 +83,9 @@ def generated(records: int) -> list[pa.Table]:
     return [made.read(split.data) for split in made.splits()]
 
 
-def window_job(source: str, target: str, by: str) -> Job:
+def window_job(source: str, target: str, by: str, *, lineage: bool = False) -> Job:
     """JSON, a count per key and minute."""
-    job = Job("bench-window", partitions=PARTITIONS)
+    job = Job("bench-window", partitions=PARTITIONS, lineage=lineage)
     timed = event_time("at", delay="1 s")
     read = job.input("read", kafka(source, schema=SCHEMA, start="earliest", end="latest"), time=timed)
     found = job.window("work", tumbling("1 min"), after=read, group_by=by, aggregate={"hits": Count()})
@@ -93,11 +93,12 @@ def window_job(source: str, target: str, by: str) -> Job:
     return job
 
 
-def our_windows(track: Track, by: str) -> tuple[JobView, str]:
+def our_windows(track: Track, by: str, *, lineage: bool = False) -> tuple[JobView, str]:
     """Run the job to its end; and the topic with its results."""
     target = track.target()
     with daemons(track, TASKS, quiet=True) as found:
-        view = found.client.submit(load_job(window_job(track.source, target, by))).await_completion(900)
+        made = load_job(window_job(track.source, target, by, lineage=lineage))
+        view = found.client.submit(made).await_completion(900)
     assert view.status == "completed", view
     return view, target
 

@@ -105,7 +105,7 @@ def progress_of(
     sources = Sources(graph)
     ended = {name for name, each in notes.items() if each.counts is not None}
     outer = {link.topic: link for stage in graph.stages for link in stage.ingress if link.kind != "internal"}
-    starts = {topic: facts[link.name].start or [0] * facts[link.name].partitions for topic, link in outer.items()}
+    starts = _starts(graph, facts)
     known = {name: _with_kept(held, notes.get(name)) if name in ended else held for name, held in first.items()}
     holding = {stage.name for stage in graph.stages if holds_rows(stage.task)}
     found = source_progress(graph, sources, Look(known, again, ended, starts), holding=holding, stated=graph.lineage)
@@ -126,6 +126,17 @@ def progress_of(
             for each in found
         ],
     )
+
+
+def _starts(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, list[int]]:
+    """By topic, where the job began to read each partition; of inputs that read one topic the least."""
+    found: dict[str, list[int]] = {}
+    for stage in graph.stages:
+        for link in stage.ingress:
+            if link.kind != "internal":
+                own = [start or 0 for start in facts[link.name].start or [0] * facts[link.name].partitions]
+                found[link.topic] = [min(pair) for pair in zip(found.get(link.topic, own), own, strict=False)]
+    return found
 
 
 def _with_kept(held: Mapping[Partition, Position | None], note: TaskNote | None) -> dict[Partition, Position | None]:

@@ -126,8 +126,9 @@ class _OnePartition:
             if unsure:
                 why = "it has unread rows, or holds some; only a job with `lineage=True` knows which"
                 return SourceProgress(self._topic, self._number, read, None, None, tuple(unsure), why)
-        everywhere = min(bound.offset for bound in bounds)
-        holders = [bound for bound in bounds if bound.offset == everywhere < read]
+        least = min(bound.offset for bound in bounds)
+        everywhere = max(least, min(start, read))  # what is below is no row of this job
+        holders = [bound for bound in bounds if bound.offset == least < read]
         names = tuple(dict.fromkeys(bound.task for bound in holders))
         return SourceProgress(
             self._topic, self._number, read, everywhere, read - everywhere, names, holders[0].why if holders else ""

@@ -344,3 +344,14 @@ def test_fronts_are_put_together_by_offset() -> None:
     assert least([], 1) == (None,)
     assert greatest(((3, 5), (1,)), ((4,),)) == ((4, 5), (1,))
     assert greatest(((3,),), (None, (2,))) == (None, (2,))
+
+
+def test_what_lies_before_the_start_of_a_job_is_through() -> None:
+    """A job that began to read at an offset has nothing pending below it, although no front says so yet."""
+    graph = chain("pass", "pass")
+    first = {
+        "a": {Partition("hits", 0): Position(120, told=(5,), front=())},
+        "b": {Partition("d.j.a.b", 0): Position(3, _rows(2), front=())},
+    }
+    (found,) = source_progress(graph, Sources(graph), Look(first, first, starts={"hits": [100, 7]}))[:1]
+    assert (found.everywhere, found.pending, found.held_by) == (100, 20, ("b",))

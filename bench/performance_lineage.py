@@ -1,0 +1,40 @@
+"""What a job that keeps its lineage costs: the same jobs with and without it."""
+
+from __future__ import annotations
+
+import functools
+
+import pyarrow as pa
+from performance_track import Row, Track, chain_job, raced
+from performance_windows import generated, our_windows, results
+from window_figures import expected, steady
+
+GOAL = 0.97
+"""Of the speed without it."""
+
+
+def lineage(track: Track, runs: int) -> list[Row]:
+    """Functions one after the other, and windows: fronts go through each link, and shards keep what they hold."""
+    wanted = expected(pa.concat_tables(generated(track.records)), "key")
+
+    def windows(*, kept: bool) -> float:
+        return steady(results(track, our_windows(track, "key", lineage=kept)[1], "key"), wanted, once=True)
+
+    return [
+        raced(
+            "a chain of 4 functions with lineage=True",
+            "the same without",
+            GOAL,
+            runs,
+            lambda: track.ours(functools.partial(chain_job, lineage=True), part=0.9).steady,
+            lambda: track.ours(chain_job, part=0.9).steady,
+        ),
+        raced(
+            "windowed count per key with lineage=True",
+            "the same without",
+            GOAL,
+            runs,
+            functools.partial(windows, kept=True),
+            functools.partial(windows, kept=False),
+        ),
+    ]
