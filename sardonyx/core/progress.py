@@ -120,7 +120,7 @@ class _OnePartition:
         going = [stage for stage in tasks if stage.name not in self._look.ended]
         if stated:
             for stage in going:
-                bounds += self._of_task(stage)
+                bounds += self._of_task(stage, may_hold=stage.name in holding)
         else:
             unsure = [stage.name for stage in going if stage.name in holding or not self._all_read(stage)]
             if unsure:
@@ -141,7 +141,7 @@ class _OnePartition:
     def _all_read(self, stage: Stage) -> bool:
         return all(self._clean[link.name] for link in inner(stage) if self._source in self._sources.over(link.topic))
 
-    def _of_task(self, stage: Stage) -> list[Bound]:
+    def _of_task(self, stage: Stage, *, may_hold: bool) -> list[Bound]:
         """What a task that goes on holds, and what it has not read."""
         found = []
         for partition, position in self._look.first[stage.name].items():
@@ -150,6 +150,8 @@ class _OnePartition:
                 continue
             if position is not None and position.held is not None:
                 found.append(Bound(self._in(position.held.front), stage.name, "it holds rows, as open windows do"))
+            elif position is not None and position.front is None and may_hold:
+                found.append(Bound(0, stage.name, "its positions have no room for what it holds: its sources are too many"))
             if not self._clean[link.name]:
                 reached = self._in(self._sources.stated_in(partition.topic, position))
                 found.append(Bound(reached, stage.name, f"rows that {link.source} wrote to it may be unread"))

@@ -318,6 +318,17 @@ def test_a_text_without_room_for_a_front_says_nothing() -> None:
     assert Sources(graph).in_partition("d.j.a.b", Position(7, drained="s", front=((1,),))) == (None,)
 
 
+def test_a_shard_whose_position_has_no_room_may_hold_anything() -> None:
+    """All of a link is read, and still nothing is called through."""
+    graph = chain("pass", "time")
+    first = {
+        "a": {Partition("hits", 0): Position(120, told=(5,), front=())},
+        "b": {Partition("d.j.a.b", 0): Position(9, _rows(5))},
+    }
+    (found,) = source_progress(graph, Sources(graph), Look(first, first), holding={"b"})
+    assert (found.read, found.everywhere, found.held_by) == (120, 0, ("b",))
+
+
 def test_stretches_are_joined_and_never_say_more(seed: int) -> None:
     """However many stretches a shard holds, they are few, and each row stays in one that is not newer and not out sooner."""
     rng = random.Random(seed)
