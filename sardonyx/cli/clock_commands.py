@@ -50,10 +50,12 @@ def _show(call: Call, found: JobClock) -> None:
 
     behind = "" if found.behind_seconds is None else f"   behind now {duration(max(found.behind_seconds, 0.0))}"
     ordinal = found.behind_seconds is None and found.clock is not None
-    call.put(f"clock {_text(found.clock, ended=found.ended, ordinal=ordinal)}{behind}")
+    call.put(f"clock {clock_text(found.clock, ended=found.ended, ordinal=ordinal)}{behind}")
     table = plain("task", "clock", "held by", "why")
     for task in found.tasks:
-        table.add_row(task.task, _text(task.clock, ended=task.ended, ordinal=ordinal), _held(task), task.why or "-")
+        table.add_row(
+            task.task, clock_text(task.clock, ended=task.ended, ordinal=ordinal), _held(task), task.why or "-"
+        )
     call.console.print(table)
     for task in found.tasks:
         if task.idle:
@@ -69,7 +71,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_MOST]) + more
 
 
-def _text(value: int | None, *, ended: bool, ordinal: bool) -> str:
+def clock_text(value: int | None, *, ended: bool, ordinal: bool) -> str:
     if value is None:
         return "ended" if ended else "-"
     if ordinal:

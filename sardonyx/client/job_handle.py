@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from sardonyx.client import waiting
+from sardonyx.client.asks_kafka import AsksKafka
 from sardonyx.client.ids import asker, job_gone, job_has_letters
-from sardonyx.client.views import JobView, LinkAudit, LinkLag, Why, laid_out, waiting_for
+from sardonyx.client.views import JobView, Why, laid_out, waiting_for
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, decode_spec
@@ -23,14 +24,10 @@ from sardonyx.core.units import seconds
 if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
-    from sardonyx.client.clocks import JobClock
-    from sardonyx.client.progress import JobProgress
     from sardonyx.core.job_diff import JobDiff
     from sardonyx.job.builder import Job
     from sardonyx.job.load import LoadedJob
     from sardonyx.zookeeper.session import ZooKeeperSession
-
-T = TypeVar("T")
 
 CARRY_OUT = 15.0
 """Seconds that the coordinator may take to process a request."""
@@ -38,7 +35,7 @@ TAKE_IN = 3.0
 """Seconds that a coordinator may take to begin a job before we say what the job waits for."""
 
 
-class JobHandle:
+class JobHandle(AsksKafka):
     """One job that a client can follow and end. :class:`Client` makes it."""
 
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
@@ -61,90 +58,6 @@ class JobHandle:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
         return self._view_of(self._sought(self._note()), live=live)
-
-    def lag(self) -> list[LinkLag]:
-        """Ask Kafka what is unread on each link that a task reads, and for how long. Links are in task order.
-
-        A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it cannot tell.
-
-        Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
-            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
-        """
-        from sardonyx.client.lag import link_lags
-
-        return self._of_links(lambda note: link_lags(self._zk, self._client.settings, self.id, self.spec(), note))
-
-    def audit(self) -> list[LinkAudit]:
-        """Compare what was written to each link between two tasks with what was read from it and what stands there unread.
-
-        It counts the unread rows, so it takes as long as reading them once. If the links of a job do not exist yet, or no longer
-        exist, it cannot tell.
-
-        Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
-            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
-        """
-        from sardonyx.client.lag import link_audits
-
-        return self._of_links(lambda note: link_audits(self._zk, self._client.settings, self.id, self.spec(), note))
-
-    def _of_links(self, ask: Callable[[JobNote | None], list[T]]) -> list[T]:
-        """What Kafka says about the job's links. It is asked again if they were made or deleted meanwhile."""
-        before = self._sought(self._note())
-        found, error = list[T](), None
-        try:
-            found = ask(before)
-        except SetupError as raised:
-            error = raised
-        after = self._sought(self._note())
-        if _link_state(after) != _link_state(before):  # positions go with the links: an ending job may show any
-            return ask(after)
-        if error is not None:
-            raise error
-        return found
-
-    def clock(self) -> JobClock:
-        """Ask Kafka how far each task has come in event time, and what holds its clock back.
-
-        Raises:
-            SardonyxError: ``SX-JOB-GONE``; ``SX-CLOCK-NONE``: the job has no clock; ``SX-CLOCK-GONE``: it does not run.
-            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
-        """
-        from sardonyx.client.clocks import job_clock
-
-        return job_clock(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
-
-    def progress(self) -> JobProgress:
-        """Ask Kafka how far each source partition is through all tasks of the job, and which task the rest waits for.
-
-        A row below ``everywhere`` is in results, or was dropped, or is a dead letter. It is always known of a job with
-        ``lineage=True``, and of another one while nothing is under way.
-
-        Raises:
-            SardonyxError: ``SX-JOB-GONE``; ``SX-PROGRESS-GONE``: the job does not run.
-            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
-        """
-        from sardonyx.client.progress import job_progress
-
-        return job_progress(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
-
-    def positions(self) -> dict[str, dict[str, list[int]]]:
-        """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.
-
-        For a running job, it asks Kafka. For an ended job, the coordinator has kept the offsets. With
-        ``start={partition: offset}`` a new job can continue from there.
-
-        Raises:
-            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
-            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
-        """
-        from sardonyx.client.lag import input_positions
-
-        note = self._sought(self._note())
-        if note is not None and note.status == "running" and note.links == "made":
-            return input_positions(self._zk, self._client.settings, self.id, self.spec())
-        return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
 
     def await_completion(self, timeout: float | str | None = None) -> JobView:
         """Wait until the job has completed, or has stopped as a user wanted, and return its final view.
@@ -506,7 +419,3 @@ class JobHandle:
 def _is_ending(note: JobNote) -> bool:
     """Whether a job has ended, and its topics are still to be deleted."""
     return note.status in ENDED and note.links == "made"
-
-
-def _link_state(note: JobNote | None) -> tuple[str, str] | None:
-    return None if note is None else (note.status, note.links)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -17,9 +17,11 @@ from sardonyx.core.notes import JobNote, LinksNote, TaskNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.progress import Look, source_progress
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.trace import State, trace
 from sardonyx.state.release import holds_rows
 
 if TYPE_CHECKING:
+    from sardonyx.client.dead_letters import DeadLetters
     from sardonyx.runtime.settings import Settings
     from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -55,6 +57,46 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[PartitionProgress]
 
 
+class TaskOnWay(msgspec.Struct, frozen=True, kw_only=True):
+    """One task on the way of a record."""
+
+    task: str
+    state: State
+    """``unread``: it reads the source, and has not come so far. ``waiting``: the record, or what was made of it, is before the
+    task. ``held``: it may be in an open window, or wait for other rows. ``through``: the task has worked it, or it ended before.
+    ``unknown``: the job keeps no lineage."""
+    why: str = ""
+    until: int | None = None
+    """If ``held``: the clock by which it is out at the latest, as :attr:`sardonyx.client.clocks.TaskClock.clock`. None: no clock
+    lets it out, but the end of the input, or rows that fill its window."""
+
+
+class DeadOnWay(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter that a record has become."""
+
+    task: str
+    number: int
+    """Of the letter, as ``sardonyx dlq show`` takes it."""
+    code: str
+    error: str
+
+
+class RecordTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record is on its way through a job."""
+
+    job: str
+    lineage: bool
+    source: str
+    partition: int
+    offset: int
+    ordinal: bool = False
+    """Whether the job's clocks count rows, and are no times."""
+    tasks: list[TaskOnWay]
+    """Those that rows of its source come to, in their order."""
+    letters: list[DeadOnWay] = []
+    """Of tasks that read the source itself."""
+
+
 def job_progress(
     zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None
 ) -> JobProgress:
@@ -64,6 +106,88 @@ def job_progress(
         SardonyxError: ``SX-PROGRESS-GONE``: its links do not exist yet, or no more.
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
+    return progress_of(job, *_asked(zk, settings, job, spec, note))
+
+
+def record_trace(
+    zk: ZooKeeperSession,
+    settings: Settings,
+    job: str,
+    spec: JobSpec,
+    note: JobNote | None,
+    record: tuple[str, int, int],
+) -> RecordTrace:
+    """Where a record is, without its dead letters.
+
+    Args:
+        zk: a session with the job's deployment.
+        settings: of the deployment; its Kafka is asked.
+        job: the job's id.
+        spec: the job as data.
+        note: its status.
+        record: the source, the partition, the offset.
+
+    Raises:
+        SardonyxError: ``SX-PROGRESS-GONE``; ``SX-TRACE-SOURCE``: the job has no such source.
+        SetupError: as of :func:`job_progress`.
+    """
+    return trace_of(job, *_asked(zk, settings, job, spec, note), record)
+
+
+def trace_of(job: str, graph: Graph, look: Look, record: tuple[str, int, int]) -> RecordTrace:
+    """Put the way of a record together. Pure."""
+    sources, (source, partition, offset) = Sources(graph), record
+    shown = _shown(graph)
+    number = next((number for number, topic in enumerate(sources.names) if source in (topic, shown[topic])), None)
+    if number is None:
+        raise SardonyxError(
+            "SX-TRACE-SOURCE",
+            f"job {job} does not read {source!r}",
+            cause=f"its sources are {', '.join(shown[topic] for topic in sources.names)}",
+            fix="name one of them, with partition and offset: TOPIC[3]@4711",
+        )
+    found = trace(graph, sources, look, (number, partition, offset), holding=_holding(graph), stated=graph.lineage)
+    return RecordTrace(
+        job=job,
+        lineage=graph.lineage,
+        source=shown[sources.names[number]],
+        partition=partition,
+        offset=offset,
+        ordinal=any(link.time is not None and link.time.kind == "ordinal" for link in graph.links),
+        tasks=[TaskOnWay(task=each.task, state=each.state, why=each.why, until=each.until) for each in found],
+    )
+
+
+def with_letters(found: RecordTrace, graph: Graph, letters: Callable[[], DeadLetters]) -> RecordTrace:
+    """The same with the dead letters that the record has become in a task that reads the source itself.
+
+    A letter of a later task names the message of a link, which is made of many records.
+
+    Args:
+        found: where the record is.
+        graph: of the job.
+        letters: gives those of the deployment; not called if no such task keeps any.
+    """
+    keeping = [
+        stage.name
+        for stage in graph.stages
+        if any(link.topic == found.source for link in stage.ingress)
+        and any(link.kind == "dead" for link in stage.egress)
+    ]
+    dead = []
+    for task in keeping:
+        for stored in letters().each(found.job, task):
+            origin = stored.letter.origin
+            if (origin.topic, origin.partition, origin.offset) == (found.source, found.partition, found.offset):
+                failure = stored.letter.failure
+                dead.append(DeadOnWay(task=task, number=stored.offset, code=failure.code, error=failure.message))
+    return msgspec.structs.replace(found, letters=dead)
+
+
+def _asked(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None
+) -> tuple[Graph, Look]:
+    """Ask the groups of a job's tasks, twice."""
     graph = laid_out(spec, settings.deployment, job)
     data = zk.read(node_paths.job_links(job))
     if note is None or note.status in ENDED or note.links != "made" or data is None:
@@ -81,42 +205,38 @@ def job_progress(
     notes = task_notes(zk.read_many, graph, job)
     first = admin.held_positions(settings, graph.stages, job, stable=False)
     again = admin.held_positions(settings, graph.stages, job, stable=False)
-    return progress_of(job, graph, facts, first, again, notes)
+    return graph, look_of(graph, facts, first, again, notes)
 
 
-def progress_of(
-    job: str,
-    graph: Graph,
-    facts: Mapping[str, LinkFacts],
-    first: Held,
-    again: Held,
-    notes: Mapping[str, TaskNote],
-) -> JobProgress:
-    """Put the progress of a job together. Pure.
+def look_of(
+    graph: Graph, facts: Mapping[str, LinkFacts], first: Held, again: Held, notes: Mapping[str, TaskNote]
+) -> Look:
+    """What is known of a job's tasks. Pure.
 
     Args:
-        job: its id.
         graph: of the job.
         facts: of its links, by name.
         first: by task, what its group has committed.
         again: the same, asked when all of ``first`` was there.
         notes: of the tasks, from before ``first``.
     """
-    sources = Sources(graph)
     ended = {name for name, each in notes.items() if each.counts is not None}
-    outer = {link.topic: link for stage in graph.stages for link in stage.ingress if link.kind != "internal"}
-    starts = _starts(graph, facts)
     known = {name: _with_kept(held, notes.get(name)) if name in ended else held for name, held in first.items()}
-    holding = {stage.name for stage in graph.stages if holds_rows(stage.task)}
-    found = source_progress(graph, sources, Look(known, again, ended, starts), holding=holding, stated=graph.lineage)
+    return Look(known, again, ended, _starts(graph, facts))
+
+
+def progress_of(job: str, graph: Graph, look: Look) -> JobProgress:
+    """Put the progress of a job together. Pure."""
+    sources, shown = Sources(graph), _shown(graph)
+    found = source_progress(graph, sources, look, holding=_holding(graph), stated=graph.lineage)
     return JobProgress(
         job=job,
         lineage=graph.lineage,
         sources=[
             PartitionProgress(
-                source=outer[each.source].name if outer[each.source].kind == "splits" else each.source,
+                source=shown[each.source],
                 partition=each.partition,
-                unit="splits" if outer[each.source].kind == "splits" else "records",
+                unit="records" if shown[each.source] == each.source else "splits",
                 read=each.read,
                 everywhere=each.everywhere,
                 pending=each.pending,
@@ -126,6 +246,16 @@ def progress_of(
             for each in found
         ],
     )
+
+
+def _holding(graph: Graph) -> set[str]:
+    return {stage.name for stage in graph.stages if holds_rows(stage.task)}
+
+
+def _shown(graph: Graph) -> dict[str, str]:
+    """By topic of a source, what people call it: the topic, or the link with the list of splits."""
+    links = [link for stage in graph.stages for link in stage.ingress if link.kind != "internal"]
+    return {link.topic: link.name if link.kind == "splits" else link.topic for link in links}
 
 
 def _starts(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, list[int]]:
@@ -150,4 +280,16 @@ def _with_kept(held: Mapping[Partition, Position | None], note: TaskNote | None)
     return found
 
 
-__all__ = ["JobProgress", "PartitionProgress", "job_progress", "progress_of"]
+__all__ = [
+    "DeadOnWay",
+    "JobProgress",
+    "PartitionProgress",
+    "RecordTrace",
+    "TaskOnWay",
+    "job_progress",
+    "look_of",
+    "progress_of",
+    "record_trace",
+    "trace_of",
+    "with_letters",
+]

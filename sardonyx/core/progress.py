@@ -78,11 +78,7 @@ def source_progress(
         stated: the tasks of the job state fronts. If not, the progress of a source is known only while nothing is unread after it
             and no task after it is one of ``holding``.
     """
-    clean = {
-        link.name: _is_read(graph.stage(link.source), stage, link, look)
-        for stage in graph.stages
-        for link in inner(stage)
-    }
+    clean = read_links(graph, look)
     found = []
     for source, topic in enumerate(sources.names):
         numbers = {p.number for name in sources.readers[source] for p in look.first.get(name, ()) if p.topic == topic}
@@ -151,7 +147,9 @@ class _OnePartition:
             if position is not None and position.held is not None:
                 found.append(Bound(self._in(position.held.front), stage.name, "it holds rows, as open windows do"))
             elif position is not None and position.front is None and may_hold:
-                found.append(Bound(0, stage.name, "its positions have no room for what it holds: its sources are too many"))
+                found.append(
+                    Bound(0, stage.name, "its positions have no room for what it holds: its sources are too many")
+                )
             if not self._clean[link.name]:
                 reached = self._in(self._sources.stated_in(partition.topic, position))
                 found.append(Bound(reached, stage.name, f"rows that {link.source} wrote to it may be unread"))
@@ -159,6 +157,15 @@ class _OnePartition:
 
     def _in(self, front: Front) -> int:
         return offset_of(front, self._source, self._number)
+
+
+def read_links(graph: Graph, look: Look) -> dict[str, bool]:
+    """Of each internal link, whether all of it is read."""
+    return {
+        link.name: _is_read(graph.stage(link.source), stage, link, look)
+        for stage in graph.stages
+        for link in inner(stage)
+    }
 
 
 def _is_read(writer: Stage, reader: Stage, link: Link, look: Look) -> bool:

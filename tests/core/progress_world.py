@@ -7,7 +7,7 @@ asked what is true of a source partition, however the job was played.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -397,10 +397,15 @@ class World:
             yield stage.name, self.asked(stage)
             self.steps(self.rng.randint(0, pause))
 
-    def alive(self) -> set[Origin]:
-        """The rows of the sources that are not everywhere yet: each of them is looked for in all places."""
+    def alive(self, tasks: Collection[str] | None = None) -> set[Origin]:
+        """The rows of the sources that are not everywhere yet: each of them is looked for in all places.
+
+        ``tasks``: only before and in these tasks.
+        """
         found: set[Origin] = set()
         for stage in self.graph.stages:
+            if tasks is not None and stage.name not in tasks:
+                continue
             for partition, position in self.positions[stage.name].items():
                 offset = 0 if position is None else position.offset
                 for entry in self.log[partition][offset:]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from queues.dead_letters import Letter, Origin
 from sardonyx import Count, Job, counted, event_time, everything, generator, kafka, tumbling
-from sardonyx.cli.progress_commands import table_of
-from sardonyx.client.progress import JobProgress, progress_of
+from sardonyx.cli.progress_commands import place_of, table_of, way_of
+from sardonyx.client.progress import JobProgress, RecordTrace, look_of, progress_of, trace_of, with_letters
+from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
 from sardonyx.core.fronts import Held
 from sardonyx.core.graph import graph_of
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.notes import TaskNote
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.progress import Look
 from sardonyx.testing import ClockedRun
 
 Begin = Callable[..., ClockedRun]
@@ -37,8 +42,12 @@ def hit(at: str, user: str = "a") -> dict[str, Any]:
     return {"user": user, "at": DAY + at}
 
 
-def progress(run: ClockedRun, notes: dict[str, TaskNote] | None = None) -> JobProgress:
+def progress(run: ClockedRun) -> JobProgress:
     """As a client has it from the groups."""
+    return progress_of("j-1", run._engine.graph, looked(run))
+
+
+def looked(run: ClockedRun) -> Look:
     engine = run._engine
     held = {
         name: {
@@ -49,7 +58,7 @@ def progress(run: ClockedRun, notes: dict[str, TaskNote] | None = None) -> JobPr
         for name, task in engine.tasks.items()
     }
     ended = {name: TaskNote("complete", 1, counts=Counts()) for name, task in engine.tasks.items() if task.ended}
-    return progress_of("j-1", engine.graph, engine.facts, held, held, ended if notes is None else notes)
+    return look_of(engine.graph, engine.facts, held, held, ended)
 
 
 def said(run: ClockedRun) -> list[tuple[int | None, int | None, int | None, list[str]]]:
@@ -157,6 +166,74 @@ def test_progress_never_falls_and_reaches_the_end(sardonyx_clocked: Begin, seed:
         assert not any(each.pending for each in progress(run).sources)
 
 
+def test_a_record_is_traced_to_the_window_that_holds_it(sardonyx_clocked: Begin) -> None:
+    """Each task says whether the record is through it, and the window's task by which clock it is out."""
+    run = sardonyx_clocked(traffic())
+    run.give("hits", [hit("10:00:10")])
+    run.give("hits", [hit("10:01:10")])
+    assert [(each.task, each.state) for each in traced(run, 0).tasks] == [
+        ("hits", "through"),
+        ("per-user", "through"),
+    ]
+    held = traced(run, 1)
+    assert [(each.task, each.state) for each in held.tasks] == [("hits", "through"), ("per-user", "held")]
+    cells = [list(column.cells) for column in way_of(held).columns]
+    assert cells[1] == ["through", "held"]
+    assert cells[2][1] == "it may be in rows that the task holds, until the clock is 2026-11-23 10:02:00.000"
+    unread = traced(run, 2)
+    assert [each.state for each in unread.tasks] == ["unread", "waiting"]
+
+
+def traced(run: ClockedRun, offset: int) -> RecordTrace:
+    return trace_of("j-1", run._engine.graph, looked(run), ("hits", 0, offset))
+
+
+def test_a_source_that_a_job_does_not_read_is_refused(sardonyx_clocked: Begin) -> None:
+    """The sources that it reads are named."""
+    run = sardonyx_clocked(traffic())
+    with pytest.raises(SardonyxError) as raised:
+        trace_of("j-1", run._engine.graph, looked(run), ("clicks", 0, 0))
+    assert raised.value.code == "SX-TRACE-SOURCE"
+    assert "hits" in raised.value.cause
+
+
+def test_the_dead_letters_of_a_record_are_found() -> None:
+    """Only of tasks that read the source and keep letters, and only those with the record's own place."""
+    job = Job("dead", partitions=1, lineage=True)
+    read = job.input("read", kafka("hits", format="raw", start="earliest"), on_error="dead_letter")
+    job.output("out", kafka("out", format="raw"), after=read)
+    graph = graph_of(job.spec(), "d", "dead-1")
+    found = RecordTrace(job="dead-1", lineage=True, source="hits", partition=0, offset=7, tasks=[])
+    failure = Failure("SX-FUNCTION", "it raised")
+    stored = [
+        SimpleNamespace(
+            offset=number, letter=Letter("read", "raw", "ValueError", 1, failure, Origin("hits", 0, offset))
+        )
+        for number, offset in ((3, 6), (5, 7))
+    ]
+    letters = SimpleNamespace(each=lambda job, task: stored if (job, task) == ("dead-1", "read") else [])
+    (letter,) = with_letters(found, graph, lambda: letters).letters  # type: ignore[arg-type, return-value]
+    assert (letter.task, letter.number, letter.code, letter.error) == ("read", 5, "SX-FUNCTION", "it raised")
+    other = msgspec.structs.replace(found, source="elsewhere")
+    assert not with_letters(other, graph, lambda: pytest.fail("nothing is to be read")).letters
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("hits[3]@4711", ("hits", 3, 4711)), ("a.b-c[0]@0", ("a.b-c", 0, 0)), ("rows.splits[1]@2", ("rows.splits", 1, 2))],
+)
+def test_a_record_is_named_by_its_place(text: str, place: tuple[str, int, int]) -> None:
+    assert place_of(text) == place
+
+
+@pytest.mark.parametrize("text", ["hits", "hits[3]", "hits@4", "hits[a]@4", "[3]@4", "hits[3]@-1"])
+def test_what_names_no_record_is_refused(text: str) -> None:
+    """The message shows how a record is named."""
+    with pytest.raises(SardonyxError) as raised:
+        place_of(text)
+    assert (raised.value.code, raised.value.fix) == ("SX-USAGE", "write for example 'hits[3]@4711'")
+
+
 def test_an_input_that_is_split_counts_its_splits(sardonyx_clocked: Begin) -> None:
     """A source without a topic is the list of its splits."""
     job = Job("gen", partitions=1, lineage=True)
@@ -166,7 +243,7 @@ def test_an_input_that_is_split_counts_its_splits(sardonyx_clocked: Begin) -> No
     link = graph.stage("rows").ingress[0]
     held = {"rows": {Partition(link.topic, 0): Position(3)}}
     facts = {each.name: _facts(1) for each in graph.links}
-    (found,) = progress_of("gen-1", graph, facts, held, held, {}).sources
+    (found,) = progress_of("gen-1", graph, look_of(graph, facts, held, held, {})).sources
     assert (found.source, found.unit, found.read, found.everywhere) == ("rows.splits", "splits", 3, 3)
 
 
@@ -202,7 +279,7 @@ def test_the_offsets_of_a_task_that_ended_come_from_its_note() -> None:
         },
     }
     notes = {"hits": TaskNote("complete", 5, counts=Counts(8, 8), positions={"hits": [8]})}
-    (found,) = progress_of("traffic-1", graph, facts, held, held, notes).sources
+    (found,) = progress_of("traffic-1", graph, look_of(graph, facts, held, held, notes)).sources
     assert (found.read, found.everywhere, found.pending, found.held_by) == (8, 4, 4, ["per-user"])
     assert with_told(Position(0), [1]).told == (1,)
 
@@ -215,7 +292,7 @@ def test_the_table_names_what_is_held() -> None:
         "hits": {Partition("hits", 0): Position(1_200, Counts(8, 8), told=(8,)), Partition("hits", 1): None},
         "per-user": {Partition(graph.stage("per-user").ingress[0].topic, 0): None},
     }
-    table = table_of(progress_of("traffic-1", graph, facts, held, held, {}))
+    table = table_of(progress_of("traffic-1", graph, look_of(graph, facts, held, held, {})))
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["hits[0]", "hits[1]"]
     assert cells[1:5] == [["1,200", "-"], ["not known", "-"], ["-", "-"], ["per-user", "-"]]

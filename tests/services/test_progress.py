@@ -84,6 +84,13 @@ def test_progress_follows_rows_through_functions_and_windows(house: House, tmp_p
     assert "count" in shown.stdout
     as_json = json.loads(house.call("job", "progress", handle.id, "--json").stdout)
     assert as_json["lineage"] is True
+    traced = house.call("job", "trace", handle.id, f"{topic}[0]@0", "--json")
+    assert [(each["task"], each["state"]) for each in json.loads(traced.stdout)["tasks"]] == [
+        ("kept", "through"),
+        ("count", "through"),
+    ]
+    wrong = house.call("job", "trace", handle.id, "nothing[0]@0")
+    assert "SX-TRACE-SOURCE" in wrong.output
     assert [each["source"] for each in as_json["sources"]] == [topic, topic]
     house.clear()
 

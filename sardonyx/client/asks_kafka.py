@@ -1,0 +1,153 @@
+"""What the handle of a job learns from Kafka: what is unread, how far the job is in time, and through all its tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from sardonyx.client.views import JobView, LinkAudit, LinkLag, laid_out
+from sardonyx.core.errors import SetupError
+from sardonyx.core.notes import JobNote
+from sardonyx.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from sardonyx.client.client import Client
+    from sardonyx.client.clocks import JobClock
+    from sardonyx.client.progress import JobProgress, RecordTrace
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+T = TypeVar("T")
+
+
+class AsksKafka(ABC):
+    """The part of :class:`~sardonyx.client.job_handle.JobHandle` that asks Kafka."""
+
+    id: str
+    _client: Client
+    _zk: ZooKeeperSession
+
+    @abstractmethod
+    def spec(self) -> JobSpec:
+        """Return the job as data."""
+
+    @abstractmethod
+    def _note(self) -> JobNote | None: ...
+
+    @abstractmethod
+    def _sought(self, note: JobNote | None) -> JobNote | None: ...
+
+    @abstractmethod
+    def _view_of(self, note: JobNote | None, *, live: bool) -> JobView: ...
+
+    def lag(self) -> list[LinkLag]:
+        """Ask Kafka what is unread on each link that a task reads, and for how long. Links are in task order.
+
+        A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it cannot tell.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import link_lags
+
+        return self._of_links(lambda note: link_lags(self._zk, self._client.settings, self.id, self.spec(), note))
+
+    def audit(self) -> list[LinkAudit]:
+        """Compare what was written to each link between two tasks with what was read from it and what stands there unread.
+
+        It counts the unread rows, so it takes as long as reading them once. If the links of a job do not exist yet, or no longer
+        exist, it cannot tell.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import link_audits
+
+        return self._of_links(lambda note: link_audits(self._zk, self._client.settings, self.id, self.spec(), note))
+
+    def _of_links(self, ask: Callable[[JobNote | None], list[T]]) -> list[T]:
+        """What Kafka says about the job's links. It is asked again if they were made or deleted meanwhile."""
+        before = self._sought(self._note())
+        found, error = list[T](), None
+        try:
+            found = ask(before)
+        except SetupError as raised:
+            error = raised
+        after = self._sought(self._note())
+        if _link_state(after) != _link_state(before):  # positions go with the links: an ending job may show any
+            return ask(after)
+        if error is not None:
+            raise error
+        return found
+
+    def clock(self) -> JobClock:
+        """Ask Kafka how far each task has come in event time, and what holds its clock back.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-CLOCK-NONE``: the job has no clock; ``SX-CLOCK-GONE``: it does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.clocks import job_clock
+
+        return job_clock(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
+
+    def progress(self) -> JobProgress:
+        """Ask Kafka how far each source partition is through all tasks of the job, and which task the rest waits for.
+
+        A row below ``everywhere`` is in results, or was dropped, or is a dead letter. It is always known of a job with
+        ``lineage=True``, and of another one while nothing is under way.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-PROGRESS-GONE``: the job does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.progress import job_progress
+
+        return job_progress(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
+
+    def trace(self, source: str, partition: int, offset: int) -> RecordTrace:
+        """Ask Kafka where a record of a source is on its way through the job: which tasks it is through, and which holds it.
+
+        It also reads the dead letters of the tasks that read the source. A job without ``lineage=True`` can only tell which tasks
+        have read the record.
+
+        Args:
+            source: a topic that the job reads; for an input that is read in splits the name of the list, ``task.splits``.
+            partition: of the source.
+            offset: of the record.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-PROGRESS-GONE``: the job does not run; ``SX-TRACE-SOURCE``: it has no such
+                source.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.dead_letters import DeadLetters
+        from sardonyx.client.progress import record_trace, with_letters
+
+        client, note = self._client, self._sought(self._note())
+        found = record_trace(self._zk, client.settings, self.id, self.spec(), note, (source, partition, offset))
+        graph = laid_out(self.spec(), client.settings.deployment, self.id)
+        return with_letters(found, graph, lambda: DeadLetters(client))
+
+    def positions(self) -> dict[str, dict[str, list[int]]]:
+        """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.
+
+        For a running job, it asks Kafka. For an ended job, the coordinator has kept the offsets. With
+        ``start={partition: offset}`` a new job can continue from there.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import input_positions
+
+        note = self._sought(self._note())
+        if note is not None and note.status == "running" and note.links == "made":
+            return input_positions(self._zk, self._client.settings, self.id, self.spec())
+        return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
+
+
+def _link_state(note: JobNote | None) -> tuple[str, str] | None:
+    return None if note is None else (note.status, note.links)
