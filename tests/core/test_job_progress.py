@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from queues.dead_letters import Letter, Origin
-from sardonyx import Count, Job, counted, event_time, everything, generator, kafka, tumbling
+from sardonyx import Count, Job, blackhole, counted, event_time, everything, generator, kafka, tumbling
 from sardonyx.cli.progress_commands import place_of, table_of, way_of
 from sardonyx.client.progress import JobProgress, RecordTrace, look_of, progress_of, trace_of, with_letters
 from sardonyx.core.errors import Failure, SardonyxError
@@ -245,6 +245,21 @@ def test_an_input_that_is_split_counts_its_splits(sardonyx_clocked: Begin) -> No
     facts = {each.name: _facts(1) for each in graph.links}
     (found,) = progress_of("gen-1", graph, look_of(graph, facts, held, held, {})).sources
     assert (found.source, found.unit, found.read, found.everywhere) == ("rows.splits", "splits", 3, 3)
+
+
+def test_a_job_without_times_has_progress_too(sardonyx_clocked: Begin) -> None:
+    """Statements go through its links, with fronts and without a clock; it ends as it would without them."""
+    job = Job("plain", partitions=2, lineage=True)
+    job.output("out", blackhole(), after=job.input("rows", generator(10)))
+    run = sardonyx_clocked(job)
+    assert not run._engine.graph.timed
+    for number in range(1, 4):
+        run.give("rows", [{"n": number}])
+        assert said(run)[0] == (number, number, 0, [])
+        out = run._engine.tasks["out"].positions.values()
+        assert {position.front for position in out} == {((number, 0),)}
+    run.end()
+    assert said(run)[0] == (3, 3, 0, [])
 
 
 def _facts(partitions: int) -> Any:
