@@ -234,23 +234,24 @@ class Fronts:
         self._inner = {link.topic for link in inner(stage)}
         self._offsets: dict[Partition, int] = {}
         """Of the sources' partitions."""
-        self._fronts: dict[Partition, Front] = {}
-        """Of the inner partitions."""
+        self._places: dict[int, set[Partition]] = {}
+        """By number, the inner partitions."""
         for partition in partitions:
             if partition.topic in self._inner:
-                self._fronts[partition] = sources.in_partition(partition.topic, None)
+                self._places.setdefault(partition.number, set()).add(partition)
             else:
                 self._offsets[partition] = 0
+        self._fronts = self._by_number({place: None for places in self._places.values() for place in places})
+        """By number, of the inner partitions with this number."""
         self.last: Front = UNKNOWN
         """What was stated last."""
 
     def heard(self, committed: Mapping[Partition, Position | None]) -> None:
         """What is committed for these partitions. An answer that was overtaken by a newer one does no harm."""
+        for number, front in self._by_number(committed).items():
+            self._fronts[number] = greatest(self._fronts.get(number, UNKNOWN), front)
         for partition, position in committed.items():
-            if partition.topic in self._inner:
-                before = self._fronts.get(partition, UNKNOWN)
-                self._fronts[partition] = greatest(before, self._sources.in_partition(partition.topic, position))
-            elif position is not None:
+            if partition.topic not in self._inner and position is not None:
                 self._offsets[partition] = max(self._offsets.get(partition, 0), position.offset)
 
     def front(self, own: Mapping[Partition, Position | None]) -> Front:
@@ -260,12 +261,31 @@ class Fronts:
         """
         fronts, offsets = dict(self._fronts), dict(self._offsets)
         for partition, position in own.items():
-            if partition.topic in self._inner:
-                fronts[partition] = self._sources.in_partition(partition.topic, position)
-            elif position is not None:
+            if partition.topic not in self._inner and position is not None:
                 offsets[partition] = position.offset
+        for number, front in self._by_number(own).items():
+            fronts[number] = greatest(fronts.get(number, UNKNOWN), front)
         count = len(self._sources)
         return greatest(self.last, least([*fronts.values(), self._read(offsets)], count))
+
+    def _by_number(self, positions: Mapping[Partition, Position | None]) -> dict[int, Front]:
+        """What is known by number of a partition, from positions of one moment.
+
+        The links of a task share its shards, and what a shard holds stands in the position of its first link only. So the front
+        of that position alone may fall, when the shard takes a row of another link. The least over all links of a number never
+        does.
+        """
+        places: dict[int, set[Partition]] = {}
+        for partition in positions:
+            if partition.topic in self._inner:
+                number = partition.number
+                places.setdefault(number, set(self._places.get(number, ()))).add(partition)
+        return {
+            number: least(
+                [self._sources.in_partition(each.topic, positions.get(each)) for each in beside], len(self._sources)
+            )
+            for number, beside in places.items()
+        }
 
     def _read(self, offsets: Mapping[Partition, int]) -> Front:
         """What the task has read of its own sources. A partition that nobody here knows ends what is known of its source."""

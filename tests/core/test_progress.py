@@ -11,7 +11,7 @@ import pytest
 from sardonyx.core import progress
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
-from sardonyx.core.fronts import UNKNOWN, Fronts, Held, HeldRows, Sources, greatest, inner, least
+from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, inner, least
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look, SourceProgress, source_progress
@@ -301,6 +301,49 @@ def test_without_lineage_it_is_known_only_where_nothing_is_unread_or_held() -> N
     look = Look({"a": writer, "b": behind}, {"a": writer, "b": behind})
     (found,) = source_progress(graph, Sources(graph), look, stated=False)
     assert (found.everywhere, found.held_by) == (None, ("b",))
+
+
+def test_a_row_of_another_link_that_a_shard_takes_holds_the_fronts_of_all_peers_back() -> None:
+    """A join keeps what it holds in the position of its first link, also rows of the second. A peer that has heard that a shard
+    of another peer was empty does not go on with that when the shard has taken a row: not of the source that only the second link
+    carries, and not of one that both do.
+    """
+    to_join = [Link(f"{name}.join", f"d.j.{name}.join", "internal", name, "join") for name in ("a", "b")]
+    first, second = (link.topic for link in to_join)
+    reads = {"a": ["y"], "b": ["x", "y"]}
+    stages = [
+        Stage(
+            TaskSpec(name=name, type="function"),
+            [Link(f"{topic}.{name}", topic, "input", topic, name) for topic in topics],
+            [link for link in to_join if link.source == name],
+        )
+        for name, topics in reads.items()
+    ]
+    join = Stage(TaskSpec(name="join", type="function"), to_join, [])
+    sources = Sources(Graph(["a", "b", "join"], [*stages, join], {}, bounded=False))
+    x, y = sources.names.index("x"), sources.names.index("y")
+
+    def front(**offsets: int) -> Front:
+        return tuple((offsets[name],) if name in offsets else None for name in sources.names)
+
+    others = {
+        Partition(first, 1): Position(1, front=front(y=9)),
+        Partition(second, 1): Position(1, front=front(x=2, y=2)),
+    }
+    own = {Partition(first, 0): Position(3, front=front(y=9)), Partition(second, 0): Position(3, front=front(x=9, y=9))}
+    peer = Fronts(sources, join, [*own, *others])
+    peer.heard(others)
+    held = Held(END, front(x=2, y=2))
+    later = {
+        Partition(first, 1): Position(1, front=front(y=9), held=held),
+        Partition(second, 1): Position(3, front=front(x=9, y=9)),
+    }
+    peer.heard(later)
+    said = peer.front(own)
+    assert (said[x], said[y]) == ((2,), (2,))
+    peer.heard({place: position._replace(held=None) for place, position in later.items()})
+    said = peer.front(own)
+    assert (said[x], said[y]) == ((9,), (9,))
 
 
 def test_a_text_without_room_for_a_front_says_nothing() -> None:
