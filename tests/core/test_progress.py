@@ -11,7 +11,7 @@ import pytest
 from sardonyx.core import progress
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
-from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, inner, least
+from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, inner, least, offset_of
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look, SourceProgress, source_progress
@@ -138,7 +138,7 @@ def own_offset(world: World, look: Look, stage: Stage, source: int, said: Source
     known = {
         partition: position or Position(0, front=UNKNOWN) for partition, position in look.first[stage.name].items()
     }
-    return progress.offset_of(fronts.front(known), source, said.partition)
+    return offset_of(fronts.front(known), source, said.partition)
 
 
 # --- What each safeguard is for ---------------------------------------------------------------------------------------
