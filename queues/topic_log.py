@@ -74,6 +74,11 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
         raise failed(settings, began, "tell where topics end", error.args[0]) from error
 
 
+def stable_end(settings: Settings, place: Partition) -> int:
+    """The same of one partition."""
+    return stable_ends(settings, [TopicPartition(*place)])[place]
+
+
 def read_messages(settings: Settings, topic: str, start: int, end: int, partition: int = 0) -> Iterator[Any]:
     """Yield the committed messages of one partition in [start, end), or of what is left of it. It waits for open transactions.
 

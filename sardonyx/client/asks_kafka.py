@@ -120,7 +120,7 @@ class AsksKafka(ABC):
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``; ``SX-PROGRESS-GONE``: the job does not run; ``SX-TRACE-SOURCE``: it has no such
-                source.
+                source; ``SX-TRACE-RECORD``: the source has no such partition, or no record at the offset yet.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.dead_letters import DeadLetters

@@ -128,14 +128,35 @@ def record_trace(
         record: the source, the partition, the offset.
 
     Raises:
-        SardonyxError: ``SX-PROGRESS-GONE``; ``SX-TRACE-SOURCE``: the job has no such source.
+        SardonyxError: ``SX-PROGRESS-GONE``; ``SX-TRACE-SOURCE``: the job has no such source; ``SX-TRACE-RECORD``: it has no such
+            record.
         SetupError: as of :func:`job_progress`.
     """
-    return trace_of(job, *_asked(zk, settings, job, spec, note), record)
+    graph, look = _asked(zk, settings, job, spec, note)
+
+    def end(place: Partition) -> int:
+        from queues.topic_log import stable_end
+
+        return stable_end(settings, place)
+
+    return trace_of(job, graph, look, record, end)
 
 
-def trace_of(job: str, graph: Graph, look: Look, record: tuple[str, int, int]) -> RecordTrace:
-    """Put the way of a record together. Pure."""
+def trace_of(
+    job: str, graph: Graph, look: Look, record: tuple[str, int, int], end: Callable[[Partition], int]
+) -> RecordTrace:
+    """Put the way of a record together.
+
+    Args:
+        job: the job's id.
+        graph: of the job.
+        look: what is known of its tasks.
+        record: the source, the partition, the offset.
+        end: tells up to which offset a partition of a source has records. It is not called if a task has read the record.
+
+    Raises:
+        SardonyxError: ``SX-TRACE-SOURCE``, ``SX-TRACE-RECORD``.
+    """
     sources, (source, partition, offset) = Sources(graph), record
     shown = _shown(graph)
     number = next((number for number, topic in enumerate(sources.names) if source in (topic, shown[topic])), None)
@@ -146,6 +167,7 @@ def trace_of(job: str, graph: Graph, look: Look, record: tuple[str, int, int]) -
             cause=f"its sources are {', '.join(shown[topic] for topic in sources.names)}",
             fix="name one of them, with partition and offset: TOPIC[3]@4711",
         )
+    _check_record(sources, look, number, shown[sources.names[number]], partition, offset, end)
     found = trace(graph, sources, look, (number, partition, offset), holding=_holding(graph), stated=graph.lineage)
     return RecordTrace(
         job=job,
@@ -156,6 +178,34 @@ def trace_of(job: str, graph: Graph, look: Look, record: tuple[str, int, int]) -
         ordinal=any(link.time is not None and link.time.kind == "ordinal" for link in graph.links),
         tasks=[TaskOnWay(task=each.task, state=each.state, why=each.why, until=each.until) for each in found],
     )
+
+
+def _check_record(
+    sources: Sources, look: Look, number: int, shown: str, partition: int, offset: int, end: Callable[[Partition], int]
+) -> None:
+    """Of what does not exist, nothing could be said that is true."""
+    place = Partition(sources.names[number], partition)
+    known = [held for reader in sources.readers[number] for held in look.first[reader] if held.topic == place.topic]
+    if place not in known:
+        partitions = 1 + max((each.number for each in known), default=-1)
+        raise SardonyxError(
+            "SX-TRACE-RECORD",
+            f"{shown} has no partition {partition}",
+            cause=f"it has {partitions}; they are counted from 0",
+            fix="name one of these partitions" if partitions else "see that the topic exists",
+        )
+    positions = [look.first[reader].get(place) for reader in sources.readers[number]]
+    read = max((position.offset for position in positions if position is not None), default=0)
+    if offset < read:
+        return
+    ends = max(end(place), read)  # a broker that has just lost its leadership may tell an older end
+    if offset >= ends:
+        raise SardonyxError(
+            "SX-TRACE-RECORD",
+            f"{shown}[{partition}] has no record at offset {offset:,} yet",
+            cause=f"its records end before offset {ends:,}",
+            fix="name an earlier offset, or ask again when the record is written and its transaction committed",
+        )
 
 
 def with_letters(found: RecordTrace, graph: Graph, letters: Callable[[], DeadLetters]) -> RecordTrace:

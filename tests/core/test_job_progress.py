@@ -180,19 +180,57 @@ def test_a_record_is_traced_to_the_window_that_holds_it(sardonyx_clocked: Begin)
     cells = [list(column.cells) for column in way_of(held).columns]
     assert cells[1] == ["through", "held"]
     assert cells[2][1] == "it may be in rows that the task holds, until the clock is 2026-11-23 10:02:00.000"
-    unread = traced(run, 2)
+    unread = traced(run, 2, end=3)
     assert [each.state for each in unread.tasks] == ["unread", "waiting"]
 
 
-def traced(run: ClockedRun, offset: int) -> RecordTrace:
-    return trace_of("j-1", run._engine.graph, looked(run), ("hits", 0, offset))
+def traced(run: ClockedRun, offset: int, partition: int = 0, end: int | None = None) -> RecordTrace:
+    """``end``: of the partition; None: it is not to be asked for."""
+
+    def ends(place: Partition) -> int:
+        assert end is not None, "nothing is to be asked for a record that was read"
+        assert place == Partition("hits", partition)
+        return end
+
+    return trace_of("j-1", run._engine.graph, looked(run), ("hits", partition, offset), ends)
+
+
+def test_a_record_that_does_not_exist_is_refused(sardonyx_clocked: Begin) -> None:
+    """A partition that the topic does not have, and an offset that no record has yet; the message says what there is. Where a
+    broker tells an end before what was read, what was read counts.
+    """
+    run = sardonyx_clocked(traffic(), topics={"hits": 2})
+    run.give("hits", [hit("10:00:10"), hit("10:00:20")])
+    for wrong, said in (
+        ({"partition": 2, "offset": 0}, "hits has no partition 2: it has 2; they are counted from 0"),
+        (
+            {"partition": 0, "offset": 2, "end": 2},
+            "hits[0] has no record at offset 2 yet: its records end before offset 2",
+        ),
+        (
+            {"partition": 0, "offset": 2, "end": 1},
+            "hits[0] has no record at offset 2 yet: its records end before offset 2",
+        ),
+        (
+            {"partition": 1, "offset": 0, "end": 0},
+            "hits[1] has no record at offset 0 yet: its records end before offset 0",
+        ),
+    ):
+        with pytest.raises(SardonyxError) as raised:
+            traced(run, **wrong)
+        assert raised.value.code == "SX-TRACE-RECORD"
+        assert f"{raised.value.message}: {raised.value.cause}" == said
+        assert raised.value.fix
+    assert traced(run, 0).tasks[0].state == "through"
+    assert traced(run, 2, end=3).tasks[0].state == "unread"
+    assert traced(run, 0, partition=1, end=1).tasks[0].state == "unread"
 
 
 def test_a_source_that_a_job_does_not_read_is_refused(sardonyx_clocked: Begin) -> None:
     """The sources that it reads are named."""
     run = sardonyx_clocked(traffic())
     with pytest.raises(SardonyxError) as raised:
-        trace_of("j-1", run._engine.graph, looked(run), ("clicks", 0, 0))
+        trace_of("j-1", run._engine.graph, looked(run), ("clicks", 0, 0), lambda _: 0)
     assert raised.value.code == "SX-TRACE-SOURCE"
     assert "hits" in raised.value.cause
 

@@ -91,6 +91,8 @@ def test_progress_follows_rows_through_functions_and_windows(house: House, tmp_p
     ]
     wrong = house.call("job", "trace", handle.id, "nothing[0]@0")
     assert "SX-TRACE-SOURCE" in wrong.output
+    for missing in (f"{topic}[7]@0", f"{topic}[0]@1000000"):
+        assert "SX-TRACE-RECORD" in house.call("job", "trace", handle.id, missing).output
     assert [each["source"] for each in as_json["sources"]] == [topic, topic]
     house.clear()
 
