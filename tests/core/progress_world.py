@@ -124,7 +124,8 @@ class World:
         for at, name in enumerate(names):
             before = rng.sample(names[:at], min(at, rng.choice([0, 1, 1, 2, 2, 3])))
             ingress[name] = [Link(f"{b}.{name}", f"d.j.{b}.{name}", "internal", b, name) for b in before]
-            self.kinds[name] = rng.choice(["pass", "pass", "time", "count"]) if before else "pass"
+            kinds = ["pass", "pass", "time", "count"] if len(before) < 2 else ["pass", "time", "count", "count"]
+            self.kinds[name] = rng.choice(kinds) if before else "pass"  # of several links mostly joins
             if not before or (self.kinds[name] == "pass" and rng.random() < 0.2):
                 topic = f"in{rng.randrange(topics)}"
                 ingress[name].append(Link(f"{topic}.{name}", topic, "input", topic, name))

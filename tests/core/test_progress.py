@@ -220,6 +220,28 @@ def what_is_forgotten_counts_as_nothing(patch: Patch) -> None:
     )
 
 
+def links_of_a_shard_are_heard_one_by_one(patch: Patch) -> None:
+    """A peer keeps the greatest front of each partition, and not of all links of a shard together. What the shard holds stands in
+    the position of its first link only, also rows of the others.
+    """
+    before = Fronts.front
+
+    def by_place(fronts: Fronts, known: dict[Partition, Position | None]) -> object:
+        return {p: fronts._sources.in_partition(p.topic, known.get(p)) for p in known if p.topic in fronts._inner}
+
+    def front(fronts: Fronts, own: dict[Partition, Position | None]) -> object:
+        kept = dict(fronts._fronts)
+        for partition in own:
+            fronts._fronts.pop(partition, None)  # type: ignore[call-overload]
+        try:
+            return before(fronts, own)
+        finally:
+            fronts._fronts = kept
+
+    patch.setattr(Fronts, "_by_number", by_place)
+    patch.setattr(Fronts, "front", front)
+
+
 SAFEGUARDS: list[Callable[[Patch], None]] = [
     nothing_unread_is_not_asked_for,
     open_windows_hold_nothing,
@@ -229,6 +251,7 @@ SAFEGUARDS: list[Callable[[Patch], None]] = [
     what_is_not_committed_counts,
     statements_stand_before_the_rows,
     what_is_forgotten_counts_as_nothing,
+    links_of_a_shard_are_heard_one_by_one,
 ]
 
 
