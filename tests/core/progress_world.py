@@ -215,7 +215,10 @@ class World:
 
     def _count(self, stage: Stage, batch: Batch, first: Partition, told: list[list[int]]) -> None:
         sums = [sum(column) for column in zip(*told, strict=True)] if told else [0] * len(stage.counted)
-        batch.positions[first] = with_told(batch.positions[first], sums)
+        for partition, position in batch.positions.items():
+            before = self.positions[stage.name][partition] or Position(0)
+            written = sums if partition == first else [0] * len(sums)
+            batch.positions[partition] = position._replace(told=with_told(before, written).told)
 
     def _through_shards(self, stage: Stage, slot: Slot, batch: Batch, held: list[Partition], *, all_out: bool) -> None:
         numbers = sorted({partition.number for partition in held})
