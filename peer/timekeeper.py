@@ -12,7 +12,8 @@ from peer.row_times import microseconds
 from queues.messages import Outgoing, statement
 from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.fronts import Front, Fronts, Sources, front_text
+from sardonyx.core.front_text import LONGEST_FRONT, fitted, front_text, told
+from sardonyx.core.fronts import Front, Fronts, Sources
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.clock import REAL, Runtime
@@ -156,15 +157,15 @@ class Timekeeper:
         if not due and self._front is None:
             return []
         self._open = clock
-        front = None if self._front is None else front_text(self._front)
+        front = None if self._front is None else front_text(told(self._front, LONGEST_FRONT))
         return [statement(topic, number, clock, self._peer, front) for topic, number in self._places]
 
     def _new_front(self, moved: Mapping[Partition, Position]) -> Front | None:
         """What is to be stated of the sources; None: nothing yet, or nothing new."""
         if self._fronts is None or self._runtime.now() - self._front_at < self._front_every:
             return None
-        front = self._fronts.front(self._clients.reader.held | dict(moved))
-        return None if front == self._fronts.last else front
+        front = fitted(self._fronts.front(self._clients.reader.held | dict(moved)))
+        return front if self._fronts.adds(front) else None
 
     def _quiet(self) -> Collection[Partition]:
         """The partitions of inputs that have had no row for as long as their input says."""

@@ -17,7 +17,8 @@ from queues.messages import without_markers
 from queues.read_buffer import ReadBuffer, chunk_of
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.fronts import greatest, read_front
+from sardonyx.core.front_text import read_front
+from sardonyx.core.fronts import greatest
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.clock import REAL, Runtime

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from sardonyx.core.clocks import END
 from sardonyx.core.reach import Reach
 
@@ -59,20 +57,6 @@ def _greater(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tupl
     if one is None or other is None:
         return None
     return tuple(max(mine, its) for mine, its in zip_longest(one, other, fillvalue=0))
-
-
-def front_text(front: Front) -> bytes:
-    """A front as the header of a statement has it."""
-    return msgspec.json.encode(front)
-
-
-def read_front(text: bytes) -> Front:
-    """The reverse of :func:`front_text`."""
-    found: Front = _FRONT.decode(text)
-    return found
-
-
-_FRONT = msgspec.json.Decoder(tuple[tuple[int, ...] | None, ...])
 
 
 def offset_of(front: Front, source: int, number: int) -> int:
@@ -267,6 +251,10 @@ class Fronts:
             fronts[number] = greatest(fronts.get(number, UNKNOWN), front)
         count = len(self._sources)
         return greatest(self.last, least([*fronts.values(), self._read(offsets)], count))
+
+    def adds(self, front: Front) -> bool:
+        """Whether a front says more than what was stated last."""
+        return greatest(self.last, front) != self.last
 
     def _by_number(self, positions: Mapping[Partition, Position | None]) -> dict[int, Front]:
         """What is known by number of a partition, from positions of one moment.

@@ -18,6 +18,7 @@ from sardonyx.core.chains import Heard
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.front_text import in_full, told
 from sardonyx.core.fronts import Front, Held
 from sardonyx.core.graph import Graph, Stage
 
@@ -55,6 +56,11 @@ POSITION_FORMAT = 2
 LONGEST = 3_500
 """Largest length of the text, in bytes. Brokers take 4,096 (``offset.metadata.max.bytes``)."""
 
+_AROUND_FRONTS = 60
+"""Bytes that two fronts need beside their own text: their names, and the clock of what is held."""
+_NO_FRONT = 2
+"""Bytes of a front that says nothing."""
+
 COUNTED = 64
 """A task that writes to more internal links than this does not count rows by link: the text would become too long."""
 
@@ -68,7 +74,8 @@ class Position(NamedTuple):
     internal link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this
     partition wrote to each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not
     counted. ``front``, ``held``: if the job keeps its lineage, what was stated last on an internal link, and what the shard of a
-    task with state still holds; both None if the text would be too long, and then nothing is known.
+    task with state still holds. The text tells both less exactly if they are long (:mod:`sardonyx.core.front_text`), and leaves
+    both out if there is no room at all: None, and then nothing is known.
     """
 
     offset: int
@@ -83,8 +90,8 @@ class Position(NamedTuple):
     held: Held | None = None
 
     def metadata(self) -> str:
-        """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, 30 for each chain, and
-        up to 20 for each source partition of a job that keeps its lineage.
+        """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, and 30 for each chain. Of a
+        job that keeps its lineage, fronts take what is left of the room, and up to 20 bytes for each source partition.
 
         Raises:
             InternalError: ``SX-POSITION-LARGE``: it is longer than a broker takes for sure.
@@ -100,13 +107,23 @@ class Position(NamedTuple):
             *rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, format=version
         )
         if self.front is not None:
-            whole = msgspec.json.encode(msgspec.structs.replace(text, front=self.front, held=self.held))
+            whole = msgspec.json.encode(_with_fronts(text, self.front, self.held))
             if len(whole) <= LONGEST:
                 return whole.decode()
-        found = msgspec.json.encode(text)  # of a front that is left out nothing is known, and so nothing wrong
+        found = msgspec.json.encode(text)
         if len(found) > LONGEST:
             raise _too_large(len(found))
-        return found.decode()
+        if self.front is not None:
+            whole = msgspec.json.encode(self._coarser(text, LONGEST - len(found)))
+            if len(whole) <= LONGEST:
+                return whole.decode()
+        return found.decode()  # of fronts that are left out nothing is known, and so nothing wrong
+
+    def _coarser(self, text: _Metadata, room: int) -> _Metadata:
+        """The text with fronts as they find room. What a task states rests on both, so each gets one half."""
+        share = max((room - _AROUND_FRONTS) // (1 if self.held is None else 2), _NO_FRONT)
+        held = None if self.held is None else Held(self.held.until, told(self.held.front, share))
+        return _with_fronts(text, told(self.front or (), share), held)
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Position:
@@ -124,8 +141,13 @@ class Position(NamedTuple):
         counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
         clock = SourceClock(held.seen, held.clock, held.idle)
         heard = None if held.heard is None else Heard(held.heard, held.partial)
-        kept = None if held.held is None else Held(*held.held)
-        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told, held.front, kept)
+        front = None if held.front is None else in_full(held.front)
+        kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]))
+        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told, front, kept)
+
+
+def _with_fronts(text: _Metadata, front: Front, held: Held | None) -> _Metadata:
+    return msgspec.structs.replace(text, front=front, held=held)
 
 
 def _unreadable(version: int) -> SetupError:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
+from sardonyx.core.front_text import LONGEST_FRONT, fitted
 from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, least
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.link_counts import with_told
@@ -80,10 +81,12 @@ class World:
 
     Args:
         name: what its chances come from.
+        room: bytes that the front of a statement may take.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, room: int = LONGEST_FRONT) -> None:
         self.rng = rng = random.Random(name)
+        self.room = room
         self.width = rng.choice([1, 2, 2, 3])
         self.log: dict[Partition, list[Entry]] = {}
         self.outcome: dict[int, bool] = {0: True}
@@ -191,7 +194,7 @@ class World:
         else:
             self._through_shards(stage, slot, batch, held, all_out=all_out)
         if self.rng.random() < 0.6 or all_out:
-            batch.front = slot.fronts.front(committed | batch.positions)
+            batch.front = fitted(slot.fronts.front(committed | batch.positions), self.room)
             self._write(batch, [p for link in stage.egress for p in self.partitions[link.topic]], batch.front)
         slot.open = batch
 
@@ -331,7 +334,7 @@ class World:
             self.log[partition].append(Entry(batch.transaction))
         self.outcome[batch.transaction] = good
         if good:
-            self.positions[stage.name].update(batch.positions)
+            self.positions[stage.name].update({p: as_text(position) for p, position in batch.positions.items()})
             self.shards[stage.name].update(batch.shards)
             slot.held.update(batch.held)
             if batch.front is not None:
@@ -382,12 +385,9 @@ class World:
     # --- What is said, and what is true ---
 
     def asked(self, stage: Stage) -> dict[Partition, Position | None]:
-        """What the group says; the text that Kafka keeps stands between."""
+        """What the group says."""
         gone = stage.name in self.forgotten
-        return {
-            partition: None if position is None or gone else Position.read(position.offset, position.metadata())
-            for partition, position in self.positions[stage.name].items()
-        }
+        return {p: None if gone else position for p, position in self.positions[stage.name].items()}
 
     def look(self, pause: int = 0) -> Look:
         """Ask the groups, while the job goes on for up to ``pause`` steps between two answers."""
@@ -419,6 +419,11 @@ class World:
                 for row in shard.rows:
                     found |= row.origins
         return found
+
+
+def as_text(position: Position) -> Position:
+    """As the text says it that Kafka keeps."""
+    return Position.read(position.offset, position.metadata())
 
 
 def inner_of(links: list[Link]) -> list[Link]:

@@ -11,16 +11,18 @@ import msgspec
 import pytest
 
 from queues.dead_letters import Letter, Origin
+from queues.messages import FRONT_HEADER
 from sardonyx import Count, Job, blackhole, counted, event_time, everything, generator, kafka, tumbling
 from sardonyx.cli.progress_commands import place_of, table_of, way_of
 from sardonyx.client.progress import JobProgress, RecordTrace, look_of, progress_of, trace_of, with_letters
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
+from sardonyx.core.front_text import LONGEST_FRONT
 from sardonyx.core.fronts import Held
 from sardonyx.core.graph import graph_of
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.notes import TaskNote
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look
 from sardonyx.testing import ClockedRun
 
@@ -298,6 +300,39 @@ def test_a_job_without_times_has_progress_too(sardonyx_clocked: Begin) -> None:
         assert {position.front for position in out} == {((number, 0),)}
     run.end()
     assert said(run)[0] == (3, 3, 0, [])
+
+
+def test_a_source_with_hundreds_of_partitions_has_progress(sardonyx_clocked: Begin) -> None:
+    """Its fronts are coarser in statements and positions, which stay short. Progress is never beyond what is in windows, moves,
+    and reaches the end.
+    """
+    run = sardonyx_clocked(traffic(), topics={"hits": 800})
+    rows = [3 + number * 7 % 5 for number in range(800)]
+
+    def fill(minute: int) -> None:
+        for number, count in enumerate(rows):
+            for second in range(count):
+                row = hit(f"10:{minute:02}:{second:02}")
+                run._engine.topics.append(Partition("hits", number), msgspec.json.encode(row), None)
+
+    fill(1)
+    run.give("hits", [])
+    assert {each.everywhere for each in progress(run).sources} == {0}
+    fill(2)
+    run.give("hits", [])
+    found = [each.everywhere or 0 for each in progress(run).sources]
+    assert all(everywhere <= count for everywhere, count in zip(found, rows, strict=True))
+    fill(3)
+    run.give("hits", [])
+    found = [each.everywhere or 0 for each in progress(run).sources]
+    assert all(0 < everywhere <= 2 * count for everywhere, count in zip(found, rows, strict=True)), found[:20]
+    texts = [position.metadata() for task in run._engine.tasks.values() for position in task.positions.values()]
+    assert max(map(len, texts)) <= LONGEST
+    between = run._engine.graph.stage("per-user").ingress[0].topic
+    fronts = [dict(each.headers() or ()).get(FRONT_HEADER, b"") for each in run._engine.topics.all_of(between)]
+    assert 300 < max(map(len, fronts)) <= LONGEST_FRONT
+    run.end()
+    assert not any(each.pending for each in progress(run).sources)
 
 
 def _facts(partitions: int) -> Any:

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from sardonyx.core import progress
+from sardonyx.core import positions, progress
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
+from sardonyx.core.front_text import LONGEST_FRONT
 from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, inner, least, offset_of
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import LONGEST, Partition, Position
@@ -27,7 +28,8 @@ Patch = pytest.MonkeyPatch
 
 def looked(world: World, pause: int) -> list[tuple[SourceProgress, int]]:
     """What is said of each source partition, and the least offset that is not everywhere."""
-    said = source_progress(world.graph, world.sources, world.look(pause))
+    holding = {name for name, kind in world.kinds.items() if kind != "pass"}
+    said = source_progress(world.graph, world.sources, world.look(pause), holding=holding)
     alive = world.alive()
     found = []
     for one in said:
@@ -37,9 +39,9 @@ def looked(world: World, pause: int) -> list[tuple[SourceProgress, int]]:
     return found
 
 
-def wrong(name: str) -> str | None:
+def wrong(name: str, room: int = LONGEST_FRONT) -> str | None:
     """What is wrong with one history: the first partition that is said to be further than it is."""
-    world = World(name)
+    world = World(name, room)
     for _ in range(12):
         world.steps(world.rng.randint(1, 40))
         for said, true in looked(world, world.rng.choice([0, 0, 5, 30])):
@@ -57,6 +59,24 @@ def test_progress_is_never_beyond_the_truth(seed: int) -> None:
         assert found is None, found
 
 
+def test_fronts_that_find_no_room_say_less_and_nothing_wrong(seed: int, monkeypatch: Patch) -> None:
+    """Where sources have too many partitions for the texts of statements and positions, fronts are coarser, say nothing, or are
+    left out: progress is never beyond the truth, still moves while rows are under way, and reaches the end.
+    """
+    for number in range(HISTORIES // 4):
+        name = f"{seed}/room/{number}"
+        rng = random.Random(name)
+        monkeypatch.setattr(positions, "LONGEST", rng.choice([100, 140, 165]))
+        found = wrong(name, room=rng.choice([2, 8, 12, 16]))
+        assert found is None, found
+    monkeypatch.setattr(positions, "LONGEST", 165)
+    said_rows, true_rows = moved_of(f"{seed}/room", 12)
+    assert said_rows > true_rows / 20, (said_rows, true_rows)
+    world = World(f"{seed}/room", 2)
+    world.finish()
+    assert not any(said.pending for said, _ in looked(world, 0))
+
+
 def test_progress_reaches_what_was_read(seed: int) -> None:
     """When all rows are through and all windows have closed, nothing is pending, also where rows were dropped on their way."""
     for number in range(HISTORIES // 4):
@@ -72,15 +92,21 @@ def test_progress_reaches_what_was_read(seed: int) -> None:
 
 def test_progress_moves_while_rows_are_under_way(seed: int) -> None:
     """A job at work is not told to stand at 0: much of what is true is said, though no link was ever read to its end."""
+    said_rows, true_rows = moved_of(f"{seed}/moves", LONGEST_FRONT)
+    assert true_rows > 100
+    assert said_rows > true_rows / 5, (said_rows, true_rows)
+
+
+def moved_of(name: str, room: int) -> tuple[int, int]:
+    """The rows below ``everywhere`` of partitions that have others under way: as it is said, and as it is true."""
     said_rows = true_rows = 0
     for number in range(HISTORIES // 4):
-        world = World(f"{seed}/moves/{number}")
+        world = World(f"{name}/{number}", room)
         world.steps(250)
         for said, true in looked(world, 0):
             if said.pending:
                 said_rows, true_rows = said_rows + (said.everywhere or 0), true_rows + true
-    assert true_rows > 100
-    assert said_rows > true_rows / 5, (said_rows, true_rows)
+    return said_rows, true_rows
 
 
 # --- Mass's rule, by walking all paths --------------------------------------------------------------------------------
@@ -370,11 +396,11 @@ def test_a_row_of_another_link_that_a_shard_takes_holds_the_fronts_of_all_peers_
 
 
 def test_a_text_without_room_for_a_front_says_nothing() -> None:
-    """A front that would make a position's text too long is left out, and then nothing is known, also of what is held and of
-    partitions that are drained.
+    """If there is no room for a front at all, it is left out of a position's text. Then nothing is known, also of what is held
+    and of partitions that are drained.
     """
     graph = chain("pass", "time")
-    full = Position(7, drained="s", front=((10**15,) * 200,), held=Held(5, ((10**15,) * 200,)))
+    full = Position(7, drained="s" * 3_460, front=((1,),), held=Held(5, ((1,),)))
     text = full.metadata()
     assert len(text) < LONGEST
     read = Position.read(7, text)
