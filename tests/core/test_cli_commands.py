@@ -31,6 +31,8 @@ COMMANDS = [
     ["job", "list"],
     ["job", "show"],
     ["job", "explain"],
+    ["job", "progress"],
+    ["job", "trace"],
     ["job", "await"],
     ["job", "kill"],
     ["job", "purge"],
