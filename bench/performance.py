@@ -28,6 +28,7 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 from machine import machine
 from performance_alone import cost, link, session
+from performance_chain import chain
 from performance_join import join
 from performance_keyed import keyed
 from performance_lineage import lineage
@@ -52,7 +53,6 @@ from performance_track import (
     raced,
     smaller,
 )
-from performance_watch import daemons
 from performance_windows import said_left_out, window, window_wide
 from topic_to_topic import PARTITIONS, create_topic, fill, services
 
@@ -66,8 +66,6 @@ from tests.services.spark_cluster import SparkCluster
 TOPIC, PART = "topic to topic, filter and map", 0.9
 FEW = 10_000
 """Records, where it is the start that counts."""
-LARGE = 100_000
-"""Rows of a batch, where they go through many tasks; theirs take all that there is."""
 
 
 STREAMS = "Kafka Streams, exactly once, two threads"
@@ -177,50 +175,9 @@ def start(track: Track, runs: int) -> list[Row]:
         ]
 
 
-def chain(track: Track, runs: int) -> list[Row]:
-    """Four functions behind each other; and what it gives to fuse them.
-
-    Not by the output's own speed, as elsewhere: one that comes in a few large batches, each behind all steps before it, would
-    seem to be as fast as its last step.
-    """
-    title = f"chain of {STEPS} functions"
-
-    def queued(*, fuse: bool = False) -> float:
-        target = track.target()
-        began = time.time()
-        with daemons(track, STEPS) as found:
-            job = chain_job(track.source, target, fuse=fuse, batch_size=LARGE)
-            view = found.client.submit(load_job(job)).await_completion(900)
-            ended = time.time()
-            assert view.status == "completed", view
-            first = found.batches("step0")[0]
-            since = found.commits("step0").at[0] - (float(first["write_ms"]) + float(first["commit_ms"])) / 1000
-        return track.landed(target, began, ended, right=stepped, since=since).through
-
-    def queries() -> float:
-        return track.theirs("structured_streaming", work="chain", right=stepped).through
-
-    return [
-        raced(title, f"{STEPS} chained queries of Structured Streaming", 3, runs, queued, queries),
-        raced(
-            f"{title}, fused",
-            "the same with a queue between each two",
-            None,
-            runs // 2 + 1,
-            functools.partial(queued, fuse=True),
-            queued,
-        ),
-    ]
-
-
 def anything(_row: dict[str, Any]) -> bool:
     """For what is handed on."""
     return True
-
-
-def stepped(row: dict[str, Any]) -> bool:
-    """For what went through the chain."""
-    return all(row[f"step{number}"] == row["value"] * (number + 2) for number in range(STEPS))
 
 
 # How long a record takes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 import pyarrow as pa
-from performance_track import Row, Track, chain_job, raced
+from performance_chain import chained
+from performance_track import Row, Track, raced
 from performance_windows import generated, our_windows, results
 from window_figures import expected, steady
 
@@ -26,8 +27,8 @@ def lineage(track: Track, runs: int) -> list[Row]:
             "the same without",
             GOAL,
             runs,
-            lambda: track.ours(functools.partial(chain_job, lineage=True), part=0.9).steady,
-            lambda: track.ours(chain_job, part=0.9).steady,
+            functools.partial(chained, track, lineage=True),
+            functools.partial(chained, track),
         ),
         raced(
             "windowed count per key with lineage=True",
