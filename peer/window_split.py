@@ -13,9 +13,9 @@ from queues.keys import Checksums
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
-from sardonyx.core.timing import RowTime
+from sardonyx.core.timing import RowTime, combines
 from sardonyx.state.columns import ROWS, SLICE, SX_KEY
-from sardonyx.state.combine import Combiner, combines, keys_of
+from sardonyx.state.combine import Combiner, keys_of
 from sardonyx.state.times import Times, column_of, times_of
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.core.graph import Graph, has_end
+from sardonyx.core.graph import Graph
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
+from sardonyx.core.plan import Ending, ending_of
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.stores import store_text
 from sardonyx.core.text import counted
 from sardonyx.core.timing import TimeSpec, WindowSpec
+
+ENDINGS: dict[Ending, str] = {
+    "ends": "ends by itself",
+    "marker": "ends at the end markers of its topics",
+    "never": "runs until it is stopped",
+}
 
 
 def draw(spec: JobSpec, graph: Graph) -> list[str]:
@@ -47,14 +54,8 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
 
 def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
-    links = len(graph.links)
-    if graph.bounded:
-        end = "ends by itself"
-    elif all(has_end(task) for task in spec.catalog if task.type == "input"):
-        end = "ends at the end markers of its topics"
-    else:
-        end = "runs until it is killed"
-    return f"job {spec.name}: {counted(len(spec.catalog), 'task')}, {counted(links, 'link')}; {end}"
+    tasks, links = counted(len(spec.catalog), "task"), counted(len(graph.links), "link")
+    return f"job {spec.name}: {tasks}, {links}; {ENDINGS[ending_of(spec, graph)]}"
 
 
 def _ways_in(spec: JobSpec, name: str) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.plan_text import Form, lines_of
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration, seconds
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client, JobHandle
     from sardonyx.client.views import JobView, Why
+    from sardonyx.core.plan import JobPlan
     from sardonyx.core.spec import JobSpec
 
 Spec = Annotated[
@@ -29,6 +31,15 @@ JobId = Annotated[
 ]
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
+]
+
+PlanForm = Annotated[
+    Form | None,
+    typer.Option(
+        "--plan",
+        metavar="FORM",
+        help="Show how the job runs: operators, by what rule rows go between them, peers. text, mermaid or dot; or with --json.",
+    ),
 ]
 
 MOST_TIMELINE_EVENTS = 20
@@ -51,7 +62,7 @@ def register(app: typer.Typer, job_app: typer.Typer) -> None:
     connected(job_app, "kill")(kill)
 
 
-def check(call: Call, spec: Spec) -> None:
+def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     """Validate a job without any service, and draw its graph."""
     from sardonyx.cli.graph_text import draw, headline
     from sardonyx.core.graph import graph_of
@@ -60,6 +71,9 @@ def check(call: Call, spec: Spec) -> None:
 
     loaded = load(spec)
     call.warn(loaded.warnings)
+    if plan is not None:
+        _put_plan(call, loaded.plan, plan)
+        return
     graph = graph_of(loaded.spec, "default", loaded.spec.name)
     if call.json:
         call.put_json(
@@ -79,6 +93,14 @@ def check(call: Call, spec: Spec) -> None:
         call.put(f"  {line}")
     warned = counted(len(loaded.warnings), "warning")
     call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
+
+
+def _put_plan(call: Call, plan: JobPlan, form: Form) -> None:
+    if call.json:
+        call.put_json(plan)
+        return
+    for line in lines_of(plan, form):
+        call.put(line)
 
 
 def submit(
@@ -147,7 +169,7 @@ def list_jobs(call: Call) -> None:
         call.say("no coordinator leads this deployment")
 
 
-def show(call: Call, job: JobId) -> None:
+def show(call: Call, job: JobId, plan: PlanForm = None) -> None:
     """Show a job: its status, its tasks with rows and positions, what went wrong. `job explain` says what it waits for."""
     from sardonyx.cli.event_text import clock
     from sardonyx.cli.history_text import timeline_line
@@ -155,6 +177,11 @@ def show(call: Call, job: JobId) -> None:
 
     with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
+        if plan is not None:
+            from sardonyx.core.plan import plan_of
+
+            _put_plan(call, plan_of(handle.spec()), plan)
+            return
         view = _with_lag(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short
         events = _timeline(call, handle)

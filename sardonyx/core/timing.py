@@ -102,6 +102,15 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return self.kind not in ("counted", "everything")
 
 
+def combines(window: WindowSpec) -> bool:
+    """Whether rows of this window can be combined before the link.
+
+    Those of sessions and counted windows cannot, since which rows share a window is known only where all rows of a
+    key are. Those of a window without aggregates cannot, since its function is given the rows themselves.
+    """
+    return bool(window.aggregate) and window.kind not in {"session", "counted"}
+
+
 class RowTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Where the time of a row stands on its way through a job."""
 

@@ -22,6 +22,7 @@ import yaml
 
 from sardonyx.connectors.check_paths import check_places
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError, SpecUnreadable
+from sardonyx.core.plan import JobPlan, plan_of
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.text import listed, near, plural
 from sardonyx.core.tracebacks import user_traceback
@@ -52,6 +53,11 @@ class LoadedJob(NamedTuple):
     """What relative paths were relative to."""
     warnings: tuple[Failure, ...] = ()
     """What is probably not meant, though the job can run."""
+
+    @property
+    def plan(self) -> JobPlan:
+        """How it runs: its operators, by what rule rows go between them, and how many peers it can use."""
+        return plan_of(self.spec)
 
 
 def load(argument: str | Job, *, places: bool = True) -> LoadedJob:

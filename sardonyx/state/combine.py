@@ -18,20 +18,11 @@ from sardonyx.state.groups import Column, Groups, Numbers, grouped, one
 from sardonyx.state.kinds import windows_of
 
 
-def combines(window: WindowSpec) -> bool:
-    """Whether rows of this window can be combined before the link.
-
-    Those of sessions and counted windows cannot, since which rows share a window is known only where all rows of a
-    key are. Those of a window without aggregates cannot, since its function is given the rows themselves.
-    """
-    return bool(window.aggregate) and window.kind not in {"session", "counted"}
-
-
 class Combiner:
     """Makes partial rows. Keep one for each link: it is quicker than :func:`combine`, which makes one for each call.
 
     Args:
-        window: one that :func:`combines`.
+        window: one that :func:`sardonyx.core.timing.combines`.
         key_columns: the columns of the key, in its order; none: all rows have one key.
     """
 

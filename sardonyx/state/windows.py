@@ -12,7 +12,7 @@ import pyarrow as pa
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ENDS, KEY_PART, NEW, PANE, SLICE, START, SX_KEY
-from sardonyx.state.combine import Combiner, combines
+from sardonyx.state.combine import Combiner
 from sardonyx.state.counted import CountedWindows
 from sardonyx.state.engine import Times
 from sardonyx.state.hopping import HoppingSlices, by_slices
@@ -135,4 +135,4 @@ def _timeless(window: WindowSpec) -> WindowSpec:
     return WindowSpec(kind="everything", aggregate=window.aggregate)
 
 
-__all__ = ["Piece", "Planned", "WindowShard", "combines", "entry_schema"]
+__all__ = ["Piece", "Planned", "WindowShard", "entry_schema"]

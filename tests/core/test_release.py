@@ -11,9 +11,9 @@ import pytest
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.spec import TaskSpec
-from sardonyx.core.timing import AggregateSpec, WindowSpec
+from sardonyx.core.timing import AggregateSpec, WindowSpec, combines
 from sardonyx.state.columns import SLICE
-from sardonyx.state.combine import combine, combines
+from sardonyx.state.combine import combine
 from sardonyx.state.joins import JoinShard
 from sardonyx.state.lookups import LookupShard
 from sardonyx.state.memory import MemoryStore

@@ -37,8 +37,8 @@ from sardonyx import (
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.graph import graph_of
-from sardonyx.core.timing import RESULT_COLUMNS
-from sardonyx.state.combine import combine, combines
+from sardonyx.core.timing import RESULT_COLUMNS, combines
+from sardonyx.state.combine import combine
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.times import times_of
 from sardonyx.state.windows import Piece, WindowShard, entry_schema

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.timing import AggregateSpec, WindowSpec
+from sardonyx.core.timing import AggregateSpec, WindowSpec, combines
 from sardonyx.state import counted, hopping, sessions, timed
-from sardonyx.state.combine import combine, combines
+from sardonyx.state.combine import combine
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.times import times_of

@@ -1,0 +1,130 @@
+"""A job's plan for people: as text, and as a picture for Mermaid or Graphviz. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from sardonyx.cli.graph_text import ENDINGS
+from sardonyx.core.plan import Exchange, JobPlan, Operator
+from sardonyx.core.text import counted
+
+Form = Literal["text", "mermaid", "dot"]
+WIDTH = 80
+_OF = {"results": "", "failed": "failed records", "late": "late rows"}
+
+
+def as_text(plan: JobPlan) -> list[str]:
+    """Lines of at most 80 columns, if names are not long."""
+    lines = [f"job {plan.job}: {ENDINGS[plan.ending]}; {_needs(plan)}", "", "operators"]
+    lines += _columns([(each.name, each.kind, peers_text(each), _holds(each)) for each in plan.operators])
+    lines += ["", "exchanges"]
+    lines += _columns([(each.name, _partitions(each), ", ".join(_rule(each))) for each in plan.exchanges])
+    lines += ["", "groups"]
+    for number, group in enumerate(plan.groups, 1):
+        text = f"{', '.join(group.operators)}: a row goes over at most {counted(group.depth, 'exchange')}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {number}  ", subsequent_indent="     ")
+    return lines
+
+
+def as_mermaid(plan: JobPlan) -> list[str]:
+    """A flowchart for Mermaid, which pages on GitHub and MkDocs draw."""
+    number = {each.name: f"n{at}" for at, each in enumerate(plan.operators)}
+    lines = ["flowchart LR"]
+    for each in plan.operators:
+        label = "<br/>".join(_mermaid(line) for line in _label(each))
+        shape = '[("{}")]' if not each.runs else '["{}"]'
+        lines.append(f"  {number[each.name]}{shape.format(label)}")
+    for source, target, exchange in _edges(plan):
+        lines.append(f'  {number[source]} -->|"{_mermaid(", ".join(_rule(exchange)))}"| {number[target]}')
+    return lines
+
+
+def as_dot(plan: JobPlan) -> list[str]:
+    """A graph in the language of Graphviz."""
+    lines = [f"digraph {_quoted(plan.job)} {{", "  rankdir=LR", "  node [shape=box]"]
+    for each in plan.operators:
+        shape = "" if each.runs else ", shape=cylinder"
+        lines.append(f"  {_quoted(each.name)} [label={_quoted(*_label(each))}{shape}]")
+    for source, target, exchange in _edges(plan):
+        lines.append(f"  {_quoted(source)} -> {_quoted(target)} [label={_quoted(*_rule(exchange))}]")
+    return [*lines, "}"]
+
+
+def peers_text(operator: Operator) -> str:
+    """How many peers an operator can use."""
+    least, most = operator.least_peers, operator.most_peers
+    if not operator.runs:
+        return "a topic, in place"
+    if most is None:
+        return f"{least} peers or more" if least > 1 else "1 peer or more"
+    return counted(most, "peer") if least == most else f"{least} to {most} peers"
+
+
+def _needs(plan: JobPlan) -> str:
+    return "one peer is enough" if plan.least_peers == 1 else f"it needs {plan.least_peers} peers"
+
+
+def _holds(operator: Operator) -> str:
+    found = [f"with {', '.join(operator.tasks[1:])}"] if len(operator.tasks) > 1 else []
+    return "; ".join([*found, *([f"state in {operator.store}"] if operator.store else [])])
+
+
+def _label(operator: Operator) -> list[str]:
+    return [line for line in (operator.name, operator.kind, _holds(operator)) if line]
+
+
+def _partitions(exchange: Exchange) -> str:
+    return "-" if exchange.partitions is None else counted(exchange.partitions, "partition")
+
+
+def _rule(exchange: Exchange) -> list[str]:
+    """By what rule rows go, in words."""
+    how = {
+        "any": "to any partition",
+        "key": f"by {', '.join(exchange.by)}",
+        "one": "all to one partition",
+        "splits": "the list of its splits",
+        "topic": "a topic of yours",
+        "forward": "in the same batch",
+    }[exchange.kind]
+    more = [
+        _OF[exchange.of],
+        "combined" if exchange.combined else "",
+        f"where {exchange.where}" if exchange.where else "",
+    ]
+    return [how, *filter(None, more)]
+
+
+def _edges(plan: JobPlan) -> Iterator[tuple[str, str, Exchange]]:
+    """The exchanges between two operators."""
+    runs_in = {task: each.name for each in plan.operators for task in each.tasks}
+    for exchange in plan.exchanges:
+        source, target = runs_in[exchange.source], runs_in[exchange.target]
+        if source != target:
+            yield source, target, exchange
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield ("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))).rstrip()
+
+
+def _mermaid(text: str) -> str:
+    """A text within a label, whose own quotes, brackets and the like mean nothing."""
+    return "".join(
+        character if character.isalnum() or character in " .,:;_-/" else f"#{ord(character)};" for character in text
+    )
+
+
+def _quoted(*lines: str) -> str:
+    """A string of Graphviz."""
+    return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
+
+
+def lines_of(plan: JobPlan, form: Form) -> list[str]:
+    """A plan in one of the forms that ``--plan`` takes."""
+    make: dict[Form, Callable[[JobPlan], list[str]]] = {"text": as_text, "mermaid": as_mermaid, "dot": as_dot}
+    return make[form](plan)
