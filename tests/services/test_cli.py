@@ -91,6 +91,8 @@ def test_a_jobs_life_from_the_outside(call: Call, job: Path) -> None:
     assert (shown["id"], shown["name"]) == (job_id, "doubles")
     assert [task["name"] for task in shown["tasks"]] == ["make", "double", "write", "publish"]
     assert {"name", "state", "peers", "rows_in", "rows_out"} <= set(shown["tasks"][0])
+    plan = json.loads(call("job", "show", job_id, "--plan", "text", "--json").stdout)
+    assert [each["name"] for each in plan["operators"]] == ["make", "double", "write", "publish"]
 
     late = call("job", "await", job_id, "--timeout", "100 ms")
     assert late.returncode == 4
