@@ -6,13 +6,14 @@ returns as effects exactly what differs. The cost depends on what was changed, n
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import force_setattr, replace
 
 from coordinator.core import peer_states
 from coordinator.core.entitlement import asked_of
+from coordinator.core.homes import peers_for
 from coordinator.core.peer_states import WORKING, Trigger
 from coordinator.core.projection import encode_note, job_nodes
 from coordinator.core.scheduling import Offer, asking, seconds
@@ -118,7 +119,7 @@ class ChangeSet:
         self.state.peers[name] = peer
         self._count(peer.kind, 1)
         self.state.by_state["idle"][name] = None
-        self.state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
+        self.state.add_idle(name)
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
     def set_abilities(self, name: str, born: PeerBorn) -> None:
@@ -126,11 +127,11 @@ class ChangeSet:
         peer, state = self._peer(name), self.state
         before = peer.kind
         if peer.state == "idle":
-            self._remove_idle(name, before)
+            state.remove_idle(name)
         peer.version, peer.format, peer.tags = born.version, born.format, frozenset(born.tags)
         if peer.state == "idle":  # of its kind it is the one that came last
             state.by_state["idle"].move_to_end(name)
-            state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
+            state.add_idle(name)
             peer.order = self._rank()
         self._count(before, -1)
         self._count(peer.kind, 1)
@@ -138,23 +139,17 @@ class ChangeSet:
         if peer.assignment is not None:
             self.jobs[peer.assignment.job] = None
 
-    def _remove_idle(self, name: str, kind: Kind) -> None:
-        row = self.state.idle_of[kind]
-        del row[name]
-        if not row:
-            del self.state.idle_of[kind]
-
     def move(self, name: str, trigger: Trigger) -> None:
         """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
         if peer.state == "idle":
-            self._remove_idle(name, peer.kind)
+            state.remove_idle(name)
         if trigger in ("die", "revoke") and peer.state != "revoked":
             self._count(peer.kind, -1)
         peer.state = peer_states.after(peer.state, trigger)
         if peer.state == "idle":
-            state.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
+            state.add_idle(name)
         peer.since, peer.order = self.at, state.order
         state.order += 1
         state.by_state[peer.state][name] = None
@@ -163,30 +158,45 @@ class ChangeSet:
             while len(dead) > REMEMBERED_DEAD:
                 del state.peers[dead.popitem(last=False)[0]]
 
-    def leave(self, name: str, trigger: Trigger) -> None:
-        """Move a peer to another state and off its task. If all remaining peers of the task are waiting, they become idle."""
+    def leave(self, name: str, trigger: Trigger, *, failed: bool = False) -> None:
+        """Move a peer to another state and off its task. If all remaining peers of the task are waiting, they become idle.
+
+        Args:
+            name: the peer.
+            trigger: of the change of its state.
+            failed: whether it leaves because it failed there.
+        """
         peer = self._peer(name)
         if peer.assignment is None:
             self.move(name, trigger)
             return
         place = peer.assignment
         task = self._task(place.job, place.task)
-        self._off(name, task, trigger)
+        self._off(name, task, trigger, failed=failed)
         if all(self.state.peers[other].state == "waiting" for other in task.peers):
             for other in self.state.on_task(task):
                 self._off(other, task, "release")
         if not task.peers and self.state.rules > 1:
             task.left = self.n
 
-    def _off(self, name: str, task: Task, trigger: Trigger) -> None:
-        """Take one peer off its task."""
+    def _off(self, name: str, task: Task, trigger: Trigger, *, failed: bool = False) -> None:
+        """Take one peer off its task. Where it failed, or was revoked, its home is not preferred: the cause may lie there."""
         state, peer = self.state, self._peer(name)
         if peer.assignment is not None:
-            state.held[peer.assignment.job] -= 1
+            place = peer.assignment
+            state.held[place.job] -= 1
+            if failed or trigger == "revoke":
+                task.forget_home(place.slot)
+            elif peer.state != "acking" and peer.home and self._goes_on(place.job, task):
+                task.keep_home(place.slot, peer.home)
         self.mark(name, "")
         peer.assignment = None
         del task.peers[name]
         self.move(name, trigger)
+
+    def _goes_on(self, job: str, task: Task) -> bool:
+        """Whether the task may be offered again."""
+        return self.state.rules > 1 and task.state != "complete" and not self.state.jobs[job].ended
 
     def mark(self, name: str, yields: Yields) -> None:
         """Set when a peer gives its task up."""
@@ -247,12 +257,12 @@ class ChangeSet:
         self._outer.append(DeletePulse(name))
 
     def offer(self, offer: Offer) -> None:
-        """Offer a task to idle peers (:meth:`State.idle_for`); each gets the smallest free slot."""
+        """Offer the smallest free slots of a task to idle peers (:func:`coordinator.core.homes.peers_for`)."""
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
         asked = asked_of(job, self.state.plans[offer.job], offer.task)
-        for _, slot in zip(range(offer.peers), free_slots(task), strict=False):
-            name = self.state.idle_for(asked, offer.kinds)
+        slots = list(islice(free_slots(task), offer.peers))
+        for slot, name in peers_for(self.state, asked, slots, task.last, offer.kinds).items():
             self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
             task.peers[name] = slot
             self.state.held[offer.job] += 1
@@ -352,6 +362,7 @@ class ChangeSet:
         job.status, job.ended_at, job.error = status, self.at, error
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
+            task.last = []
             for peer in self.state.on_task(task):
                 if peer in task.peers:  # it may have become idle when another peer left
                     self.leave(peer, "release")
@@ -440,6 +451,7 @@ class ChangeSet:
         self.state.stale.add(job)
         task.counts = counts or task.counts
         if state == "complete":
+            task.last = []
             self.set_backing_off(job, name, backing_off=False)
         tasks = self.state.jobs[job].tasks
         for bound, stages in self.state.plans[job].graph.bound.items():

@@ -242,7 +242,7 @@ def _failed_on(changes: ChangeSet, peer: Peer, event: Declined | TaskFailed, *, 
     if event.error.code in NEWER:
         changes.job(peer.assignment.job)
         changes.need(peer.assignment.job, (peer.format or OLDEST) + 1)
-        changes.leave(event.peer, "release")
+        changes.leave(event.peer, "release", failed=True)
     else:
         _give_up(changes, peer.assignment, event.peer, event.error, fatal=fatal, passing=event.passing)
 
@@ -255,10 +255,10 @@ def _give_up(
     """
     known = changes.state.jobs[place.job].tasks[place.task]
     if known.backing_off and not fatal:
-        changes.leave(name, "release")
+        changes.leave(name, "release", failed=True)
         return
     task = changes.task_failed(place.job, place.task, error, passing=passing)
-    changes.leave(name, "release")
+    changes.leave(name, "release", failed=True)
     if fatal:
         changes.end(place.job, "failed", error)
     elif task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:

@@ -405,8 +405,20 @@ def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         peers = state.on_task(job.tasks[stage])
         if peers and all(state.peers[peer].state == "acking" for peer in peers):
             held = _holders(state, peers)
-            text = f"task {stage} was offered to {_peers(len(peers))}, and no peer has answered yet"
+            text = f"task {stage} was offered to {_peers(len(peers))}, and no peer has answered yet{_moved(state, job, stage)}"
             yield Reason(code="unanswered", text=text, since=held[0].since, task=stage, peers=held)
+
+
+def _moved(state: State, job: Job, stage: str) -> str:
+    """Which slots of a task go to another process than had them last, because it had no idle peer."""
+    task = job.tasks[stage]
+    last = {slot: task.last[slot] for slot in sorted(task.peers.values()) if slot < len(task.last) and task.last[slot]}
+    homes = {slot: state.peers[peer].home for peer, slot in task.peers.items()}
+    return "".join(
+        f"; slot {slot} comes from {home.rpartition(':')[0]}, process {home.rpartition(':')[2]}, which had no idle peer for it"
+        for slot, home in last.items()
+        if homes[slot] != home
+    )
 
 
 def _holders(state: State, peers: list[str]) -> list[Holder]:

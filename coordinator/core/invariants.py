@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core import peer_states
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, Job, Peer, State, Task, broken
-from coordinator.core.stored_state import expirable_jobs, idle_kinds, live_kinds
+from coordinator.core.stored_state import expirable_jobs, idle_homes, idle_kinds, live_kinds
 
 
 def check(state: State) -> None:
@@ -80,6 +80,8 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
         _rule(task.failures > 0, "a task that backs off has failed", **where)
         _rule(task.state != "complete", "a complete task does not back off", **where)
         _rule(state.jobs[job].status == "running", "a task that backs off belongs to a running job", **where)
+    over = task.state == "complete" or state.jobs[job].ended
+    _rule(not (over and task.last), "only of a task that goes on is it known which process had which slot", **where)
     _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
     if task.peers:
         _rule(task.state != "complete", "a complete task has no peers", **where)
@@ -138,6 +140,9 @@ def _check_shares(state: State) -> None:
     _rule(
         idle == {kind: list(row) for kind, row in idle_kinds(state).items()}, "idle peers are known by kind, in order"
     )
+    homes = {place: list(row) for place, row in state.idle_at.items()}
+    found = {place: list(row) for place, row in idle_homes(state).items()}
+    _rule(homes == found, "idle peers are known by home, in order")
     _rule(all(not job.queued or job.status == "running" for job in state.jobs.values()), "only running jobs are queued")
 
 

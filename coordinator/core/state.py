@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -118,6 +118,11 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
         """A peer that does not say what it reads is of the release before."""
         return Kind(self.format or OLDEST, self.tags)
 
+    @property
+    def home(self) -> str:
+        """Its process and machine; empty if unknown. Its daemon's name lasts only as long as one session with ZooKeeper."""
+        return f"{self.host}:{self.pid}" if self.host and self.pid else ""
+
     def note(self) -> PeerNote | None:
         """The note of its state node; None for a dead peer."""
         return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment, self.yields)
@@ -148,6 +153,18 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """As in :class:`sardonyx.core.notes.TaskNote`. Never changed in place."""
     left: int = 0
     """The event with which its last peer left it; 0: it never had one."""
+    last: list[str] = []
+    """By slot, the home of the peer that left it last, unless it failed there; or nothing. The slot may have a peer again."""
+
+    def forget_home(self, slot: int) -> None:
+        """Prefer no process for a slot."""
+        if slot < len(self.last):
+            self.last[slot] = ""
+
+    def keep_home(self, slot: int, home: str) -> None:
+        """Prefer a process for a slot."""
+        self.last += [""] * (slot + 1 - len(self.last))
+        self.last[slot] = home
 
     def note(self) -> TaskNote:
         return TaskNote(
@@ -305,6 +322,7 @@ class State:
         "floors",
         "giving",
         "held",
+        "idle_at",
         "idle_of",
         "jobs",
         "jobs_with_capacity",
@@ -366,16 +384,17 @@ class State:
         self.queued: set[str] = set()
         self.live_of: dict[Kind, int] = {}
         self.idle_of: dict[Kind, OrderedDict[str, None]] = {}
-        """How many live peers there are of each kind, and which are idle, in the order of ``by_state``; without empty rows."""
+        self.idle_at: dict[tuple[Kind, str], OrderedDict[str, None]] = {}
+        """How many live peers there are of each kind; which are idle, in the order of ``by_state``; these by kind and home, if
+        they have one. Without empty rows."""
         self.requiring: set[str] = set()
         self.restricted: set[str] = set()
         """Running jobs that ask for tags or a release; and those of them with tags, or that not all live peers can read."""
         self.stale: set[str] = set()
         """Jobs whose demand may have changed; :mod:`coordinator.core.entitlement` looks at them when it is asked next."""
         self.demands: dict[str, Demand] = {}
-        """Of the running jobs, as far as it was looked at."""
         self.floors = 0
-        """The sum of their floors."""
+        """Of the running jobs, as far as it was looked at; and the sum of their floors."""
         self.targets: dict[int, dict[str, Target]] = {}
         """What jobs are entitled to, by the number of live peers, as far as it was asked for since a demand changed."""
 
@@ -405,16 +424,24 @@ class State:
         """How many live peers can run what asks for this."""
         return sum(count for kind, count in self.live_of.items() if kind.fits(asked))
 
-    def idle_for(self, asked: Kind, kinds: Collection[Kind] | None = None) -> str:
-        """The idle peer that gets a task: of those that can run it, one with the fewest other tags; of these, the one that has
-        been idle longest. Only of these kinds, if any are given.
-        """
-        if len(self.idle_of) == 1 or self.rules == 1:
-            return next(iter(self.by_state["idle"]))
-        fitting = [kind for kind in self.idle_of if kind.fits(asked) and (kinds is None or kind in kinds)]
-        fewest = min(len(kind.tags) for kind in fitting)
-        first = (next(iter(self.idle_of[kind])) for kind in fitting if len(kind.tags) == fewest)
-        return min(first, key=lambda name: self.peers[name].order)
+    def add_idle(self, name: str) -> None:
+        """Add a peer to the idle ones of its kind and home, as the one that came last."""
+        peer = self.peers[name]
+        self.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
+        if peer.home:
+            self.idle_at.setdefault((peer.kind, peer.home), OrderedDict())[name] = None
+
+    def remove_idle(self, name: str) -> None:
+        """Remove a peer from the idle ones of its kind and home."""
+        peer = self.peers[name]
+        kind = peer.kind
+        del self.idle_of[kind][name]
+        if not self.idle_of[kind]:
+            del self.idle_of[kind]
+        if peer.home:
+            del self.idle_at[kind, peer.home][name]
+            if not self.idle_at[kind, peer.home]:
+                del self.idle_at[kind, peer.home]
 
     def fits(self, peer: str, asked: Kind) -> bool:
         """Whether a peer can run what asks for this."""

@@ -105,7 +105,7 @@ def derive(state: State) -> None:
             state.note_backoff(name, task_name, task)
     state.expirable = OrderedDict.fromkeys(expirable_jobs(state))
     state.missing = missing_peers(state)
-    state.live_of, state.idle_of = live_kinds(state), idle_kinds(state)
+    state.live_of, state.idle_of, state.idle_at = live_kinds(state), idle_kinds(state), idle_homes(state)
     state.stale = set(state.jobs_with_capacity)
     for name in state.jobs_with_capacity:
         peers = [state.peers[peer] for task in state.jobs[name].tasks.values() for peer in task.peers]
@@ -137,6 +137,14 @@ def idle_kinds(state: State) -> dict[Kind, OrderedDict[str, None]]:
     found: dict[Kind, OrderedDict[str, None]] = {}
     for name in state.by_state["idle"]:
         found.setdefault(state.peers[name].kind, OrderedDict())[name] = None
+    return found
+
+
+def idle_homes(state: State) -> dict[tuple[Kind, str], OrderedDict[str, None]]:
+    found: dict[tuple[Kind, str], OrderedDict[str, None]] = {}
+    for name in state.by_state["idle"]:
+        if state.peers[name].home:
+            found.setdefault((state.peers[name].kind, state.peers[name].home), OrderedDict())[name] = None
     return found
 
 

@@ -314,6 +314,24 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
+        "a slot goes to another process than had it last",
+        [
+            "copy is submitted: orders -> write; orders never ends",
+            MADE,
+            "P1 is born in east",
+            "P1 acks",
+            "P1 dies",
+            "P2 is born in west",
+        ],
+        [
+            (
+                "unanswered at write since 0: task write was offered to 1 virtual peer, and no peer has answered yet; "
+                "slot 0 comes from east, process 1, which had no idle peer for it [P2 acking copy/write 0]"
+            ),
+            "runs since 0: 1 virtual peer is at work [P2 acking copy/write 0]",
+        ],
+    ),
+    (
         "it stops",
         [ENDLESS, MADE, "P1 is born", "P1 acks", "copy is stopped", "P1 acks"],
         [

@@ -244,7 +244,7 @@ class History:
         tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
         peer = f"P{self.born}"
         reads = self.rng.choice([0, OLDEST]) if self.rng.random() < self._old else FORMAT
-        return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born, tags=tags, format=reads)
+        return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born % 3, tags=tags, format=reads)
 
     def _death(self) -> AnyEvent | None:
         if not self.pulses:

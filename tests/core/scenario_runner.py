@@ -290,6 +290,12 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, ps, tag: [PeerBorn(at=w.now, peer=p, tags=(tag,), format=FORMAT) for p in re.findall(r"P\w+", ps)],
     ),
     (
+        r"(P[\w, ]+) (?:is|are) born in (\S+)",
+        lambda w, ps, host: [
+            PeerBorn(at=w.now, peer=p, host=host, pid=1, format=FORMAT) for p in re.findall(r"P\w+", ps)
+        ],
+    ),
+    (
         r"(\d+) peers are born",
         lambda w, count: [
             PeerBorn(at=w.now, peer=f"P{len(w.state.peers) + k + 1:03}", format=FORMAT) for k in range(int(count))

@@ -26,7 +26,7 @@ from twin import Twin
 from coordinator.core import admission, changeset, scheduling
 from coordinator.core import decide as core
 from coordinator.core.projection import project
-from coordinator.core.state import State, new_state
+from coordinator.core.state import State, Task, new_state
 from sardonyx.core import formats
 from sardonyx.core.events import (
     AnyEvent,
@@ -209,12 +209,12 @@ def _slots_go_upward(patch: pytest.MonkeyPatch) -> None:
 def _waiting_ones_are_left(patch: pytest.MonkeyPatch) -> None:
     right = changeset.ChangeSet.leave
 
-    def leave(made: changeset.ChangeSet, name: str, trigger: Any) -> None:
+    def leave(made: changeset.ChangeSet, name: str, trigger: Any, **more: Any) -> None:
         peer = made.state.peers[name]
         with pytest.MonkeyPatch.context() as inner:
             if peer.state == "active":
                 inner.setattr(State, "on_task", lambda state, task: [])
-            right(made, name, trigger)
+            right(made, name, trigger, **more)
 
     patch.setattr(changeset.ChangeSet, "leave", leave)
 
@@ -241,6 +241,10 @@ def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(core._HANDLERS, BackoffEnded, lambda made, event: None)
 
 
+def _slots_forget_their_homes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "keep_home", lambda task, slot, home: None)
+
+
 BREAKS: list[Break] = [
     _seals_at_once,
     _slots_go_upward,
@@ -249,6 +253,7 @@ BREAKS: list[Break] = [
     _nobody_is_preempted,
     _nothing_is_blocked,
     _tasks_never_wake,
+    _slots_forget_their_homes,
 ]
 
 

@@ -38,6 +38,7 @@ NEW_TASK: Json = {
     "letters": 0,
     "positions": {},
     "left": 0,
+    "had": {},
 }
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
 STATUS += ("stopping", "resumes", "resumed_by", "by", "queued")
@@ -109,7 +110,9 @@ class Twin:
         reads = event.get("format", 0)
         said = {"tags": set(event.get("tags", [])), "reads": reads or OLDEST, "told": bool(reads)}
         if event["peer"] not in self.peers:
-            self.peers[event["peer"]] = {"state": "idle", "assignment": None, "yields": "", **said}
+            process = (event.get("host"), event.get("pid"))
+            new = {"state": "idle", "assignment": None, "yields": "", "process": process if all(process) else None}
+            self.peers[event["peer"]] = new | said
             self.free.append(event["peer"])
         elif reads and not self.peers[event["peer"]]["told"] and self.state(event["peer"]) not in ("dead", "revoked"):
             self.peers[event["peer"]] |= said
@@ -163,7 +166,7 @@ class Twin:
             self.jobs[name]["resumes"] = resumes
             self.jobs[name]["begins"] = {task: before["tasks"][task]["positions"] for task in before["stages"]}
         if error is None:
-            tasks = {task["name"]: copy.copy(NEW_TASK) for task in spec["catalog"]}
+            tasks = {task["name"]: copy.deepcopy(NEW_TASK) for task in spec["catalog"]}
             self.jobs[name].update(tasks=tasks, stages=stages(spec))
             self.outer.append(("CreateLinks", name))
 
@@ -311,7 +314,7 @@ class Twin:
         for name, task in job["tasks"].items():
             for peer in self.on_task(job, name):
                 self.put(peer, "idle")
-            task["backing_off"] = False
+            task.update(backing_off=False, had={})
         job["queued"] = False
         self.outer.append(("DeleteLinks", job["id"]))
 
@@ -387,6 +390,7 @@ class Twin:
             task["positions"] = positions_in(job, name, event.get("positions", {}))
         for each in [peer, *self.others(peer)]:
             self.put(each, "idle")
+        task["had"] = {}
         if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
             self.end(job, "stopped" if job["stopping"] else "completed", None)
 
@@ -410,13 +414,13 @@ class Twin:
         job, task = self.place(event["peer"])
         if event["error"]["code"] in ("SX-VERSION-PEER", "SX-BLOCK-FORMAT", "SX-POSITION-UNREADABLE"):
             job["needs"] = max(job["needs"], self.peers[event["peer"]]["reads"] + 1)
-            self.leave(event["peer"], "idle")
+            self.leave(event["peer"], "idle", failed=True)
             return
         if task["backing_off"] and not event.get("fatal", False):  # what another one has reported already
-            self.leave(event["peer"], "idle")
+            self.leave(event["peer"], "idle", failed=True)
             return
         self.add_failure(task, event["error"], harmless=event.get("passing", False))
-        self.leave(event["peer"], "idle")
+        self.leave(event["peer"], "idle", failed=True)
         if event.get("fatal", False):
             self.end(job, "failed", event["error"])
         elif task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
@@ -452,9 +456,15 @@ class Twin:
             return []
         return [p for p in self.at_work if p != peer and self.place(p)[1] is self.place(peer)[1]]
 
-    def put(self, peer: str, state: str) -> None:
+    def put(self, peer: str, state: str, failed: bool = False) -> None:
         """The peer has no task any more and is in this state."""
         task = self.place(peer)[1] if self.peers[peer]["assignment"] else None
+        if task is not None:
+            slot = self.peers[peer]["assignment"]["slot"]
+            if failed or state == "revoked":
+                task["had"].pop(slot, None)
+            elif self.state(peer) != "acking" and self.peers[peer]["process"]:
+                task["had"][slot] = self.peers[peer]["process"]
         for where in (self.at_work, self.free):
             if peer in where:
                 where.remove(peer)
@@ -468,23 +478,50 @@ class Twin:
             if len(self.dead) > REMEMBERED:
                 del self.peers[self.dead.pop(0)]
 
-    def leave(self, peer: str, state: str) -> None:
+    def leave(self, peer: str, state: str, failed: bool = False) -> None:
         """As ``put``; and if only waiting ones remain on its task, they become idle."""
         others = self.others(peer)
-        self.put(peer, state)
+        self.put(peer, state, failed)
         if all(self.state(p) == "waiting" for p in others):
             for other in others:
                 self.put(other, "idle")
 
-    def offer(self, job: Json, name: str, peers: list[str]) -> None:
-        for peer in peers:
-            taken = [self.peers[p]["assignment"]["slot"] for p in self.on_task(job, name)]
-            slot = min(s for s in range(len(taken) + 1) if s not in taken)
+    def offer(self, job: Json, name: str, idle: list[str], count: int) -> None:
+        """The smallest free slots go to so many of these peers."""
+        taken = [self.peers[p]["assignment"]["slot"] for p in self.on_task(job, name)]
+        slots = [s for s in range(len(taken) + count) if s not in taken][:count]
+        peers = self.slots_to(job, name, idle, slots)
+        for slot in slots:
+            peer = peers[slot]
             self.free.remove(peer)
             self.at_work.append(peer)
             assignment = {"id": self.n, "job": job["id"], "task": name, "slot": slot}
             self.peers[peer] |= {"state": "acking", "assignment": assignment, "yields": ""}
         self.served = job["number"]
+
+    def slots_to(self, job: Json, name: str, idle: list[str], slots: list[int]) -> dict[int, str]:
+        """Those come back that were there before, if the same number of each kind is taken; the others as they always come."""
+        able = self.pick(job, name, idle)
+        left = [self.kind(peer) for peer in able[: len(slots)]]
+        found: dict[int, str] = {}
+
+        def take(slot: int, peers: list[str]) -> None:
+            fit = [peer for peer in peers if peer not in found.values() and self.kind(peer) in left]
+            if fit:
+                found[slot] = min(fit, key=lambda peer: (left.index(self.kind(peer)), self.free.index(peer)))
+                left.remove(self.kind(found[slot]))
+
+        for slot in slots:
+            had = job["tasks"][name]["had"].get(slot)
+            take(slot, [peer for peer in able if had and self.peers[peer]["process"] == had])
+        for slot in slots:
+            if slot not in found:
+                fit = [peer for peer in able if peer not in found.values() and self.kind(peer) in left]
+                take(slot, fit[:1])
+        return found
+
+    def kind(self, peer: str) -> tuple[set[str], int]:
+        return self.peers[peer]["tags"], self.peers[peer]["reads"]
 
     # Which task next
 
@@ -513,7 +550,7 @@ class Twin:
             if found:
                 rank, job, name = min(found, key=lambda each: each[0])
                 count = 1 if rank[1] else self.asks_for(job, name)
-                self.offer(job, name, self.pick(job, name, idle)[:count])
+                self.offer(job, name, idle, count)
                 return True
         return False
 
@@ -819,7 +856,7 @@ class Twin:
     def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
         before = copy.deepcopy((self.peers, self.free, self.at_work))
-        lefts = {place: task["left"] for place, task in job["tasks"].items()}
+        lefts = {place: (task["left"], task["had"].copy()) for place, task in job["tasks"].items()}
         needed = self.asks_for(job, name)
         if job["queued"] and not self.at_work_for(job):
             return False
@@ -844,11 +881,11 @@ class Twin:
                     if for_room or (self.can(peer, job, name) and peer not in kept):
                         self.leave(peer, "idle")
         if not lacks_peers() and not lacks_room():
-            self.offer(job, name, idle()[:needed])
+            self.offer(job, name, idle(), needed)
             return True
         self.peers, self.free, self.at_work = before
         for place, left in lefts.items():
-            job["tasks"][place]["left"] = left
+            job["tasks"][place].update(left=left[0], had=left[1])
         return False
 
     def say_what_is_missing(self, job: Json) -> None:
