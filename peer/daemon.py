@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import psutil
 import structlog
@@ -36,6 +36,7 @@ from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
+    from peer.kept_shards import KeptShards
     from peer.prepared_task import PreparedTask
     from spark_tasks.session import SparkSession
 
@@ -81,6 +82,8 @@ class SparkTaskRunner:
         self._code_cache = code_cache
         self._at_work: set[str] = set()
         """The virtual peers that work on a task."""
+        self._kept: KeptShards[Any] | None = None
+        """What assignments that are over left of their state; from the first assignment on."""
 
     def restore(self, folder: Path) -> None:
         """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
@@ -122,12 +125,14 @@ class SparkTaskRunner:
             log.debug("spark_warm_up_failed", error=str(error))
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
+        from peer.kept_shards import KeptShards
         from peer.preparation import prepare
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):
             raise RunnerLost("Spark has ended")
-        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache)
+        self._kept = self._kept or KeptShards()
+        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept)
 
     def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop

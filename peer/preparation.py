@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import takes_failed
+from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
@@ -53,9 +54,16 @@ else:  # as in `peer.prepared_task`
 
 
 def prepare(
-    settings: Settings, zk: ZooKeeperSession, spark: SparkSession, peer: str, assignment: Assignment, code_cache: Path
+    settings: Settings,
+    zk: ZooKeeperSession,
+    spark: SparkSession,
+    peer: str,
+    assignment: Assignment,
+    code_cache: Path,
+    kept: KeptShards[Any] | None = None,
 ) -> PreparedTask:
-    """Fetch the job and its code, and do every preparation that can fail because of the job itself.
+    """Fetch the job and its code, and do every preparation that can fail because of the job itself. ``kept``: what earlier
+    assignments of this process left of their state.
 
     Raises:
         SardonyxError: the task cannot run here. The peer declines the assignment with this error.
@@ -69,7 +77,8 @@ def prepare(
     free_unused(spark)
     code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
     graph = graph_of(spec, settings.deployment, job)
-    return assemble(settings, spark, peer, assignment, graph, facts, code, state_folder=code_cache / "state")
+    folder = code_cache / "state"
+    return assemble(settings, spark, peer, assignment, graph, facts, code, state_folder=folder, kept=kept)
 
 
 def assemble(
@@ -83,6 +92,7 @@ def assemble(
     state_topic: Callable[[Link], StateTopic] | None = None,
     state_folder: Path | None = None,
     runtime: Runtime = REAL,
+    kept: KeptShards[Any] | None = None,
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
@@ -125,6 +135,8 @@ def assemble(
             database,
             load,
             sources,
+            kept,
+            assignment.job,
         ),
         keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
         keyed=keyed,

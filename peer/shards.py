@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from peer.kept_shards import KeptShards, Place
 from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance
 from peer.state_keeper import ShardKeeper, StateKeeper, StateTopic, TopicKeeper
@@ -63,6 +64,18 @@ class _Shard:
     """Of its first partition, when it was last compared with the position."""
     held: HeldRows = field(default_factory=HeldRows)
     """If the job keeps its lineage: what it holds after its last commit."""
+
+    @property
+    def mark(self) -> Mark:
+        """Of its last commit."""
+        return self.log.mark
+
+    def __len__(self) -> int:
+        return len(self.stores)
+
+    def discard(self) -> None:
+        """Give back what it holds."""
+        _discard(self.stores, self.folder)
 
 
 @dataclass(frozen=True)
@@ -147,6 +160,8 @@ class Shards:
         keeper: where the truth about its state is; None: in the log.
         load: finds a store of the user's own.
         sources: of the job, if it keeps its lineage.
+        kept: shards of earlier assignments of this process; None: there are none, and none is kept.
+        place: job and task, for these.
     """
 
     def __init__(
@@ -159,8 +174,13 @@ class Shards:
         keeper: StateKeeper | None = None,
         load: Callable[[str], Any] = import_function,
         sources: Sources | None = None,
+        kept: KeptShards[Any] | None = None,
+        place: tuple[str, str] = ("", ""),
     ) -> None:
         self._operator = operator
+        self._kept, self._place = kept, place
+        self._is_sound = True
+        """Whether the last plan and the last commit went well."""
         self._links = stage.ingress
         self._keeper = keeper or _in_topic(stage, topic)
         self._folder = folder
@@ -200,6 +220,7 @@ class Shards:
 
     def committed(self) -> None:
         """The transaction with what was planned has committed."""
+        self._is_sound = False
         for shard, answer, held in self._planned.values():
             # Stores first: a shard whose store has failed must not pass for one that has this commit.
             for name, changes in answer.changes.items():
@@ -211,6 +232,7 @@ class Shards:
             if held.without_end and not self._operator.is_open(shard.stores):
                 shard.held, shard.more = HeldRows(), True  # a further batch says so in the position
         self._planned.clear()
+        self._is_sound = True
 
     def dropped(self) -> None:
         """What was planned is not committed, or it is not known. What was is read from the positions."""
@@ -229,6 +251,7 @@ class Shards:
             InputError: the state log is torn, or its positions are gone.
         """
         self.dropped()
+        self._is_sound = False
         self.restoring = 0.0
         found = Planned(pa.table({}), None, 0, {}, [], [], Provenance(), Provenance())
         reads = self._reads(batch, found.rows_in)
@@ -275,12 +298,19 @@ class Shards:
             self._planned[each.number] = shard, answer, held
         table = block.concat(results) if results else pa.table({})
         late = block.concat(lates) if lates else None
+        self._is_sound = True
         return found._replace(results=table, late=late, late_rows=late_rows, failed=failed)
 
     def close(self) -> None:
-        """The assignment is over: give memory and files back."""
-        for shard in self._shards.values():
-            _discard(shard.stores, shard.folder)
+        """The assignment is over: leave the shards to the process for a moment, or give memory and files back. After an error
+        they are not kept: its cause may lie in a store.
+        """
+        self.dropped()
+        for number, shard in self._shards.items():
+            if self._kept is None or not self._is_sound:
+                shard.discard()
+            else:
+                self._kept.put(Place(*self._place, number), shard, _Shard.discard)
         self._shards.clear()
 
     def _held(self, shard: _Shard, asked: Asked, batch: Batch, closed: int) -> HeldRows:
@@ -336,13 +366,23 @@ class Shards:
         if shard is None or shard.log.mark != (mark or Mark()):
             if shard is not None:
                 del self._shards[number]
-                _discard(shard.stores, shard.folder)
-            shard = self._restored(number, mark if batch.started[first] is not None else None)
+                shard.discard()
+            known = batch.started[first] is not None
+            shard = self._left(number, mark or Mark()) if known else None
+            if shard is None:
+                shard = self._restored(number, mark if known else None)
             self._shards[number] = shard
         if self._sources is not None:
             shard.held = HeldRows.committed(batch.before[first])
         shard.incarnation = incarnation
         shard.more = True  # a former holder may have left something to do
+        return shard
+
+    def _left(self, number: int, mark: Mark) -> _Shard | None:
+        """The shard as an earlier assignment of this process left it, if it still is what the position says."""
+        shard = self._kept.take(Place(*self._place, number), mark) if self._kept is not None else None
+        if shard is not None and shard.mark.seq:
+            log.info("state_kept", partition=number, count=len(shard))
         return shard
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:

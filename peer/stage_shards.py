@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import failed_key
+from peer.kept_shards import KeptShards
 from peer.keyed_operator import KeyedOperator
 from peer.operators import Operator, WindowOperator
 from peer.relation_operator import RelationOperator, declared_columns
@@ -32,6 +33,8 @@ def shards_of(
     keeper: DatabaseKeeper | None = None,
     load: Callable[[str], Any] = import_function,
     sources: Sources | None = None,
+    kept: KeptShards[Any] | None = None,
+    job: str = "",
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
@@ -45,6 +48,8 @@ def shards_of(
         keeper: of its state, if a database keeps it.
         load: finds a store of the user's own.
         sources: of the job, if it keeps its lineage.
+        kept: shards of earlier assignments of this process, if any are kept.
+        job: its id.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
     if state is None and keeper is None:
@@ -59,4 +64,10 @@ def shards_of(
     else:
         operator = WindowOperator(stage, most)
     topic = None if state is None else state_topic(state)
-    return Shards(stage, operator, topic, folder, lambda: int(runtime.wall() * 1_000_000), keeper, load, sources)
+    kept = kept if keeper is None else None
+    place = (job, stage.name)
+
+    def now() -> int:
+        return int(runtime.wall() * 1_000_000)
+
+    return Shards(stage, operator, topic, folder, now, keeper, load, sources, kept, place)

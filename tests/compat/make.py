@@ -25,7 +25,7 @@ from queues import block, dead_letters
 from sardonyx.core import events
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Completed, Counts, encode_event
-from sardonyx.core.notes import Assignment, PeerNote, PulseNote
+from sardonyx.core.notes import Assignment, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 
@@ -76,7 +76,7 @@ def write(folder: Path) -> None:
     (folder / "request.json").write_bytes(encode_event(Completed(peer="p", assignment=3, counts=COUNTS)))
     (folder / "pulse.json").write_bytes(msgspec.json.encode(PulseNote("d", "h", 1)))
     (folder / "peer_state.json").write_bytes(
-        msgspec.json.encode(PeerNote("active", 4, Assignment(3, "copy-aaaaaa", "in", 0)))
+        msgspec.json.encode(events.PeerNote("active", 4, Assignment(3, "copy-aaaaaa", "in", 0)))
     )
     (folder / "block.arrow").write_bytes(block.encode(pa.Table.from_pylist(ROWS))[0].value)
     packed = dead_letters.packed(LETTER, pa.Table.from_pylist(ROWS[:1]), b"key")
