@@ -196,7 +196,7 @@ class ChangeSet:
 
     def _goes_on(self, job: str, task: Task) -> bool:
         """Whether the task may be offered again."""
-        return self.state.rules > 1 and task.state != "complete" and not self.state.jobs[job].ended
+        return self.state.rules > 2 and task.state != "complete" and not self.state.jobs[job].ended
 
     def mark(self, name: str, yields: Yields) -> None:
         """Set when a peer gives its task up."""

@@ -20,7 +20,7 @@ version is refused, never misread.
 """
 OLDEST = 4
 """The oldest version that this release reads: that of the release before it."""
-RULES = 2
+RULES = 3
 """The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
 that does not say which rules it knows is of a release that knows only rules 1."""
 

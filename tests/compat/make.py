@@ -1,7 +1,7 @@
-"""Writes the golden corpus of this release's stored formats into ``tests/compat/format_N``: ``python -m tests.compat.make``.
+"""Writes the golden corpus of this release's stored formats: ``python -m tests.compat.make``. Its folder names format and rules.
 
-Run it once when a format is raised, and commit what it writes. The corpus of an older format is never written again: it was made
-by the release that had the format. It runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
+Run it once when the format or the rules are raised, and commit what it writes. An older corpus is never written again: it was
+made by the code that had its format and rules. It runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
 
 ``histories FOLDER`` writes random histories with the state at the end of each: once for each release whose rules later ones know,
 from the sources of that release.
@@ -25,7 +25,7 @@ from queues import block, dead_letters
 from sardonyx.core import events
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Completed, Counts, encode_event
-from sardonyx.core.notes import Assignment, PulseNote
+from sardonyx.core.notes import Assignment, PeerNote, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 
@@ -61,7 +61,7 @@ def write(folder: Path) -> None:
     history = History(random.Random(SEED), doubled=0.3)
     history.unkind(EVENTS)
     log = history.world.log
-    middle = log[len(log) // 2][0]
+    middle = log[len(log) // 4][0]  # tasks that go on then have peers, and processes that had their slots
     batches = []
     for start in range(0, len(log), ENTRIES):
         entries = [{"event": json.loads(encode_event(event))} for _, event in log[start : start + ENTRIES]]
@@ -76,7 +76,7 @@ def write(folder: Path) -> None:
     (folder / "request.json").write_bytes(encode_event(Completed(peer="p", assignment=3, counts=COUNTS)))
     (folder / "pulse.json").write_bytes(msgspec.json.encode(PulseNote("d", "h", 1)))
     (folder / "peer_state.json").write_bytes(
-        msgspec.json.encode(events.PeerNote("active", 4, Assignment(3, "copy-aaaaaa", "in", 0)))
+        msgspec.json.encode(PeerNote("active", 4, Assignment(3, "copy-aaaaaa", "in", 0)))
     )
     (folder / "block.arrow").write_bytes(block.encode(pa.Table.from_pylist(ROWS))[0].value)
     packed = dead_letters.packed(LETTER, pa.Table.from_pylist(ROWS[:1]), b"key")
@@ -97,7 +97,7 @@ def write_histories(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parent / f"format_{events.FORMAT}"
+    here = Path(__file__).parent / f"format_{events.FORMAT}_rules_{events.RULES}"
     if sys.argv[1:2] == ["histories"]:
         write_histories(Path(sys.argv[2]) if len(sys.argv) > 2 else here)
     else:
