@@ -85,9 +85,9 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int | None = None
     rows_out: int | None = None
     skipped: int | None = None
+    """Rows that the task left out because its function raised on them."""
     late: int | None = None
     """Rows that came after their windows had closed, and that nothing else took."""
-    """Rows that the task left out because its function raised on them."""
     dead: int | None = None
     """Rows that the task left out for the same reason, and kept as dead letters."""
     failures: int = 0
