@@ -117,6 +117,47 @@ def canonical(*values: object) -> bytes:
     return b"".join(map(_value, values))
 
 
+def key_values(key: bytes) -> tuple[Any, ...]:
+    """Return the values of a key, given its canonical bytes: the opposite of :func:`canonical`.
+
+    A number comes back as an ``int`` or a ``float`` if one of them is equal to it, and else as a ``Decimal``. A moment is in UTC,
+    to the microsecond.
+    """
+    found: list[Any] = []
+    while key:
+        end = 5 + int.from_bytes(key[1:5], "big")
+        found.append(_VALUE_OF[key[:1]](key[5:end]))
+        key = key[end:]
+    return tuple(found)
+
+
+def _number_of(payload: bytes) -> int | float | Decimal:
+    text = payload.decode()
+    if text.lstrip("-").isdigit():
+        return int(text)
+    exact = Decimal(text)
+    near = float(text)
+    return near if not exact.is_finite() or Decimal(near) == exact else exact
+
+
+def _after_epoch(payload: bytes) -> dt.timedelta:
+    return dt.timedelta(microseconds=int(payload) // 1_000)
+
+
+_VALUE_OF: dict[bytes, Callable[[bytes], Any]] = {
+    b"n": lambda _: None,
+    b"b": lambda payload: payload == b"\1",
+    b"#": _number_of,
+    b"s": bytes.decode,
+    b"x": bytes,
+    b"d": lambda payload: _DAY + dt.timedelta(days=int(payload)),
+    b"z": lambda payload: (_EPOCH + _after_epoch(payload)).replace(tzinfo=dt.UTC),
+    b"t": lambda payload: _EPOCH + _after_epoch(payload),
+    b"h": lambda payload: (_EPOCH + _after_epoch(payload)).time(),
+    b"u": _after_epoch,
+}
+
+
 def checksums_of(keys: Sequence[object]) -> Checksums:
     """Like :func:`checksums`, for keys that are Python values. A tuple is a key of several values.
 

@@ -20,6 +20,7 @@ from sardonyx.cli import (
     progress_commands,
     purge_commands,
     share_commands,
+    state_commands,
     topic_commands,
     upgrade_commands,
 )
@@ -41,6 +42,7 @@ dlq_app = typer.Typer(
     help="Show, redo, drop and export dead letters: records that a task failed on.", no_args_is_help=True
 )
 link_app = typer.Typer(help="Show the links of a job: the queues between its tasks.", no_args_is_help=True)
+state_app = typer.Typer(help="Show what the tasks of a job keep.", no_args_is_help=True)
 topic_app = typer.Typer(help="Create, list and peek into Kafka topics.", no_args_is_help=True)
 log_app = typer.Typer(help="Show, verify, export and replay the coordinator's log.", no_args_is_help=True)
 
@@ -82,6 +84,7 @@ peer_commands.register(peers_app)
 share_commands.register(cluster_app, job_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)
+state_commands.register(state_app)
 topic_commands.register(topic_app)
 log_commands.register(log_app)
 app.add_typer(job_app, name="job")
@@ -89,5 +92,6 @@ app.add_typer(cluster_app, name="cluster")
 app.add_typer(peers_app, name="peers")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(link_app, name="link")
+app.add_typer(state_app, name="state")
 app.add_typer(topic_app, name="topic")
 app.add_typer(log_app, name="log")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from sardonyx.client.views import JobView, LinkAudit, LinkLag, laid_out
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.client.clocks import JobClock
     from sardonyx.client.progress import JobProgress, RecordTrace
+    from sardonyx.client.task_state import StateRow
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 T = TypeVar("T")
@@ -130,6 +131,25 @@ class AsksKafka(ABC):
         found = record_trace(self._zk, client.settings, self.id, self.spec(), note, (source, partition, offset))
         graph = laid_out(self.spec(), client.settings.deployment, self.id)
         return with_letters(found, graph, lambda: DeadLetters(client))
+
+    def state(self, task: str, key: Sequence[str] | None = None) -> Iterator[StateRow]:
+        """Read what a task keeps, from its log in Kafka: of keyed state a :class:`sardonyx.state.look.KeyState` for each key, of
+        windows a dict for each open one, with the result that it would have if it closed now.
+
+        Each partition is read as of its last commit. The whole log of a partition is read, also for one key.
+
+        Args:
+            task: a task with keyed state or windows.
+            key: the values of one key as text, in the order of ``group_by``; None: all keys.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-NONE``: it is no such task; ``SX-STATE-GONE``: the job does not run;
+                ``SX-STATE-KEY``: the key has another number of values.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.task_state import task_state
+
+        return task_state(self._client.settings, self.id, self.spec(), self._sought(self._note()), task, key)
 
     def positions(self) -> dict[str, dict[str, list[int]]]:
         """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.

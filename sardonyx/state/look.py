@@ -1,0 +1,134 @@
+"""What the entries of a shard of keyed state mean, for people and other programs. Pure.
+
+The types of a job's states are those of its code, which need not be here. So values are what MessagePack gives without a type:
+a struct is a dict, a tuple is a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from queues.keys import key_values
+from sardonyx.core.clocks import NEVER
+from sardonyx.core.keyed import ALL_STATES
+from sardonyx.state.base import KEY, Store
+from sardonyx.state.keyed_entries import AT, COLUMN, SHAPE, STATE, TIMER, VALUE, Entry, read_state_key
+from sardonyx.state.signature import TABLE
+
+_CHUNK = 10_000
+"""Entries that are read at once."""
+_AFTER_TIMERS = bytes([TIMER[0] + 1])
+
+
+class TimerSet(msgspec.Struct, frozen=True, kw_only=True):
+    """A timer of a key."""
+
+    name: str
+    at: int
+    """Microseconds since 1970 (UTC); over an ordinal time a number of rows."""
+    by: str
+    """``event`` or ``wall``: by the clock of the rows, or that of the machine."""
+
+
+class KeyState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task keeps of one key."""
+
+    key: list[Any]
+    """Its values, in the order of the task's ``group_by``; none if the task has no key."""
+    states: dict[str, Any]
+    """By name: the value, the elements of a list, or the items of a map, each as a pair. Of a function of tables: its columns."""
+    timers: list[TimerSet] = []
+
+
+class _Part(NamedTuple):
+    entry: Entry
+    row: dict[str, Any]
+
+
+class Live(NamedTuple):
+    """Which states have not expired. Those that have stay in the store for a while."""
+
+    ttl: Mapping[str, int] = {}
+    """By name of the state, or ``*`` for all others: microseconds from its last write on."""
+    clock: int = NEVER
+
+    def __call__(self, name: str, at: int | None) -> bool:
+        ttl = self.ttl.get(name, self.ttl.get(ALL_STATES))
+        return ttl is None or at is None or at + ttl > self.clock
+
+
+def keyed_states(store: Store, keys: Collection[bytes] | None = None, live: Live = Live()) -> Iterator[KeyState]:  # noqa: B008
+    """What a shard keeps, key by key.
+
+    Args:
+        store: its entries.
+        keys: the canonical bytes of those that are wanted; None: all.
+        live: which states count.
+    """
+    shape, timers = _shape(store), _timers(store)
+    for key, parts in groupby(_parts(store), key=lambda part: part.entry.key):
+        left = timers.pop(key, [])
+        if keys is None or key in keys:
+            states = _of_key([part for part in parts if live(part.entry.name, part.row[AT])], shape)
+            if states or left:
+                yield KeyState(key=list(key_values(key)), states=states, timers=left)
+    for key, left in timers.items():  # keys that have a timer, and no state
+        if keys is None or key in keys:
+            yield KeyState(key=list(key_values(key)), states={}, timers=left)
+
+
+def _parts(store: Store) -> Iterator[_Part]:
+    first: bytes = STATE
+    while True:
+        found = store.scan(first, TIMER, _CHUNK)
+        for row in found.to_pylist():
+            yield _Part(read_state_key(row[KEY]), row)
+        if found.num_rows < _CHUNK:
+            return
+        first = found[KEY][-1].as_py() + b"\0"
+
+
+def _shape(store: Store) -> dict[str, str]:
+    found = store.read(pa.array([SHAPE], pa.binary()))[1]
+    return msgspec.msgpack.decode(found[VALUE][0].as_py(), type=dict[str, str]) if found.num_rows else {}
+
+
+def _timers(store: Store) -> dict[bytes, list[TimerSet]]:
+    found: dict[bytes, list[TimerSet]] = {}
+    for row in store.scan(TIMER, _AFTER_TIMERS).select([KEY, VALUE]).to_pylist():
+        end = 5 + int.from_bytes(row[KEY][1:5], "big")
+        at, wall = msgspec.msgpack.decode(row[VALUE])[:2]
+        timer = TimerSet(name=row[KEY][end:].decode(), at=at, by="wall" if wall else "event")
+        found.setdefault(row[KEY][5:end], []).append(timer)
+    return found
+
+
+def _of_key(parts: list[_Part], shape: Mapping[str, str]) -> dict[str, Any]:
+    states: dict[str, Any] = {}
+    ends: dict[str, tuple[int, int]] = {}
+    for entry, row in parts:
+        kind = shape.get(entry.name, "value")
+        if entry.name == TABLE and row[VALUE] is None:
+            states |= {name.removeprefix(COLUMN): value for name, value in row.items() if name.startswith(COLUMN)}
+        elif kind == "value":
+            states[entry.name] = msgspec.msgpack.decode(row[VALUE])
+        elif entry.part:
+            if kind == "list" and not _within(entry, ends):
+                continue
+            states.setdefault(entry.name, []).append(msgspec.msgpack.decode(row[VALUE]))
+        elif kind == "list":  # it stands before the elements: where they begin and end
+            ends[entry.name] = msgspec.msgpack.decode(row[VALUE], type=tuple[int, int])
+    return states
+
+
+def _within(entry: Entry, ends: Mapping[str, tuple[int, int]]) -> bool:
+    first, last = ends.get(entry.name, (0, 0))
+    return first <= int.from_bytes(entry.part, "big") < last
+
+
+__all__ = ["KeyState", "Live", "TimerSet", "keyed_states"]
