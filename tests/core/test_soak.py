@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.faults.shapes import PARTITIONS
-from tests.faults.soak_judge import SAW, STEPS, Figure, disk_bound, figures, judge, standing
+from tests.faults.soak_judge import SAW, STEPS, Figure, disk_bound, figures, judge, standing, unsure
 from tests.faults.soak_records import RETENTION, Numbers, Sight, Tally, record
 
 HOUR = 3600
@@ -95,6 +95,23 @@ def test_a_figure_is_flat_only_if_it_is_shown_to_be(value, says: str) -> None:
     noise = random.Random(3)
     (verdict,) = judge(samples(lambda at: value(at) + noise.uniform(-5, 5)), [FIGURE])
     assert verdict.says == says, verdict
+
+
+def test_a_run_goes_on_while_a_figure_cannot_be_told() -> None:
+    """The figures that swing too much are named, and a longer run can tell. What grows, or is flat, needs none; a short run
+    judges nothing.
+    """
+
+    def swings(at: float) -> float:
+        return 300 + 20 * math.sin(at / 300)
+
+    def grows(at: float) -> float:
+        return 300 + 100 * at / HOUR
+
+    assert unsure(samples(swings), [FIGURE]) == ["value"]
+    assert unsure(samples(swings, 2 * HOUR), [FIGURE]) == []
+    assert unsure(samples(grows), [FIGURE]) == []
+    assert unsure(samples(swings, 1800), [FIGURE]) == []
 
 
 @pytest.mark.parametrize(

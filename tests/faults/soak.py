@@ -31,7 +31,7 @@ from tests.faults.cluster import Cluster, Seat, now
 from tests.faults.harness import spread
 from tests.faults.shapes import PARTITIONS
 from tests.faults.soak_flow import SoakFlow, reached
-from tests.faults.soak_judge import JUDGED, Sample, Verdict, disk_bound, figures, judge, standing
+from tests.faults.soak_judge import JUDGED, MORE, Sample, Verdict, disk_bound, figures, judge, standing, unsure
 from tests.faults.soak_plot import plot
 from tests.faults.soak_records import BACKLOG, LINKS
 from tests.faults.soak_watch import Watch
@@ -120,6 +120,7 @@ class Soak:
                 self._tell(f"{handle.id} is going")
                 watch.start()
                 self._strike_until(scene, flow, handle, now() + options.seconds)
+                self._strike_on(scene, flow, handle, watch, figures(*spared))
                 watch.end()
                 self._end(scene, flow, handle)
             except Exception as error:  # noqa: BLE001 - whatever it was, the run is red
@@ -152,6 +153,15 @@ class Soak:
                 status = handle.status(live=False).status
                 assert status == "running", f"{handle.id} is {status}"
             due = max(due + every, now())
+
+    def _strike_on(self, scene: Scene, flow: SoakFlow, handle: JobHandle, watch: Watch, wanted: list[Any]) -> None:
+        """Go on, for as long again at most, while a figure swings too much to tell whether it grows."""
+        for _ in range(MORE):
+            open_ones = unsure(list(watch.samples), wanted)
+            if not open_ones or self.trouble:
+                return
+            self._tell(f"going on: it cannot be told yet whether these grow: {', '.join(open_ones)}")
+            self._strike_until(scene, flow, handle, now() + self._options.seconds / MORE)
 
     def _strike(self, scene: Scene, flow: SoakFlow) -> bool:
         """The next fault; then wait until of every source a record fed after it has come out. False: it did not strike."""

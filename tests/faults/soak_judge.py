@@ -18,6 +18,8 @@ T = 2.228
 """Student's t for :data:`WINDOWS` - 2 degrees of freedom: a slope lies within so many standard errors, with 95%."""
 JUDGED = 3000.0
 """Seconds from which on a run is long enough to judge slopes: in half an hour memory swings too much to tell."""
+MORE = 4
+"""Into so many parts the time is cut by which a run goes on, at most, while a figure cannot be told."""
 LATER = 1 / 3
 """The part of a run from which on it is judged."""
 STEPS = 90
@@ -187,6 +189,13 @@ def standing(samples: Sequence[Sample], seconds: float) -> list[str]:
                 wrong.append(f"partition {place}: {low} from {before['at']:.0f} to {sample['at']:.0f} s")
         first = at
     return wrong
+
+
+def unsure(samples: Sequence[Sample], wanted: Sequence[Figure]) -> list[str]:
+    """The figures of a run that is long enough to judge, of which it cannot be told whether they grow."""
+    if not samples or samples[-1]["at"] < JUDGED:
+        return []
+    return [each.name for each in judge(samples, wanted) if each.says == "cannot tell"]
 
 
 def disk_bound(samples: list[Sample], servers: int) -> float:
