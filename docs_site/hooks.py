@@ -34,12 +34,16 @@ REFERENCE = {
     "reference/sardonyx.md": ("sardonyx", "What jobs and programs import."),
     "reference/testing.md": ("sardonyx.testing", "Tests of jobs: on rows, on real services, and under faults."),
     "reference/connectors.md": ("sardonyx.connectors.base", "What a connector of your own implements."),
+    "reference/plan.md": (
+        "sardonyx.core.plan",
+        "How a job runs: what `Job.plan()` gives, and `check --plan json` prints.",
+    ),
 }
 """Pages made from docstrings: page -> module, what it is for."""
 
 IN_GROUPS = {
     "sardonyx": {
-        "Jobs": ["Job", "OnError"],
+        "Jobs": ["Job", "OnError", "JobPlan"],
         "Where the time of a row comes from": ["event_time", "kafka_time", "wall", "ordinal"],
         "Windows": ["tumbling", "hopping", "session", "counted", "calendar", "everything"],
         "What windows hold": [

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, StoredPosition
     from sardonyx.connectors.declarations import blackhole, console, files, generator, kafka, sql
+    from sardonyx.core.plan import JobPlan
     from sardonyx.core.spec import OnError
     from sardonyx.job.builder import Job, connector
     from sardonyx.job.windowing import (
@@ -68,6 +69,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "JobInvalid",
+    "JobPlan",
     "Key",
     "Last",
     "ListState",
@@ -117,6 +119,7 @@ __all__ = [
 _LATER = {  # name -> module; these need pyarrow or more, and are imported when they are first used, so that the CLI is quick
     "Client": "sardonyx.client.client",
     "Job": "sardonyx.job.builder",
+    "JobPlan": "sardonyx.core.plan",
     "OnError": "sardonyx.core.spec",
     "PositionedOutput": "sardonyx.connectors.base",
     "PositionsMoved": "sardonyx.connectors.base",

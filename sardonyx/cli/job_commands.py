@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local
-from sardonyx.cli.plan_text import Form, lines_of
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration, seconds
@@ -33,12 +32,14 @@ Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
 ]
 
+Form = Literal["text", "mermaid", "dot", "json"]
+"""How a plan is shown."""
 PlanForm = Annotated[
     Form | None,
     typer.Option(
         "--plan",
         metavar="FORM",
-        help="Show how the job runs: operators, by what rule rows go between them, peers. text, mermaid or dot; or with --json.",
+        help="Show how the job runs: operators, by what rule rows go between them, peers. text, mermaid, dot or json.",
     ),
 ]
 
@@ -95,11 +96,14 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
 
 
-def _put_plan(call: Call, plan: JobPlan, form: Form) -> None:
-    if call.json:
+def _put_plan(call: Call, plan: JobPlan, form: Form, working: Mapping[str, int] | None = None) -> None:
+    """``working``: of a job that has not ended, how many peers each task has now."""
+    if call.json or form == "json":
         call.put_json(plan)
         return
-    for line in lines_of(plan, form):
+    from sardonyx.cli.plan_text import lines_of
+
+    for line in lines_of(plan, form, working):
         call.put(line)
 
 
@@ -180,7 +184,9 @@ def show(call: Call, job: JobId, plan: PlanForm = None) -> None:
         if plan is not None:
             from sardonyx.core.plan import plan_of
 
-            _put_plan(call, plan_of(handle.spec()), plan)
+            shown = None if call.json or plan != "text" else handle.status()
+            working = None if shown is None or shown.ended else {each.name: each.peers for each in shown.tasks}
+            _put_plan(call, plan_of(handle.spec()), plan, working)
             return
         view = _with_lag(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short

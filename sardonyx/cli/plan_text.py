@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from sardonyx.cli.graph_text import ENDINGS
 from sardonyx.core.plan import Exchange, JobPlan, Operator
 from sardonyx.core.text import counted
 
-Form = Literal["text", "mermaid", "dot"]
+if TYPE_CHECKING:
+    from sardonyx.cli.job_commands import Form
+
 WIDTH = 80
 _OF = {"results": "", "failed": "failed records", "late": "late rows"}
 
 
-def as_text(plan: JobPlan) -> list[str]:
-    """Lines of at most 80 columns, if names are not long."""
-    lines = [f"job {plan.job}: {ENDINGS[plan.ending]}; {_needs(plan)}", "", "operators"]
-    lines += _columns([(each.name, each.kind, peers_text(each), _holds(each)) for each in plan.operators])
+def as_text(plan: JobPlan, working: Mapping[str, int] | None = None) -> list[str]:
+    """Lines of at most 80 columns, unless a single name is longer.
+
+    Args:
+        plan: what to show.
+        working: how many peers each task has now; None: nothing is said of it.
+    """
+    lines = [*_wrapped(f"job {plan.job}: {ENDINGS[plan.ending]}; {_needs(plan)}", "", "  "), "", "operators"]
+    lines += _columns(
+        [
+            (each.name, each.kind, _peers_now(each, working), "; ".join([*each.functions, *_holds(each)]))
+            for each in plan.operators
+        ]
+    )
     lines += ["", "exchanges"]
     lines += _columns([(each.name, _partitions(each), ", ".join(_rule(each))) for each in plan.exchanges])
     lines += ["", "groups"]
     for number, group in enumerate(plan.groups, 1):
         text = f"{', '.join(group.operators)}: a row goes over at most {counted(group.depth, 'exchange')}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {number}  ", subsequent_indent="     ")
+        lines += _wrapped(text, f"  {number}  ", "     ")
     return lines
 
 
@@ -66,13 +78,18 @@ def _needs(plan: JobPlan) -> str:
     return "one peer is enough" if plan.least_peers == 1 else f"it needs {plan.least_peers} peers"
 
 
-def _holds(operator: Operator) -> str:
+def _peers_now(operator: Operator, working: Mapping[str, int] | None) -> str:
+    text = peers_text(operator)
+    return text if working is None or not operator.runs else f"{text}, now {working.get(operator.name, 0)}"
+
+
+def _holds(operator: Operator) -> list[str]:
     found = [f"with {', '.join(operator.tasks[1:])}"] if len(operator.tasks) > 1 else []
-    return "; ".join([*found, *([f"state in {operator.store}"] if operator.store else [])])
+    return [*found, *([f"state in {operator.store}"] if operator.store else [])]
 
 
 def _label(operator: Operator) -> list[str]:
-    return [line for line in (operator.name, operator.kind, _holds(operator)) if line]
+    return [operator.name, operator.kind, *operator.functions, *_holds(operator)]
 
 
 def _partitions(exchange: Exchange) -> str:
@@ -107,9 +124,28 @@ def _edges(plan: JobPlan) -> Iterator[tuple[str, str, Exchange]]:
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    """A line for each row. If one would be too long, each row has its name on a line, and what is said of it below."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield ("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))).rstrip()
+    lines = [
+        ("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))).rstrip() for row in rows
+    ]
+    if max(map(len, lines), default=0) <= WIDTH:
+        return lines
+    return [
+        line
+        for name, *cells in rows
+        for line in (
+            f"  {name}",
+            *_wrapped("; ".join(cell for cell in cells if cell not in ("", "-")), *(["    "] * 2)),
+        )
+    ]
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    """Lines that no name is cut by."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _mermaid(text: str) -> str:
@@ -124,7 +160,8 @@ def _quoted(*lines: str) -> str:
     return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 
 
-def lines_of(plan: JobPlan, form: Form) -> list[str]:
-    """A plan in one of the forms that ``--plan`` takes."""
-    make: dict[Form, Callable[[JobPlan], list[str]]] = {"text": as_text, "mermaid": as_mermaid, "dot": as_dot}
-    return make[form](plan)
+def lines_of(plan: JobPlan, form: Form, working: Mapping[str, int] | None = None) -> list[str]:
+    """A plan in one of the forms that ``--plan`` takes, but for JSON; ``working`` as for :func:`as_text`."""
+    if form == "text":
+        return as_text(plan, working)
+    return as_mermaid(plan) if form == "mermaid" else as_dot(plan)

@@ -15,6 +15,7 @@ import msgspec
 from sardonyx.connectors import declarations
 from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import JobInvalid, SardonyxError
+from sardonyx.core.plan import JobPlan, plan_of
 from sardonyx.core.spec import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_BATCH_TIMEOUT,
@@ -28,6 +29,7 @@ from sardonyx.job.collecting import collects
 from sardonyx.job.given import given_settings, listed_tags, require
 from sardonyx.job.parse import read
 from sardonyx.job.relating import Relations
+from sardonyx.job.validate import validate
 from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, StoreChoice, Windows, data_of
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
@@ -362,6 +364,20 @@ class Job(Relations):
         if self._problems or problems:
             raise JobInvalid([*self._problems, *problems])
         return spec
+
+    def plan(self) -> JobPlan:
+        """How the job runs: its operators, by what rule rows go between them, and how many peers it can use.
+
+        What `sardonyx check --plan` shows. It follows from what the job says; no file is looked at, and no function is called or
+        imported by its name.
+
+        Raises:
+            JobInvalid: the job is wrong, as far as can be told without its functions and files; ``SX-JOB-CYCLE`` names a
+                shortest cycle.
+        """
+        spec = self.spec()
+        validate(spec, import_functions=False)
+        return plan_of(spec)
 
     def data(self) -> dict[str, Any]:
         """The job as a YAML file would have it: everything as it was given, including names that were given twice."""

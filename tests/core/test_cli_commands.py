@@ -217,6 +217,7 @@ def test_the_version_is_printed(invoke) -> None:
 SPARK_AND_ROWS = {"pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka"}
 LOADS = "import sys; {code}; print(' '.join(sorted({{m.partition('.')[0] for m in sys.modules}})))"
 CHECK = "from sardonyx.job.load import load; load('job.yaml'); import sardonyx.cli.graph_text"
+PLAN = "from sardonyx.job.load import load; load('job.yaml').plan; import sardonyx.cli.plan_text"
 LIST = "import sardonyx.client.client, sardonyx.cli.tables, sardonyx.zookeeper.session"
 SHOW = f"{LIST}, coordinator.history.reader, sardonyx.cli.history_text"
 
@@ -226,11 +227,12 @@ SHOW = f"{LIST}, coordinator.history.reader, sardonyx.cli.history_text"
     [
         ("import sardonyx.cli.app", {*SPARK_AND_ROWS, "kazoo", "pydantic", "structlog", "rich"}),
         (CHECK, {*SPARK_AND_ROWS, "kazoo", "structlog", "rich"}),
+        (PLAN, {*SPARK_AND_ROWS, "kazoo", "structlog", "rich"}),
         (LIST, SPARK_AND_ROWS),
         (SHOW, SPARK_AND_ROWS),
         ("import sardonyx.client.health", SPARK_AND_ROWS),
     ],
-    ids=["help", "check", "job list", "job show", "health"],
+    ids=["help", "check", "check --plan", "job list", "job show", "health"],
 )
 def test_a_command_that_only_looks_imports_nothing_heavy(code: str, heavy: set[str], tmp_path: Path) -> None:
     """Such a command spends most of its time on imports: it loads only what it uses. A job without a schema needs no Arrow."""

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from coordinator.core.state import Plan
+from sardonyx import Count, Job, JobInvalid, files, generator, kafka, tumbling
+from sardonyx.cli.app import app
 from sardonyx.cli.plan_text import WIDTH, as_dot, as_mermaid, as_text
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
@@ -22,6 +25,7 @@ from sardonyx.job.load import load
 
 HISTORIES = 1000
 ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).with_name("plan.json")
 EXAMPLES = ["clicks", "fraud", "traffic", "wordcount"]
 
 
@@ -151,6 +155,85 @@ def test_a_plan_in_words_fits_a_narrow_screen(name: str) -> None:
     begun = [line.split()[0] for line in lines if line.startswith("  ")]
     assert set(begun) >= {each.name for each in (*plan.operators, *plan.exchanges)}
     assert msgspec.json.decode(msgspec.json.encode(plan), type=JobPlan) == plan
+
+
+ROWS = {"customer_identifier": "key", "at": {"kind": "moment", "start": "2026-01-01T00:00:00Z", "step": "1 s"}}
+
+
+def rich() -> Job:
+    """A job with each kind of operator, and long names."""
+    job = Job("customer-relationship-reconciliation", partitions=4)
+    reads = [
+        job.input(f"read-exports-of-{name}", generator(100, columns=ROWS), time="at", min_peers=2)
+        for name in ("customers", "addresses")
+    ]
+    joined = job.join(
+        "customers-with-addresses", reads[0], reads[1], on="customer_identifier", within="10 min", max_peers=3
+    )
+    cleaned = job.task("normalise-postal-codes", "tests.core.test_plan:clean_postal_codes", after=joined)
+    short = job.task("shorten-names", "tests.core.test_plan:clean_postal_codes", after=cleaned, fuse=True)
+    counted = job.task("count-per-country", "tests.core.test_plan:count", after=short, group_by=["country_code"])
+    job.output("write", files("/out", format="json"), after=counted)
+    per_hour = job.window(
+        "per-hour", tumbling("1 h"), after=joined, group_by="customer_identifier", aggregate={"n": Count()}
+    )
+    job.output("keep", files("/kept", format="json"), after=per_hour)
+    job.output("publish", kafka("reconciled"), after=short, sequential=True)
+    return job
+
+
+def test_a_job_shows_its_plan_before_it_is_loaded() -> None:
+    """``job.plan()`` needs neither the functions nor the files; it is what loading gives, and refuses what is no job."""
+    job = rich()
+    assert job.plan() == plan_of(job.spec())
+    job.task("before", "m:f", after="after")
+    job.task("after", "m:f", after="before")
+    with pytest.raises(JobInvalid, match="before -> after -> before") as raised:
+        job.plan()
+    assert "SX-JOB-CYCLE" in [each.code for each in raised.value.problems]
+
+
+def test_the_json_of_a_plan_is_the_one_that_is_kept() -> None:
+    """Programs read it: it stays as the file beside this test has it."""
+    shown = msgspec.json.format(msgspec.json.encode(rich().plan()), indent=2).decode()
+    assert shown + "\n" == GOLDEN.read_text("utf-8")
+
+
+def test_long_names_are_put_on_lines_of_their_own() -> None:
+    """Nothing is wider than 80 columns, no name is cut, and each function and each key is there."""
+    plan = rich().plan()
+    text = as_text(plan)
+    assert max(map(len, text)) <= WIDTH
+    assert not [line for line in text if line.endswith("-")]
+    words = set(re.split(r"[\s,;:]+(?!\w)|\s", "\n".join(text)))
+    assert words >= {each.name for each in (*plan.operators, *plan.exchanges)}
+    assert words >= {"tests.core.test_plan:clean_postal_codes", "customer_identifier", "country_code"}
+
+
+def test_of_a_running_job_the_peers_of_each_task_are_shown() -> None:
+    """Next to how many it can use. What no peer runs has none."""
+    spec = load(str(ROOT / "examples" / "clicks" / "job.py")).spec
+    lines = as_text(plan_of(spec), {"views": 3})
+    assert "  views     source     1 to 8 peers, now 3" in lines
+    assert any(line.startswith("  bought ") and "1 to 8 peers, now 0  state in memory" in line for line in lines)
+    assert not any("now" in line for line in as_text(plan_of(spec)))
+
+
+def test_check_shows_the_plan_in_each_form() -> None:
+    """JSON as a form is what ``--json`` prints, on one line; the pictures begin as their languages want."""
+    spec = str(ROOT / "examples" / "clicks" / "job.py")
+
+    def shown(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["check", spec, *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    plan = load(spec).plan
+    assert msgspec.json.decode(shown("--plan", "json"), type=JobPlan) == plan
+    assert shown("--plan=json") == shown("--plan", "dot", "--json")
+    assert shown("--plan", "text").splitlines() == as_text(plan)
+    assert shown("--plan", "dot").startswith('digraph "clicks" {')
+    assert shown("--plan", "mermaid").startswith("flowchart LR")
 
 
 def test_the_plan_in_the_docs_is_the_one_of_the_example() -> None:

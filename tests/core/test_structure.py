@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.job.validate import problems_of
 
 NAMES = ("in", "one", "two", "out", "lost")
+TASKS = ("in", "a", "b", "c", "d", "out")
 TYPES = {"in": "input", "one": "function", "two": "function", "out": "output"}
 CONNECTORS = {"in": ("generator", {"count": 1}), "out": ("blackhole", {})}
 
@@ -51,6 +54,29 @@ def test_the_client_names_the_shortest_cycle():
     assert structure.shortest_cycle(a_spec(chain, tasks)) == []
     unknown = a_spec([("in", "one"), ("one", "lost"), ("lost", "one"), ("one", "two"), ("two", "out")])
     assert structure.cycle_in(unknown) == structure.shortest_cycle(unknown) == []
+
+
+def shortest_by_trying(workflow: list[tuple[str, str]], tasks: tuple[str, ...]) -> int:
+    """The number of links of the shortest cycle, found by trying each order of each set of tasks; 0 if there is none."""
+    edges = set(workflow)
+    for length in range(1, len(tasks) + 1):
+        for way in itertools.permutations(tasks, length):
+            if edges.issuperset(itertools.pairwise([*way, way[0]])):
+                return length
+    return 0
+
+
+@given(st.lists(st.tuples(st.sampled_from((*TASKS, "lost")), st.sampled_from((*TASKS, "lost"))), max_size=12))
+def test_the_cycle_that_is_named_is_the_shortest_of_all(workflow: list[tuple[str, str]]):
+    """In any graph: along its links in their order, as short as trying all ways finds it, and none where there is none."""
+    known = [edge for edge in workflow if "lost" not in edge]
+    spec = a_spec(workflow, list(TASKS))
+    cycle = structure.shortest_cycle(spec)
+    assert max(len(cycle) - 1, 0) == shortest_by_trying(known, TASKS)
+    assert set(known).issuperset(itertools.pairwise(cycle))
+    found = [each.message for each in problems_of(spec, import_functions=False) if each.code == "SX-JOB-CYCLE"]
+    assert found == ([f"the tasks form a cycle: {' -> '.join(cycle)}"] if cycle else [])
+    assert not cycle or cycle[0] == cycle[-1]
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=7))

@@ -93,6 +93,7 @@ def test_a_jobs_life_from_the_outside(call: Call, job: Path) -> None:
     assert {"name", "state", "peers", "rows_in", "rows_out"} <= set(shown["tasks"][0])
     plan = json.loads(call("job", "show", job_id, "--plan", "text", "--json").stdout)
     assert [each["name"] for each in plan["operators"]] == ["make", "double", "write", "publish"]
+    assert ", now " in call("job", "show", job_id, "--plan", "text").stdout
 
     late = call("job", "await", job_id, "--timeout", "100 ms")
     assert late.returncode == 4
