@@ -1,7 +1,8 @@
-"""Writes the golden corpus of this release's stored formats: ``python -m tests.compat.make``. Its folder names format and rules.
+"""Writes the golden corpus of this release's stored formats: ``python -m tests.compat.make``.
 
-Run it once when the format or the rules are raised, and commit what it writes. An older corpus is never written again: it was
-made by the code that had its format and rules. It runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
+Run it once when the format or the rules are raised, and commit what it writes: ``tests/compat/format_N_rules_M`` (the first rules
+of a format may stand in ``format_N``). An older corpus is never written again: it was made by what had that format and rules. It
+runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
 
 ``histories FOLDER`` writes random histories with the state at the end of each: once for each release whose rules later ones know,
 from the sources of that release.
@@ -29,7 +30,8 @@ from sardonyx.core.notes import Assignment, PeerNote, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 
-SEED = "golden"
+SEED = "golden 0"
+"""With it both stored states remember which process had a slot."""
 EVENTS = 250
 HISTORIES = 25
 ENTRIES = 10
@@ -61,7 +63,7 @@ def write(folder: Path) -> None:
     history = History(random.Random(SEED), doubled=0.3)
     history.unkind(EVENTS)
     log = history.world.log
-    middle = log[len(log) // 4][0]  # tasks that go on then have peers, and processes that had their slots
+    middle = log[len(log) // 2][0]
     batches = []
     for start in range(0, len(log), ENTRIES):
         entries = [{"event": json.loads(encode_event(event))} for _, event in log[start : start + ENTRIES]]
@@ -97,7 +99,7 @@ def write_histories(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parent / f"format_{events.FORMAT}_rules_{events.RULES}"
+    here = Path(__file__).parent / f"format_{events.FORMAT}_rules_{getattr(events, 'RULES', 1)}"
     if sys.argv[1:2] == ["histories"]:
         write_histories(Path(sys.argv[2]) if len(sys.argv) > 2 else here)
     else:

@@ -15,7 +15,7 @@ from scenario_runner import World, facts_of
 
 from coordinator.core import scheduling
 from coordinator.core.decide import decide, unfinished
-from coordinator.core.state import Kind
+from coordinator.core.state import Kind, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.errors import Failure, InternalError
@@ -23,6 +23,7 @@ from sardonyx.core.events import (
     FORMAT,
     NEWER,
     OLDEST,
+    RULES,
     Acked,
     AckTimedOut,
     AnyEvent,
@@ -75,7 +76,7 @@ def without_n(state: bytes) -> dict[str, object]:
 class History:
     """One random history. ``rng`` decides everything.
 
-    ``doubled``: how likely it is that an event is delivered twice.
+    ``doubled``: how likely it is that an event is delivered twice. ``rules``: under which its log begins.
     """
 
     rng: random.Random
@@ -87,8 +88,11 @@ class History:
     submitted: int = 0
     doubled: float = 0.3
     turns: Turns = field(default_factory=Turns)
+    rules: int = RULES
 
     def __post_init__(self) -> None:
+        if self.rules != RULES:
+            self.world.state = new_state("test", self.rules)
         self._endless = self.rng.choice([0.3, 0.3, 0.9])
         self._most_peers = self.rng.choice([6, 6, 12])
         self._tags = self.rng.choice([0.0, 0.0, 0.3])

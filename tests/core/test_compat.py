@@ -65,8 +65,8 @@ def log_of(corpus: Path) -> tuple[int, list[tuple[int, AnyEvent]]]:
 
 def test_each_format_has_a_corpus() -> None:
     """If the format or the rules are raised, a corpus must be written: ``python -m tests.compat.make``."""
-    newest = f"format_{FORMAT}_rules_{RULES}"
-    assert (HERE / newest).is_dir(), f"there is no tests/compat/{newest}: run `python -m tests.compat.make`"
+    assert max(log_of(corpus)[0] for corpus in CORPORA) == RULES, "run `python -m tests.compat.make`"
+    assert (HERE / f"format_{FORMAT}").is_dir(), f"format {FORMAT} has no corpus: run `python -m tests.compat.make`"
     assert (HERE / f"format_{OLDEST}").is_dir()
 
 

@@ -243,7 +243,7 @@ def reread(history: History) -> None:
         timers.due(world.state, world.now, TIMERS)
         timers.next_due(world.state, TIMERS)
     raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
-    for rules in (2, 2):
+    for rules in (2, 2, 3):
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))
     with pytest.raises(InternalError, match="SX-LOG-ORDER"):
         decide.decide(state, state.n, log[0][1])

@@ -29,6 +29,7 @@ from coordinator.core.projection import project
 from coordinator.core.state import State, Task, new_state
 from sardonyx.core import formats
 from sardonyx.core.events import (
+    RULES,
     AnyEvent,
     BackoffEnded,
     Exhausted,
@@ -40,6 +41,7 @@ from sardonyx.core.events import (
     OuterEffect,
     PeerBorn,
     PeerDied,
+    RulesRaised,
     encode_event,
 )
 from sardonyx.core.spec import JobSpec
@@ -62,9 +64,9 @@ class Disagreement:
         return "\n".join([f"after these {len(log)} events", *log, "decide and its twin differ:", *self.differences])
 
 
-def disagreement(entries: Entries) -> Disagreement | None:
-    """Play the events through both; None if they agree on all of them."""
-    state, twin = new_state("test"), Twin(refusal, release)
+def disagreement(entries: Entries, rules: int = RULES) -> Disagreement | None:
+    """Play the events through both, from these rules on; None if they agree on all of them."""
+    state, twin = new_state("test", rules), Twin(refusal, release, rules)
     for count, (n, event) in enumerate(entries, start=1):
         before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
@@ -81,11 +83,11 @@ def disagreement(entries: Entries) -> Disagreement | None:
     return None
 
 
-def shrunk(found: Disagreement) -> Disagreement:
+def shrunk(found: Disagreement, rules: int = RULES) -> Disagreement:
     """Leave out every event, and every stretch of events, without which they disagree as well."""
     for size in (16, 8, 4, 2, 1, 1):
         for start in reversed(range(0, len(found.entries), size)):
-            found = disagreement(found.entries[:start] + found.entries[start + size :]) or found
+            found = disagreement(found.entries[:start] + found.entries[start + size :], rules) or found
     return found
 
 
@@ -164,6 +166,18 @@ def test_they_agree_on_random_histories(batch: int, seed: int) -> None:
         name = f"{seed}/{number}"
         found = disagreement(disturbed(name) if batch % 2 else history(name))
         assert found is None, f"history {name}: {shrunk(found)}"
+
+
+def test_they_agree_by_the_rules_before(seed: int) -> None:
+    """A log that begins under rules 2 is decided by these until rules 3 are raised: no slot goes back to its process before."""
+    for number in range(HISTORIES // 4):
+        name = f"{seed}/rules/{number}"
+        made = History(random.Random(name), rules=2)
+        made.unkind(made.rng.randint(5, 60))
+        made.deliver(RulesRaised(at=made.world.now, rules=3))
+        made.unkind(made.rng.randint(5, 60))
+        found = disagreement(made.world.log, rules=2)
+        assert found is None, f"history {name}: {shrunk(found, rules=2)}"
 
 
 @pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)

@@ -74,7 +74,8 @@ ENTITLEMENT = {"priority": 0, "weight": 1.0, "percentage": None, "max_peers": No
 class Twin:
     """All that is known, and what each event makes of it. ``zk``: path -> what should stand there."""
 
-    def __init__(self, refusal: Refusal, release: Callable[[Json], int]) -> None:
+    def __init__(self, refusal: Refusal, release: Callable[[Json], int], rules: int = 3) -> None:
+        self.rules = rules  # 2 or 3
         self.refusal = refusal
         self.release = release  # the oldest one that reads a spec
         self.peers: dict[str, Json] = {}
@@ -134,7 +135,8 @@ class Twin:
             self.leave(event["peer"], "revoked")
 
     def on_rules_raised(self, event: Json) -> None:
-        assert event["rules"] == 2, "the twin follows rules 2 only"
+        assert event["rules"] in (2, 3), "the twin knows no others"
+        self.rules = max(self.rules, event["rules"])
 
     def on_grace_ended(self, event: Json) -> None:
         if self.state(event["peer"]) == "revoked":
@@ -463,7 +465,7 @@ class Twin:
             slot = self.peers[peer]["assignment"]["slot"]
             if failed or state == "revoked":
                 task["had"].pop(slot, None)
-            elif self.state(peer) != "acking" and self.peers[peer]["process"]:
+            elif self.rules == 3 and self.state(peer) != "acking" and self.peers[peer]["process"]:
                 task["had"][slot] = self.peers[peer]["process"]
         for where in (self.at_work, self.free):
             if peer in where:
