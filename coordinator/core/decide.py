@@ -462,15 +462,21 @@ def _restored(changes: ChangeSet, event: Restored) -> None:
 
 
 def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
-    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew."""
+    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew.
+
+    Rules 1 do not know which release a job asks for. Later ones have known it since the job was submitted: it may not be computed
+    again, because the spec in the state changes with what users ask of a running job, and peers never read that.
+    """
     check_rules(event.rules)
-    if event.rules > changes.state.rules:
+    before = changes.state.rules
+    if event.rules > before:
         changes.state.rules = event.rules
         derive(changes.state)
         for name in changes.state.plans:
             job = changes.job(name)
-            changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
-            changes.release_unable(job)
+            if before == 1:
+                changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
+                changes.release_unable(job)
 
 
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
